@@ -77,9 +77,9 @@ def within(entries: DataFrame, spans: DataFrame) -> DataFrame:
         entries: range_id, number, address.
         spans: range_id, first, behind: the numbers from the first on, and before the last.
     """
-    number = F.col("number")
-    inside = (number >= F.col("first")) & (number < F.col("behind"))
-    return entries.join(spans, "range_id").where(inside).select("address")
+    held = entries.join(spans, "range_id")
+    from_first = held.where(F.col("number") >= F.col("first"))
+    return from_first.where(F.col("number") < F.col("behind")).select("address")
 
 
 @relation

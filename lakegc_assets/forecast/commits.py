@@ -9,13 +9,14 @@ from datetime import datetime
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import RULE
-from lakegc_assets.mark.earlier_commits import FORGOTTEN
+from lakegc_assets.mark.commits import PATHS, RULE
+from lakegc_assets.mark.earlier_commits import FORGOTTEN, previous_of
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import FOREVER as ALWAYS
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import kept_commits, least_days, lengthen
+from lakegc_assets.retention.retained import kept_commits, least_days, lengthen, raise_days
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.thresholds import (
     FOREVER,
@@ -26,6 +27,7 @@ from lakegc_assets.retention.thresholds import (
 )
 from lakegc_assets.retention.united import still_inside
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.history import Earlier
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class MarkedCommits:
         tags: commit of each tag.
         read_at: when it began to read them.
         rules: that it followed; None where there were none.
+        paths: why others than active commits kept what they have below some paths.
     """
 
     commits: Mapping[str, Commit]
@@ -66,6 +69,7 @@ class MarkedCommits:
     read_at: datetime
     rules: Rules | None
     tags: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def read_marked_commits(
@@ -109,8 +113,9 @@ def read_marked_commits(
                 commits |= load_commits(client, attempt.repository, [commit_id], commits)
     raw = manifest.facts["rules"]
     rules = None if raw is None else Rules.parse(raw)
+    paths = previous_of(Earlier(attempt, manifest), (PATHS,)).reasons
     return MarkedCommits(
-        commits, of_heads, active, frozenset(tagged), manifest.started, rules, tags
+        commits, of_heads, active, frozenset(tagged), manifest.started, rules, tags, paths
     )
 
 
@@ -169,15 +174,59 @@ def spans_of(
     return found | {commit_id: Span(0, FOREVER) for commit_id in marked.tagged}
 
 
+def spans_of_paths(
+    marked: MarkedCommits,
+    today: Rules | None,
+    branches: Mapping[str, int],
+    without: Iterable[str],
+    now: datetime,
+    retain: Retain,
+    other_retain: Retain,
+) -> dict[str, dict[str, Span]]:
+    """How long each commit keeps what it has below each pattern of paths, at least.
+
+    Arguments and errors are those of ``spans_of``.
+    """
+    heads = {name: head for name, head in marked.heads.items() if name not in set(without)}
+    least = least_days(other_retain, heads)
+    known = {**marked.paths, **marked.active}
+    found: dict[str, dict[str, Span]] = {}
+    for pattern in {**retain.paths, **other_retain.paths}:
+        days = dict.fromkeys(marked.commits, NEVER)
+        left = dict.fromkeys(marked.commits, 0)
+        if (kept := other_retain.paths.get(pattern)) == ALWAYS:
+            days = dict.fromkeys(marked.commits, 0)
+        elif kept is not None:
+            longer = {name: max(of, kept) for name, of in branches.items()}
+            days = days_needed(marked.commits, heads, longer, now, least)
+            before = days_of_previous(known, heads, longer, marked.read_at, now, least)
+            needed = {one: min(of, before.get(one, NEVER)) for one, of in days.items()}
+            days = {one: 0 if of <= kept else of for one, of in needed.items()}
+        kept = retain.paths.get(pattern)
+        if kept == ALWAYS or (kept is not None and today is None):
+            left = dict.fromkeys(marked.commits, FOREVER)
+        elif kept is not None and today is not None:
+            raised = raise_days(lengthen(today, retain, marked.heads), kept)
+            left = _left_under(marked, known, raised, now)
+        found[pattern] = {one: Span(days[one], left[one]) for one in marked.commits}
+    return found
+
+
 def _left(
     marked: MarkedCommits, today: Rules | None, retain: Retain, now: datetime
 ) -> dict[str, int]:
     if today is None:
         return dict.fromkeys(marked.commits, FOREVER)
-    longest = lengthen(today, retain, marked.heads)
-    active = active_commits(marked.commits, marked.heads, longest, now).active
+    return _left_under(marked, marked.active, lengthen(today, retain, marked.heads), now)
+
+
+def _left_under(
+    marked: MarkedCommits, known: Mapping[str, Reason], rules: Rules, now: datetime
+) -> dict[str, int]:
+    """For how many days rules keep each commit, with what the mark knew of some."""
+    active = active_commits(marked.commits, marked.heads, rules, now).active
     previous = still_inside(
-        marked.active, marked_at=marked.read_at, heads=marked.heads, rules=longest, now=now
+        known, marked_at=marked.read_at, heads=marked.heads, rules=rules, now=now
     )
     own, before = days_left(active, now), days_left(previous, now)
     return {

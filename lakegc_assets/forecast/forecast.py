@@ -16,7 +16,7 @@ from lakegc_assets.engine.session import Session
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.change import Change, todays_rules
-from lakegc_assets.forecast.commits import Span, read_marked_commits, spans_of
+from lakegc_assets.forecast.commits import Span, read_marked_commits, spans_of, spans_of_paths
 from lakegc_assets.forecast.outlook import LATER, TOTALS, Outlook, look_out
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -185,7 +185,8 @@ class Forecaster:
         cutoff = chain["store_listing"].cutoff
         retain = recorded_retain([chain["active_commits"].settings])
         other_retain = retain if change.retain is None else change.retain
-        spans = spans_of(marked, today, rules.branches, change.without, start, retain, other_retain)
+        which = (today, rules.branches, change.without, start, retain, other_retain)
+        spans, of_paths = spans_of(marked, *which), spans_of_paths(marked, *which)
         outlook = look_out(
             self.ctx,
             self.connections,
@@ -194,6 +195,7 @@ class Forecaster:
             chain,
             marked.commits,
             spans,
+            of_paths,
             cutoff + timedelta(days=max(LATER_DAYS)),
             self.url,
         )

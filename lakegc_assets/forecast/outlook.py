@@ -22,10 +22,12 @@ from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
 from lakegc_assets.mark.carrying import SWEPT, sweeps_since
 from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
+from lakegc_assets.mark.path_ranges import ranked_path_ranges
 from lakegc_assets.mark.range_frames import range_frame
 from lakegc_assets.mark.ranges import cached_ranges
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.retention.thresholds import FOREVER, NEVER
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -38,6 +40,7 @@ from lakegc_assets.run.pins import pinned
 _SPAN: Final = pa.schema([("days", pa.int64()), ("left", pa.int64())])
 RANGES: Final = pa.schema([("range_id", pa.string()), *_SPAN])
 DOUBTFUL: Final = pa.schema([("last_part", pa.string()), *_SPAN])
+PATHS: Final = pa.schema([("range_id", pa.string()), ("prefix", pa.string()), *_SPAN])
 OUTLOOK: Final = pa.schema(
     [
         *(LISTING.field(name) for name in ("address", "size", "last_modified")),
@@ -66,12 +69,14 @@ class Held:
         spans: how long each of these is kept.
         last_parts: of addresses in them that nobody can place.
         missing: how long each range or metarange is kept that is not cached.
+        below: how long what ranges hold below paths is kept: prefix and range, with the span.
     """
 
     ranges: pa.Table
     spans: Mapping[str, Span]
     last_parts: Mapping[str, Span]
     missing: Sequence[Span] = field(default_factory=list)
+    below: Mapping[tuple[str, str], Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def look_out(
     chain: Mapping[str, Manifest],
     commits: Mapping[str, Commit],
     spans: Mapping[str, Span],
+    paths: Mapping[str, Mapping[str, Span]],
     until: datetime,
     url: str,
 ) -> Outlook:
@@ -110,13 +116,14 @@ def look_out(
         chain: its manifests.
         commits: that the mark knew.
         spans: how long each of them keeps what it holds.
+        paths: how long, by the pattern, each of them keeps what it has below some paths.
         until: objects that were written before it are of interest.
         url: of the store to write to.
 
     Raises:
         IntegrityError: an artifact of the mark is missing or damaged, or a pin is.
     """
-    held = _held(ctx, connections, attempt, chain, commits, spans)
+    held = _held(ctx, connections, attempt, chain, commits, spans, paths)
     swept, unfinished = _swept(ctx, chain["store_listing"])
     objects = _judged(ctx, connections, frames, attempt, chain, swept, until)
     rows = [{"range_id": i, "days": s.days, "left": s.left} for i, s in held.spans.items()]
@@ -126,6 +133,7 @@ def look_out(
         range_frame(ctx, connections, frames, held.ranges, ["range_id", "hash"]),
         frames.create(pa.Table.from_pylist(rows, RANGES)),
         frames.create(pa.Table.from_pylist(parts, DOUBTFUL)),
+        *_held_below(ctx, connections, frames, held),
     )
     written = frames.write(found, url, "outlook/", OUTLOOK, _WHAT)
     return Outlook(Dataset(url, written, OUTLOOK), held.missing, unfinished)
@@ -141,13 +149,10 @@ def _held(
     chain: Mapping[str, Manifest],
     commits: Mapping[str, Commit],
     spans: Mapping[str, Span],
+    paths: Mapping[str, Mapping[str, Span]],
 ) -> Held:
     """How long ranges are kept: as long as the commit that keeps them longest."""
-    of_metaranges: dict[str, Span] = {}
-    for commit_id, commit in commits.items():
-        if commit.metarange_id:
-            known = of_metaranges.get(commit.metarange_id, Span())
-            of_metaranges[commit.metarange_id] = known | spans[commit_id]
+    of_metaranges = _of_metaranges(commits, spans)
     cached = cached_metaranges(connections)
     missing = [span for one, span in of_metaranges.items() if one not in cached]
     there = {one: span for one, span in of_metaranges.items() if one in cached}
@@ -166,20 +171,89 @@ def _held(
             *(by_days[n].to_pylist() for n in ("range_id", "rank")), strict=True
         )
     }
+    below, not_cached = _below(ctx, connections, commits, paths, cached)
+    missing += not_cached
     if chain["active_commits"].facts["rules"] is None:
         of_ranges |= _of_no_commit(attempt, of_ranges)
     slots = cached_ranges(connections)
     missing += [span for one, span in of_ranges.items() if one not in slots]
+    missing += [span for (_, one), span in below.items() if one not in slots]
+    below = {key: span for key, span in below.items() if key[1] in slots}
     known_ranges = {one: span for one, span in of_ranges.items() if one in slots}
     last_parts: dict[str, Span] = {}
-    for one, span in known_ranges.items():
+    for one, span in [*known_ranges.items(), *((one, span) for (_, one), span in below.items())]:
         for last in slots[one].facts["unresolved"]:
             last_parts[last] = last_parts.get(last, Span()) | span
     ids = sorted(known_ranges)
     entries = pa.table(
         {"range_id": pa.array(ids, pa.string()), "entries": pa.nulls(len(ids), pa.int64())}
     )
-    return Held(entries, known_ranges, last_parts, missing)
+    return Held(entries, known_ranges, last_parts, missing, below)
+
+
+def _of_metaranges(commits: Mapping[str, Commit], spans: Mapping[str, Span]) -> dict[str, Span]:
+    """How long metaranges are kept: as long as the commit that keeps them longest."""
+    found: dict[str, Span] = {}
+    for commit_id, commit in commits.items():
+        if commit.metarange_id:
+            known = found.get(commit.metarange_id, Span())
+            found[commit.metarange_id] = known | spans[commit_id]
+    return found
+
+
+def _below(
+    ctx: RunContext,
+    connections: Connections,
+    commits: Mapping[str, Commit],
+    paths: Mapping[str, Mapping[str, Span]],
+    cached: Collection[str],
+) -> tuple[dict[tuple[str, str], Span], list[Span]]:
+    """How long what ranges hold below paths is kept; and what metaranges hold that are not cached.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        commits: by their ids.
+        paths: how long, by the pattern, commits keep what they have below it.
+        cached: the metaranges that are.
+    """
+    there: dict[str, dict[str, Span]] = {}
+    missing: list[Span] = []
+    for pattern, spans in paths.items():
+        of_pattern = {i: s for i, s in _of_metaranges(commits, spans).items() if s != Span()}
+        there[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
+        missing += [span for i, span in of_pattern.items() if i not in cached]
+    by_days, by_left = (
+        ranked_path_ranges(ctx, connections, ranks).to_pylist()
+        for ranks in (
+            {p: {i: -span.days for i, span in of.items()} for p, of in there.items()},
+            {p: {i: span.left for i, span in of.items()} for p, of in there.items()},
+        )
+    )
+    left = {(row["pattern"], row["range_id"]): row["rank"] for row in by_left}
+    days = {(row["pattern"], row["range_id"]): -row["rank"] for row in by_days}
+    return {
+        (prefix_of(pattern), one): Span(days[pattern, one], left[pattern, one])
+        for pattern, one in days
+    }, missing
+
+
+def _held_below(
+    ctx: RunContext, connections: Connections, frames: Session, held: Held
+) -> list[DataFrame]:
+    """How long objects are held below paths; nothing where no rule names any."""
+    if not held.below:
+        return []
+    rows = [
+        {"range_id": one, "prefix": prefix, "days": span.days, "left": span.left}
+        for (prefix, one), span in held.below.items()
+    ]
+    ids = sorted({one for _, one in held.below})
+    ranges = pa.table(
+        {"range_id": pa.array(ids, pa.string()), "entries": pa.nulls(len(ids), pa.int64())}
+    )
+    entries = range_frame(ctx, connections, frames, ranges, ["range_id", "hash", "folder"])
+    return [relations.held_below(entries, frames.create(pa.Table.from_pylist(rows, PATHS)))]
 
 
 def _of_no_commit(attempt: AttemptArtifacts, known: Collection[str]) -> dict[str, Span]:

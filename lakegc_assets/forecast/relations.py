@@ -24,8 +24,24 @@ def spared_by_lakefs(spared: DataFrame) -> DataFrame:
 
 
 @relation
+def held_below(entries: DataFrame, ranges: DataFrame) -> DataFrame:
+    """How long objects are held that ranges name below some paths (hash, days, left).
+
+    Args:
+        entries: range_id, hash, folder: what ranges name, and the folders that paths begin with.
+        ranges: range_id, prefix, days, left: what such a path must begin with, empty for any.
+    """
+    held = entries.join(ranges, "range_id").where(F.col("folder").startswith(F.col("prefix")))
+    return held.select("hash", "days", "left")
+
+
+@relation
 def outlook(
-    judged: DataFrame, entries: DataFrame, ranges: DataFrame, doubtful: DataFrame
+    judged: DataFrame,
+    entries: DataFrame,
+    ranges: DataFrame,
+    doubtful: DataFrame,
+    *below: DataFrame,
 ) -> DataFrame:
     """The objects that some default, or some day to come, frees.
 
@@ -36,6 +52,7 @@ def outlook(
         ranges: range_id, days, left: each once.
         doubtful: last_part, days, left: last path components of addresses that ranges name and
             that nobody can place; each once. What ends like one of them is held like it.
+        below: hash, days, left: what else holds objects, as ``held_below`` gives it.
 
     Returns:
         address, size, last_modified, days, left, unseen: what is spared for another reason than
@@ -44,7 +61,10 @@ def outlook(
     """
     spared = F.col("why").isNotNull() & (F.col("why") != F.lit(NOT_SEEN))
     objects = judged.where(~spared)
-    held = entries.join(ranges, "range_id").join(objects.select("hash"), "hash", "left_semi")
+    held = entries.join(ranges, "range_id").select("hash", "days", "left")
+    for one in below:
+        held = held.unionByName(one)
+    held = held.join(objects.select("hash"), "hash", "left_semi")
     held = held.groupBy("hash").agg(
         F.min("days").alias("days_of_ranges"), F.max("left").alias("left_of_ranges")
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.graveler.decode import DECODER_VERSION
@@ -39,6 +40,10 @@ _BOUNDS: Final = pa.schema(
 PATH_RANGES: Final = pa.schema(
     [("range_id", pa.string()), ("entries", pa.int64()), ("pattern", pa.string())]
 )
+_RANKED: Final = PATH_RANGES.append(pa.field("rank", pa.int64()))
+
+#: The values of a row of ``PATH_RANGES``.
+_Row = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,13 @@ class _Order:
         connections: how to reach the store and the cache.
         slots: of metaranges that are cached, by id.
         missing: ids of the others.
-        patterns: of paths, by the metarange's id.
+        ranks: a number for each pattern of paths, by the metarange's id.
     """
 
     connections: Connections
     slots: Mapping[str, Slot]
     missing: Sequence[str]
-    patterns: Mapping[str, Sequence[str]]
+    ranks: Mapping[str, Mapping[str, int]]
 
 
 def path_ranges(
@@ -75,13 +80,32 @@ def path_ranges(
     Raises:
         IntegrityError: a metarange is missing or damaged.
     """
-    patterns: dict[str, list[str]] = {}
-    for pattern, ids in metaranges.items():
-        for table_id in ids:
-            patterns.setdefault(table_id, []).append(pattern)
-    if not patterns:
-        return PATH_RANGES.empty_table()
-    names = sorted(patterns)
+    ranks = {pattern: dict.fromkeys(ids, 0) for pattern, ids in metaranges.items()}
+    rows = ranked_path_ranges(ctx, connections, ranks)
+    wanted = pc.invert(pc.is_in(rows["range_id"], pa.array(sorted(without), pa.string())))
+    return rows.filter(wanted).select(PATH_RANGES.names)
+
+
+def ranked_path_ranges(
+    ctx: RunContext, connections: Connections, ranks: Mapping[str, Mapping[str, int]]
+) -> pa.Table:
+    """The same with the highest rank of the metaranges that have the range (column ``rank``).
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        ranks: a number for each metarange, by the pattern.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged.
+    """
+    of_metaranges: dict[str, dict[str, int]] = {}
+    for pattern, of_pattern in ranks.items():
+        for table_id, rank in of_pattern.items():
+            of_metaranges.setdefault(table_id, {})[pattern] = rank
+    if not of_metaranges:
+        return _RANKED.empty_table()
+    names = sorted(of_metaranges)
     slots = TableCache(connections.cache(), KIND).compact()
     costs = [CACHED_S if i in slots else READ_S for i in names]
     orders = [
@@ -89,13 +113,15 @@ def path_ranges(
             connections,
             {i: slots[i] for i in group if i in slots},
             [i for i in group if i not in slots],
-            {i: patterns[i] for i in group},
+            {i: of_metaranges[i] for i in group},
         )
         for group in bin_pack(names, costs, ctx.settings.range_num_partitions)
     ]
     found = ctx.tasks.run("find ranges of paths", _find, orders, sum(costs))
-    rows = {row for part in found for row in part if row[0] not in without}
-    return _table(sorted(rows))
+    highest: dict[_Row, int] = {}
+    for part in found:
+        _keep_highest(highest, part)
+    return _filled([(*row, rank) for row, rank in sorted(highest.items())], _RANKED)
 
 
 def read_path_ranges(
@@ -135,18 +161,24 @@ def read_path_ranges(
     return read_live(ctx, connections, wanted, artifacts, folder, below=below)
 
 
-def _find(order: _Order) -> set[tuple[str, int, str]]:
-    found: set[tuple[str, int, str]] = set()
+def _find(order: _Order) -> dict[_Row, int]:
+    found: dict[_Row, int] = {}
     tables = read_tables(order.connections, KIND, order.slots, order.missing, _bounds)
     for table_id, rows in tables:
         for row in zip(*(rows[name].to_pylist() for name in _BOUNDS.names), strict=True):
             range_id, entries, first, last = row
-            found |= {
-                (range_id, entries, pattern)
-                for pattern in order.patterns[table_id]
+            held = {
+                (range_id, entries, pattern): rank
+                for pattern, rank in order.ranks[table_id].items()
                 if may_hold(prefix_of(pattern).encode(), first, last)
             }
+            _keep_highest(found, held)
     return found
+
+
+def _keep_highest(found: dict[_Row, int], more: Mapping[_Row, int]) -> None:
+    for row, rank in more.items():
+        found[row] = max(rank, found.get(row, rank))
 
 
 def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
@@ -157,10 +189,6 @@ def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
 def _bounds(data: bytes, url: str) -> pa.Table:
     rows = [(one.id, one.count, one.min_key, one.max_key) for one in read_metarange(data, url)]
     return _filled(rows, _BOUNDS)
-
-
-def _table(rows: Sequence[tuple[str, int, str]]) -> pa.Table:
-    return _filled(rows, PATH_RANGES)
 
 
 def _filled(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

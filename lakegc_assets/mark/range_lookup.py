@@ -41,8 +41,14 @@ def ranges_with_hash(
     return sorted(ids["range_id"].to_pylist())
 
 
-def path_in(connections: Connections, range_id: str, address: str) -> str | None:
+def path_in(connections: Connections, range_id: str, address: str, prefix: str = "") -> str | None:
     """The first path at which a range names this very address, in whatever spelling; else None.
+
+    Args:
+        connections: how to reach the store.
+        range_id: of the range.
+        address: relative to the namespace.
+        prefix: what the path must begin with.
 
     Raises:
         IntegrityError: the range is missing.
@@ -54,7 +60,8 @@ def path_in(connections: Connections, range_id: str, address: str) -> str | None
         (
             path
             for path, e in read_range(data, range_id)
-            if address in entry_spellings(namespace, e.address, e.address_type)[0]
+            if path.startswith(prefix)
+            and address in entry_spellings(namespace, e.address, e.address_type)[0]
         ),
         None,
     )

@@ -28,6 +28,7 @@ from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.kept import sentence
 from lakegc_assets.mark.live import every_range
 from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.mark.path_holder import path_holder
 from lakegc_assets.mark.range_lookup import path_in, ranges_with_hash
 from lakegc_assets.mark.unreachable import unreachable_holder
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -281,7 +282,8 @@ def _committed(asked: _Asked) -> Explanation | None:
     suspected = ranges_with_hash(asked.ctx, asked.connections, live, asked.hashes)
     holding = [i for i in suspected if path_in(asked.connections, i, address) is not None]
     if not holding:
-        return Explanation(address, "live", "its hash is that of a live address: it stays")
+        below = _below_a_path(asked)
+        return below or Explanation(address, "live", "its hash is that of a live address: it stays")
     active = attempt.read("active_commits")
     ids = set(active["metarange_id"].to_pylist()) - {""}
     pairs = pairs_of(asked.ctx, asked.connections, ids).rows
@@ -302,6 +304,17 @@ def _committed(asked: _Asked) -> Explanation | None:
     if len(commits) > 1:
         because += f", and {counted(len(commits) - 1, 'other active commit')}"
     return Explanation(address, "live", because, facts | {"commits": len(commits)})
+
+
+def _below_a_path(asked: _Asked) -> Explanation | None:
+    """The commit that is not active, and keeps an object since it lies below a path of rules."""
+    held = path_holder(asked.ctx, asked.connections, asked.attempt, asked.address)
+    if held is None:
+        return None
+    on = f" of branch {held.branch!r}" if held.branch else ""
+    because = f"commit {held.commit}{on} holds it at {held.path!r} ({held.rule})"
+    facts = {"commit": held.commit, "branch": held.branch, "path": held.path, RULE: held.rule}
+    return Explanation(asked.address, "live", because, facts)
 
 
 def _staged(asked: _Asked) -> Explanation | None:

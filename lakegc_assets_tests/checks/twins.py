@@ -55,6 +55,18 @@ def not_old(candidates: Rows, store: Rows, cutoff: datetime) -> list[Row]:
     return each_once(only([row for row in candidates if row["address"] not in old]))
 
 
+def within(entries: Rows, spans: Rows) -> list[Row]:
+    return only(
+        [
+            entry
+            for entry in entries
+            for span in spans
+            if entry["range_id"] == span["range_id"]
+            and span["first"] <= entry["number"] < span["behind"]
+        ]
+    )
+
+
 def of_tags(entries: Rows, tags: Rows) -> list[Row]:
     return [
         {"name": tag["name"], "address": entry["address"]}

@@ -11,13 +11,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.forecast import relations
-from lakegc_assets.forecast.outlook import DOUBTFUL, LATER, OUTLOOK, RANGES, TOTALS
+from lakegc_assets.forecast.outlook import DOUBTFUL, LATER, OUTLOOK, PATHS, RANGES, TOTALS
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets_tests.forecast import twins
 from lakegc_assets_tests.frames import Frames, same
 
 CUTOFF = datetime(2026, 1, 2, tzinfo=timezone.utc)
 ENTRY = pa.schema([("range_id", pa.string()), ("hash", pa.int64())])
+FILED = ENTRY.append(pa.field("folder", pa.string()))
+HELD = pa.schema([("hash", pa.int64()), ("days", pa.int64()), ("left", pa.int64())])
 JUDGED = pa.schema(
     [
         *((name, OUTLOOK.field(name).type) for name in ("address", "size", "last_modified")),
@@ -36,6 +38,8 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "days": st.sampled_from([0, 1, 30, twins.NEVER]),
     "left": st.sampled_from([0, 1, 30, twins.FOREVER]),
     "unseen": st.booleans(),
+    "folder": st.sampled_from(["", "a/", "a/b/", "ab/", "a%/", "A/", "é/_/"]),
+    "prefix": st.sampled_from(["", "a/", "a/b/", "a%/", "é/", "_/"]),
 }
 
 
@@ -76,6 +80,11 @@ def test_what_lakefs_serves_stays(frames: Frames) -> None:
 def test_an_object_is_kept_by_what_keeps_it_longest(frames: Frames) -> None:
     given_rows = [(JUDGED, None), (ENTRY, None), (RANGES, "range_id"), (DOUBTFUL, "last_part")]
     holds(frames, "outlook", given_rows, OUTLOOK)
+    holds(frames, "outlook", [*given_rows, (HELD, None)], OUTLOOK)
+
+
+def test_below_paths_objects_are_held_by_these_entries_alone(frames: Frames) -> None:
+    holds(frames, "held_below", [(FILED, None), (PATHS, None)], HELD)
 
 
 def test_objects_are_counted_by_the_default_that_keeps_them(frames: Frames) -> None:

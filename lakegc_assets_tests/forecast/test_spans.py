@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.forecast.commits import MarkedCommits, spans_of
-from lakegc_assets.retention.retain import Retain
+from lakegc_assets.forecast.commits import MarkedCommits, spans_of, spans_of_paths
+from lakegc_assets.retention.retain import Retain, prefix_of
 from lakegc_assets.retention.retained import retained_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.forecast import twins
 from lakegc_assets_tests.retention.graphs import NOW, History
-from lakegc_assets_tests.retention.test_retained import retains, tagged_histories, twin
+from lakegc_assets_tests.retention.test_retained import path_twin, retains, tagged_histories, twin
 
 WRITTEN = datetime(2022, 1, 1, tzinfo=timezone.utc)
 BRANCHES = ["main", "dev", "old", "new"]
@@ -50,10 +50,22 @@ def test_a_forecast_names_what_a_mark_would(
     tagged = frozenset(chance.sample(sorted(commits), 1) if tags else ())
     marked = MarkedCommits(commits, history.heads, active, tagged, NOW, today, named_tags)
     gone = without & history.heads.keys()
-    spans = spans_of(marked, today, branches, gone, NOW, retain, retain)
+    which = (today, branches, gone, NOW, retain, retain)
+    spans, of_paths = spans_of(marked, *which), spans_of_paths(marked, *which)
 
     # Each commit has a range of its own, and objects are in any of them.
     held = {number: {one for one in commits if chance.random() < 0.3} for number in range(6)}
+    folders = {number: chance.choice(["a/", "a/b/", "b/", ""]) for number in held}
+    entries = [
+        {"range_id": one, "hash": number, "folder": folders[number]}
+        for number, ids in held.items()
+        for one in ids
+    ]
+    below = [
+        {"range_id": one, "prefix": prefix_of(pattern), "days": span.days, "left": span.left}
+        for pattern, of_commits in of_paths.items()
+        for one, span in of_commits.items()
+    ]
     outlook = twins.outlook(
         [
             {
@@ -65,17 +77,28 @@ def test_a_forecast_names_what_a_mark_would(
             }
             for number in held
         ],
-        [{"range_id": one, "hash": number} for number, ids in held.items() for one in ids],
+        entries,
         [{"range_id": one, "days": span.days, "left": span.left} for one, span in spans.items()],
         [],
+        twins.held_below(entries, below),
     )
 
-    def named(kept: set[str]) -> set[str]:
-        return {f"data/{number}" for number, ids in held.items() if not ids & (kept | tagged)}
+    def named(kept: set[str], kept_below: dict[str, set[str]]) -> set[str]:
+        safe: set[int] = set()
+        for pattern, of_pattern in kept_below.items():
+            some = {n for n, of in folders.items() if of.startswith(prefix_of(pattern))}
+            safe.update(n for n in some if held[n] & of_pattern)
+        return {
+            f"data/{number}"
+            for number, ids in held.items()
+            if not ids & (kept | tagged) and number not in safe
+        }
 
     heads = {name: head for name, head in history.heads.items() if name not in gone}
     changed = replace(history, heads=heads, rules=Rules(default, branches))
     other = twin(changed, named_tags, retain, NOW)
-    assert {row["address"] for row in outlook if row["days"] > default} == named(other)
+    paths = path_twin(changed, named_tags, retain, NOW)
+    assert {row["address"] for row in outlook if row["days"] > default} == named(other, paths)
     then = twin(history, named_tags, retain, NOW + timedelta(days=later))
-    assert {row["address"] for row in outlook if row["left"] <= later} == named(then)
+    paths = path_twin(history, named_tags, retain, NOW + timedelta(days=later))
+    assert {row["address"] for row in outlook if row["left"] <= later} == named(then, paths)

@@ -18,13 +18,23 @@ def spared_by_lakefs(spared: Rows) -> list[Row]:
     return [{**row} for row in spared if row["why"] in served]
 
 
-def outlook(judged: Rows, entries: Rows, ranges: Rows, doubtful: Rows) -> list[Row]:
+def held_below(entries: Rows, ranges: Rows) -> list[Row]:
+    return [
+        {"hash": entry["hash"], "days": one["days"], "left": one["left"]}
+        for entry in entries
+        for one in ranges
+        if one["range_id"] == entry["range_id"] and entry["folder"].startswith(one["prefix"])
+    ]
+
+
+def outlook(judged: Rows, entries: Rows, ranges: Rows, doubtful: Rows, *below: Rows) -> list[Row]:
     found = []
     for row in judged:
         ids = {one["range_id"] for one in entries if one["hash"] == row["hash"]}
         last_part = row["address"].rpartition("/")[2]
         holders = [one for one in ranges if one["range_id"] in ids]
         holders += [one for one in doubtful if one["last_part"] == last_part]
+        holders += [one for some in below for one in some if one["hash"] == row["hash"]]
         days = min((one["days"] for one in holders), default=NEVER)
         left = max((one["left"] for one in holders), default=0)
         if row["why"] in (None, NOT_SEEN) and (days > 0 or left < FOREVER):

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.checks import retained as checked
+from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
-from lakegc_assets.retention.retain import OfBranches, Retain
-from lakegc_assets.retention.retained import kept_commits, retained_commits
+from lakegc_assets.retention.retain import FOREVER, MOST_FOLDERS, OfBranches, Retain
+from lakegc_assets.retention.retained import kept_commits, path_commits, retained_commits
 from lakegc_assets.retention.rules import Rules, RulesError
 from lakegc_assets.retention.rules_file import parse_retain
 
@@ -36,6 +37,11 @@ retains = st.builds(
     st.dictionaries(
         st.sampled_from(["hold", "by"]),
         st.sampled_from([("yes",), ("*",), ("x", "no")]),
+        max_size=2,
+    ),
+    st.dictionaries(
+        st.sampled_from(["a/**", "a/b/**", "**"]),
+        st.integers(1, 16) | st.just(FOREVER),
         max_size=2,
     ),
 )
@@ -80,6 +86,24 @@ def twin(history: History, tags: dict[str, str], retain: Retain, now: datetime =
     return found
 
 
+def path_twin(
+    history: History, tags: dict[str, str], retain: Retain, now: datetime = NOW
+) -> dict[str, set[str]]:
+    """What each pattern of paths keeps: as if every branch, and no branch, had these days."""
+    found = {}
+    for pattern, days in retain.paths.items():
+        if days == FOREVER:
+            found[pattern] = set(history.commits)
+            continue
+        longer = replace(retain, branches={**retain.branches, "*": OfBranches(days)})
+        rules = replace(
+            history.rules,
+            default_retention_days=max(history.rules.default_retention_days, days),
+        )
+        found[pattern] = twin(replace(history, rules=rules), tags, longer, now)
+    return found
+
+
 def ancestry(commits: dict[str, Commit], head: str) -> Iterator[str]:
     current: str | None = head
     while current is not None:
@@ -107,6 +131,29 @@ def test_what_stays_is_what_the_rules_say_and_all_that_lakefs_rules_keep(
 
 
 @given(tagged_histories(), retains)
+def test_below_paths_stays_what_longer_days_would_keep(
+    tagged: tuple[History, dict[str, str]], retain: Retain
+) -> None:
+    history, tags = tagged
+    commits, heads, rules = history.commits, history.heads, history.rules
+    active = retained_commits(commits, heads, tags, rules, retain, NOW).active.keys()
+    found = path_commits(commits, heads, rules, retain, NOW)
+    kept = {pattern: of.keys() | active for pattern, of in found.items()}
+    assert kept == path_twin(history, tags, retain)
+    assert all(pattern in one.rule for pattern, of in found.items() for one in of.values())
+
+    # The checks see what branches and tags lead to.
+    client: Any = SimpleNamespace(log=lambda _, ref, **_first_parent: log(history, ref))
+    reached = everything(history, [*heads.values(), *tags.values()])
+    seen = {name: one for name, one in commits.items() if name in reached}
+    checks = checked.path_commits(client, "any", heads, tags, rules, retain, NOW)
+    expected = path_commits(seen, heads, rules, retain, NOW)
+    assert {pattern: of.keys() for pattern, of in checks.items()} == {
+        pattern: of.keys() for pattern, of in expected.items()
+    }
+
+
+@given(tagged_histories(), retains)
 def test_the_checks_find_the_same_by_the_logs(
     tagged: tuple[History, dict[str, str]], retain: Retain
 ) -> None:
@@ -126,7 +173,12 @@ def log(history: History, ref: str) -> Iterator[Any]:
     for name in ancestry(history.commits, ref):
         one = history.commits[name]
         yield SimpleNamespace(
-            id=name, parents=one.parents, version=one.version, metadata=dict(one.metadata)
+            id=name,
+            parents=one.parents,
+            version=one.version,
+            metadata=dict(one.metadata),
+            creation_date=one.creation_date,
+            meta_range_id=one.metarange_id,
         )
 
 
@@ -165,12 +217,15 @@ branches:
 metadata:
   legal-hold: "true"
   keep: ["yes", "*"]
+paths: {"legal/**": forever, "logs/app/**": 90, "**": 7}
 """
     assert parse_retain(text, "f") == Retain(
         ("v*",),
         {"release-*": OfBranches(365), "main": OfBranches(90, 10)},
         {"legal-hold": ("true",), "keep": ("yes", "*")},
+        {"legal/**": FOREVER, "logs/app/**": 90, "**": 7},
     )
+    assert MOST_FOLDERS == FOLDER_DEPTH
     assert parse_retain("{}", "f") == Retain()
 
 
@@ -190,6 +245,21 @@ BROKEN = {
     "metadata:\n  hold: true": "f, line 2: metadata: 'hold' must be text, in quotes, a list",
     "metadata:\n  hold: []": "f, line 2: metadata: 'hold' names no value",
     "tags: [a]\ntags: [b]": "f, line 2: tags is given twice",
+    "paths: [a]": "f, line 1: paths must have keys with values",
+    "paths:\n  '': 7": "f, line 2: a pattern of paths must be text, in quotes, and is ''",
+    "paths:\n  a/**: 7\n  b/*: 7": "f, line 3: paths: 'b/*' must be '**', for all paths, or end in",
+    "paths:\n  legal: 7": "f, line 2: paths: 'legal' must be '**', for all paths, or end in '/**'",
+    "paths:\n  a**: 7": "f, line 2: paths: 'a**' must be '**', for all paths, or end in '/**'",
+    "paths:\n  a/**/b/**: 7": "f, line 2: paths: 'a/**/b/**' has a pattern in the middle",
+    "paths:\n  a?/**: 7": "f, line 2: paths: 'a?/**' has a pattern in the middle",
+    "paths:\n  /**: 7": "f, line 2: paths: '/**' has a folder without a name",
+    "paths:\n  a//b/**: 7": "f, line 2: paths: 'a//b/**' has a folder without a name",
+    "paths:\n  a/b/c/d/e/**: 7": "f, line 2: paths: 'a/b/c/d/e/**' names 5 folders, and 4 are",
+    "paths:\n  a/**: -7": "f, line 2: paths: 'a/**' must be a whole number from 1 to",
+    "paths:\n  a/**: 0": "f, line 2: paths: 'a/**' must be a whole number from 1 to",
+    "paths:\n  a/**: true": "f, line 2: paths: 'a/**' must be a whole number from 1 to",
+    "paths:\n  a/**: always": "f, line 2: paths: 'a/**' must be a number of days, or forever, not",
+    "paths:\n  a/**: {days: 7}": "f, line 2: paths: 'a/**' must be a number of days, or forever",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from unittest import mock
 
 from lakegc_assets.engine import datasets, tasks
-from lakegc_assets.mark import commits, committed, references, uncommitted
+from lakegc_assets.mark import commits, committed, earlier_commits, references, uncommitted
 from lakegc_assets.mark.live import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
@@ -336,7 +336,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "DeletingTask", SimTask),
         (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
         (connections, "_own", SimpleNamespace()),
-        (commits, "latest_mark", _latest(commits.latest_mark)),
+        (commits, "latest_mark", _latest(earlier_commits.latest_mark)),
     ]
 
 
