@@ -72,7 +72,8 @@ _OF_CHECKS = (
         "--retain",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Rules that lakeFS does not have, which keep more, as YAML: tags, branches, metadata.",
+        help="Rules that lakeFS does not have, which keep more, as YAML: tags, branches, metadata, "
+        "paths.",
     ),
     click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
 )

@@ -81,7 +81,7 @@ class Policy(dg.Model, dg.Resolvable):
     retain: RetainRules = Field(
         default_factory=dict,
         description="rules that lakeFS does not have, which keep more: `tags`, `branches`, "
-        "`metadata`",
+        "`metadata`, `paths`",
     )
     ignored_repositories: Texts = Field(
         default_factory=list,

@@ -73,7 +73,8 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
     retain: dict[str, Any] = Field(
         default={},
-        description="rules that lakeFS does not have, which keep more: tags, branches, metadata",
+        description="rules that lakeFS does not have, which keep more: tags, branches, metadata, "
+        "paths",
     )
     ignored_repositories: list[str] = Field(
         default_factory=list,

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.checks.second_opinion import main_ancestries
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.forecast import forecast as forecasts
 from lakegc_assets.forecast.change import Change
@@ -25,7 +27,9 @@ from lakegc_assets.forecast.forecast import (
     Forecast,
 )
 from lakegc_assets.forecast.outlook import OUTLOOK, Outlook, look_out
-from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.retain import FOREVER, Retain, prefix_of
+from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
@@ -173,10 +177,15 @@ class Forecasts(History):
     Attributes:
         exact: forecasts that are no bounds.
         freed: objects that other rules freed in these, and today's did not.
+        kept: objects that rules of paths keep, and that other rules freed.
     """
 
     exact: int = 0
     freed: int = 0
+    kept: int = 0
+
+    def path(self) -> str:
+        return self.chance.choice(["p/", "p/q/", "r/"]) + str(self.chance.randrange(2))
 
     def _collect(self) -> None:
         self.runs += 1
@@ -198,10 +207,13 @@ class Forecasts(History):
         default = self.chance.choice(days)
         some = self.chance.sample(self.branches, self.chance.randrange(len(self.branches) + 1))
         branches = {name: self.chance.choice(days) for name in some}
-        change = Change(Rules(default, branches))
+        patterns = self.chance.sample(["p/**", "p/q/**", "r/**"], self.chance.randrange(3))
+        retain = Retain(paths={one: self.chance.choice([5, 30, FOREVER]) for one in patterns})
+        change = Change(Rules(default, branches), retain=retain)
         found, rows = forecast(ctx, change, ctx.run)
         self.lake.rules(default, **branches)
-        other = candidates(mark(self.lake, self.spark, run))
+        other = candidates(mark(self.lake, self.spark, run, retain=retain))
+        assert not other & self._held_below(retain, Rules(default, branches))
         # The next mark would keep what this one has seen.
         shutil.rmtree(Path(ctx.root.url) / REPOSITORY / run)
         expected = named(rows, default, ctx)
@@ -209,10 +221,35 @@ class Forecasts(History):
             assert expected == other
             self.exact += 1
             self.freed += found.unverified.objects
+            plain = forecast(ctx, replace(change, retain=Retain()), ctx.run)[1]
+            assert expected <= named(plain, default, ctx)
+            self.kept += len(named(plain, default, ctx) - expected)
         else:
             assert (found.forecast.bound, expected >= other) == (AT_MOST, True)
         sizes = sum(row["size"] for row in rows if row["address"] in expected)
         assert (found.forecast.objects, found.forecast.bytes) == (len(expected), sizes)
+
+    def _held_below(self, retain: Retain, rules: Rules) -> set[str]:
+        """What lies below paths in the commits of branches, word for word."""
+        client = self.lake.client
+        heads = {one.id: one.commit_id for one in client.branches(REPOSITORY)}
+        commits = main_ancestries(client, REPOSITORY, heads.values())
+        found: set[str] = set()
+        for pattern, days in retain.paths.items():
+            least = min(days, MAX_DAYS)
+            longer = Rules(
+                max(rules.default_retention_days, least),
+                {name: max(of, least) for name, of in rules.branches.items()},
+            )
+            now = datetime.now(timezone.utc)
+            for commit in naive_active_commits(commits, heads, longer, now):
+                objects, _ = client.objects_page(REPOSITORY, commit)
+                found |= {
+                    one.physical_address.removeprefix(f"local://{REPOSITORY}/")
+                    for one in objects
+                    if one.path.startswith(prefix_of(pattern))
+                }
+        return found
 
 
 def tell(folder: Path, spark: Session, chance: random.Random, marks: int) -> Forecasts:
@@ -232,6 +269,7 @@ def test_the_histories_have_something_to_forecast(tmp_path: Path, spark: Session
     told = tell(tmp_path, spark, random.Random(4), 1)
     assert told.exact > 0
     assert told.freed > 0
+    assert told.kept > 0
 
 
 @pytest.mark.conformance
