@@ -250,6 +250,11 @@ class Case:
         return self.chain["store_listing"].mode == "committed"
 
     @property
+    def inventory(self) -> str | None:
+        """The inventory report that was read in place of a listing; None where one was made."""
+        return self.chain["store_listing"].facts.get("inventory")
+
+    @property
     def _before(self) -> int | None:
         """Entries of before this, in microseconds since 1970, should be listed; None if all.
 
@@ -257,7 +262,8 @@ class Case:
         """
         if self.by_name:
             return None
-        start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
+        facts = self.chain["store_listing"].facts
+        start = datetime.fromisoformat(str(facts.get("inventory_begun", facts["start"])))
         since = start - self.ctx.settings.clock_skew - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 

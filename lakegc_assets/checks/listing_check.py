@@ -4,8 +4,9 @@ A listing of the wrong prefix, scheme or account, or one that ended early, shows
 a HEAD names are not in it. What a collector deleted before is left out of the comparison, and so is
 what the operator has looked at and accepted once.
 
-In the mode ``committed`` nothing is listed, and what a look at single objects lacks is no
-candidate. What remains is whether this is the right place: the store is asked for some of what
+An inventory report may lack objects, which stay; then it is the store that must have some of what
+HEADs hold. In the mode ``committed`` nothing is listed, and what a look at single objects lacks is
+no candidate. What remains is whether this is the right place: the store is asked for some of what
 HEADs hold.
 """
 
@@ -41,6 +42,7 @@ _CONFIRM: Final = 1000
 #: For how many objects of HEADs the store is asked where it was not listed: if one in a hundred is
 #: missing, all of these are there once in 20,000 times.
 _SAMPLE: Final = 1000
+_CHOOSE: Final = "choose what the store must have"
 _THREADS: Final = 8
 #: Outcomes of a sweep after which an object is not there.
 _GONE: Final = ("deleted", "already_missing")
@@ -50,16 +52,30 @@ _FILE_S: Final = 0.2
 
 def listing_holds_heads(case: Case) -> CheckResult:
     """Every object that a branch HEAD names, and that is old enough to be listed, is listed."""
-    lost = _missing_of_sample(case) if case.by_name else _missing(case)
+    lacked = [] if case.by_name else _missing(case)
+    lost = _missing_of_sample(case, lacked) if case.by_name or case.inventory else lacked
     if not lost:
-        summary = "the listing holds every object that a branch HEAD names"
-        if case.by_name:
-            summary = f"the store holds what branch HEADs name, by {_SAMPLE} of it at most"
-        return CheckResult(NAME, passed=True, blocking=True, summary=summary)
+        return _holds(case, lacked)
     if known := _known(case):
         frame = relations.without(case.dataset(lost), case.dataset(known))
         lost = case.write(frame, ADDRESSES, "leave out what is known to be gone")
     return _judge(case, lost)
+
+
+def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
+    """The result where nothing that HEADs name is lost."""
+    count = sum(part.rows for part in lacked)
+    summary = "the listing holds every object that a branch HEAD names"
+    if case.by_name or case.inventory:
+        summary = f"the store holds what branch HEADs name, by {_SAMPLE} of it at most"
+    if count:
+        examples = case.first(case.dataset(lacked))
+        summary += (
+            f"; the inventory report {case.inventory} lacks "
+            f"{counted(count, 'object')} of it, for example {examples}: what it lacks stays"
+        )
+    facts = {"lacked": count} if count else {}
+    return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
 
 
 def _missing(case: Case) -> Sequence[Part]:
@@ -73,20 +89,28 @@ def _missing(case: Case) -> Sequence[Part]:
     )
 
 
-def _missing_of_sample(case: Case) -> Sequence[Part]:
-    """Of some of what HEADs hold, which is the same while they do, what the store lacks."""
+def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
+    """Of some of what HEADs hold, which is the same while they do, what the store lacks.
+
+    Args:
+        case: what is checked.
+        lacked: files of what an inventory report lacks of it; some of that is asked for, too.
+    """
     if not case.head_ranges:
         return []
-    what = "choose what the store must have"
 
     def chosen() -> pa.Table:
         held = relations.distinct(case.expected())
-        return case.collect(relations.sample(held, _SAMPLE), ADDRESSES, what)
+        return case.collect(relations.sample(held, _SAMPLE), ADDRESSES, _CHOOSE)
 
-    some = case.from_cache(chosen)["address"]
-    there = thread_map(case.connections.store().exists, some.to_pylist(), _THREADS)
-    lost = some.filter(pc.invert(pa.array(there, pa.bool_())))
-    return case.scratch.write(lost.chunks)
+    some = set(case.from_cache(chosen)["address"].to_pylist())
+    if lacked:
+        frame = relations.sample(case.dataset(lacked), _CONFIRM)
+        some |= set(case.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
+    asked = sorted(some)
+    there = thread_map(case.connections.store().exists, asked, _THREADS)
+    lost = [address for address, found in zip(asked, there, strict=True) if not found]
+    return case.scratch.write([pa.array(lost, pa.string())])
 
 
 def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:

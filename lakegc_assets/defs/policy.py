@@ -29,7 +29,7 @@ from lakegc_assets.defs.fields import (
     within,
 )
 from lakegc_assets.defs.forecasting import ForecastSection
-from lakegc_assets.run.settings import CompareWith, Publish
+from lakegc_assets.run.settings import CompareWith, Listing, ListingCheck, Publish
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
@@ -89,6 +89,23 @@ class Policy(dg.Model, dg.Resolvable):
     )
     clean_every_hours: Annotated[float, within(0, 876_000)] = Field(
         default=168.0, description="how often the whole store is listed"
+    )
+    listing: Listing = Field(
+        default="store",
+        description="what tells which objects there are: a listing of the store, or the newest "
+        "inventory report at inventory_place",
+    )
+    inventory_place: str = Field(
+        default="",
+        description="URL of the folder of inventory reports about the bucket of the repository",
+    )
+    inventory_max_age_days: Annotated[float, above(0, 365)] = Field(
+        default=3.0, description="an inventory report that was begun longer ago is refused"
+    )
+    listing_check: ListingCheck = Field(
+        default="none",
+        description="inventory: hold a listing of the store against the newest inventory report, "
+        "and warn of what one of them lacks",
     )
     publish: Publish = Field(
         default="unified",
@@ -157,6 +174,10 @@ SETTINGS: Final = (
     "retain",
     "ignored_repositories",
     "clean_every_hours",
+    "listing",
+    "inventory_place",
+    "inventory_max_age_days",
+    "listing_check",
     "publish",
     "compare_with",
     "attribution",

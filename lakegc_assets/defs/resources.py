@@ -29,6 +29,8 @@ from lakegc_assets.run.settings import (
     MAX_PIN,
     MIN_LEASE,
     CompareWith,
+    Listing,
+    ListingCheck,
     Mode,
     Publish,
     Settings,
@@ -107,6 +109,24 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=168.0,
         ge=0,
         description="a run is a clean one if the last clean one is older than this",
+    )
+    listing: Listing = Field(
+        default="store",
+        description="what tells which objects there are: a listing of the store, or the newest "
+        "inventory report at inventory_place",
+    )
+    inventory_place: str = Field(
+        default="",
+        description="URL of the folder of inventory reports about the bucket of the repository, or "
+        "of one report",
+    )
+    inventory_max_age_days: float = Field(
+        default=3.0, gt=0, description="an inventory report that was begun longer ago is refused"
+    )
+    listing_check: ListingCheck = Field(
+        default="none",
+        description="inventory: hold a listing of the store against the newest inventory report, "
+        "and warn of what one of them lacks",
     )
     engine: EngineSetting = Field(
         default="auto",
@@ -274,6 +294,10 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 skip_new_slices=self.skip_new_slices,
                 clean=self.clean,
                 clean_every=timedelta(hours=self.clean_every_hours),
+                listing=self.listing,
+                inventory_place=_located(self.inventory_place) if self.inventory_place else None,
+                inventory_max_age=timedelta(days=self.inventory_max_age_days),
+                listing_check=self.listing_check,
                 engine=self.engine,
                 embedded_rows=self.embedded_rows,
                 embedded_memory=self.embedded_memory,

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError, LakegcError
-from lakegc_assets.mark import relations
+from lakegc_assets.mark import inventory_relations, relations
 from lakegc_assets.mark.adoption import Adopted, adopt
 from lakegc_assets.mark.carrying import sweeps_since
 from lakegc_assets.mark.evidence import etag_files
@@ -177,22 +177,29 @@ def _subtract(
         read(HASHES, *uncommitted.parts["hashes"]),
         listing.cutoff,
     )
+    what = "subtract what is live from the listing"
+    folder = f"{ASSET}/spared/"
+    spared: list[Part] = []
+    if doubled := listing.parts.get("twice"):
+        twice = read(HASHES, *doubled)
+        stays = inventory_relations.spared(unreferenced, twice)
+        spared = frames.write(stays, attempt.url, folder, SPARED, what)
+        unreferenced = inventory_relations.named_once(unreferenced, twice)
     judged = relations.judged(
         unreferenced,
         read(UNRESOLVED, *committed.parts["unresolved"], *uncommitted.parts["unresolved"]),
         [frames.read(one) for one in uploads_seen(ctx, listing)],
         frames.create(pins.cast(SPARED)),
     )
-    what = "subtract what is live from the listing"
     found = frames.write(judged, attempt.url, f"{ASSET}/judged/", JUDGED, what)
     if not found:
-        return [], []
+        return [], spared
     judged = read(JUDGED, *found)
-    folder = f"{ASSET}/spared/"
-    spared = frames.write(relations.spared(judged), attempt.url, folder, SPARED, what)
-    if not spared:
+    doubtful = frames.write(relations.spared(judged), attempt.url, folder, SPARED, what)
+    spared += doubtful
+    if not doubtful:
         # What was written has the columns of LISTING, and one more that is null.
-        return found, []
+        return found, spared
     folder = f"{ASSET}/unlisted/"
     unlisted = relations.not_spared(judged)
     return frames.write(unlisted, attempt.url, folder, LISTING, what), spared

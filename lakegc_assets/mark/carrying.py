@@ -129,6 +129,10 @@ def _carried(
     last = max(listings, key=lambda one: one.manifest.started)
     _require_success(last)
     facts = last.attempt.manifest(ASSET).facts
+    if facts.get("mode") == "inventory":
+        raise _CleanRunError(
+            f"run {last.attempt.run!r} read an inventory report, which may lack objects"
+        )
     clean_at = datetime.fromisoformat(facts["clean_at"])
     if start - clean_at > ctx.settings.clean_every:
         raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")

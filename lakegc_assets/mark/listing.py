@@ -1,8 +1,9 @@
 """Stage 1, ``store_listing``: what the object store holds, listed in parallel by key ranges.
 
 The listing comes first: what is written afterwards is not in it, so it cannot be a candidate. It
-also fixes the one cutoff of the run. Everything outside ``_lakefs/`` is listed, wherever it lies;
-in the mode ``committed`` nothing is, but that which expired ranges name is looked at.
+also fixes the one cutoff of the run. Everything outside ``_lakefs/`` is listed, wherever it lies,
+or taken from an inventory report that was begun before. In the mode ``committed`` nothing is, but
+that which expired ranges name is looked at.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark import inventory
 from lakegc_assets.mark.carrying import Carried, carried, copy_parts, settled_before
 from lakegc_assets.mark.expired import expired_addresses
 from lakegc_assets.mark.installation import require_one_server
@@ -39,6 +41,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier, note_rows, of_whole_store
+from lakegc_assets.storage.inventory.opening import Inventory
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.wording import counted
 
@@ -64,11 +67,13 @@ class _Found:
         listed: all of it.
         settled_before: slices that were made before this time get no objects any more.
         facts: about it.
+        parts: files beside those of what is listed.
     """
 
     listed: Listed
     settled_before: datetime
     facts: Mapping[str, object]
+    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
 
 def list_store(ctx: RunContext) -> Manifest:
@@ -86,11 +91,17 @@ def list_store(ctx: RunContext) -> Manifest:
     server = require_one_server(client, ctx.repository, store)
     start = ctx.check_clocks(client, store)
     grace_period = client.grace_period()
-    cutoff = ctx.settings.cutoff(start, grace_period)
     require_unused(store, ctx.run, ctx.settings.publish)
-    moments = _Moments(start, cutoff, settled_before(ctx.settings.clock_skew, grace_period, start))
-    find = _look_at_expired if ctx.settings.mode == "committed" else _list_all
-    attempt, found = find(ctx, client, connections, moments)
+    settled = settled_before(ctx.settings.clock_skew, grace_period, start)
+    if ctx.settings.mode != "committed" and ctx.settings.listing == "inventory":
+        report = inventory.find_inventory(ctx, connections, start)
+        # What the report saw is no younger than it says, if that is counted from its beginning.
+        cutoff = ctx.settings.cutoff(min(start, report.report.started), grace_period)
+        attempt, found = _read_inventory(ctx, connections, report, start)
+    else:
+        cutoff = ctx.settings.cutoff(start, grace_period)
+        find = _look_at_expired if ctx.settings.mode == "committed" else _list_all
+        attempt, found = find(ctx, client, connections, _Moments(start, cutoff, settled))
     listed = found.listed
     slices = slices_table(listed.slices, found.settled_before)
     note_rows(ctx.root, ctx.repository, ctx.run, listed.digest.count)
@@ -108,6 +119,7 @@ def list_store(ctx: RunContext) -> Manifest:
             digest=str(listed.digest),
             parts={
                 **listed.parts,
+                **found.parts,
                 "slices": [write_part(attempt.store(), f"{ASSET}/slices/", slices)],
             },
             previous="",
@@ -171,6 +183,11 @@ def _list_all(
         "swept_since": list(taken.swept) if taken else [],
     }
     whole = listed if taken is None else _with_carried(ctx, attempt, listed, taken)
+    if ctx.settings.listing_check == "inventory":
+        since = taken.clean_at if taken else at.start
+        facts["inventory_check"] = inventory.hold_against_inventory(
+            ctx, connections, attempt.url, whole, at.cutoff, since
+        )
     return attempt, _Found(whole, at.settled_before, facts)
 
 
@@ -202,6 +219,28 @@ def _look_at_expired(
         "passed_over": list(expired.passed_over),
     }
     return attempt, _Found(listed, _NEVER, facts)
+
+
+def _read_inventory(
+    ctx: RunContext, connections: Connections, found: Inventory, start: datetime
+) -> tuple[AttemptArtifacts, _Found]:
+    """Read an inventory report: of the store itself nothing is listed."""
+    attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
+    listed = inventory.read_inventory(ctx, connections, attempt.url, found)
+    require_ages(ctx, listed.slices, start)
+    twice = inventory.named_twice(ctx, connections, attempt.url, f"{ASSET}/twice/", listed)
+    facts: dict[str, object] = {
+        "skipped_slices": [],
+        "first_slice": min(filter(None, (s.name for s in listed.slices)), default=""),
+        "mode": inventory.MODE,
+        "because": f"the inventory report {found.report.url}, begun at {found.report.started}",
+        "inventory": found.report.url,
+        "inventory_begun": found.report.started.isoformat(),
+        "named_twice": sum(part.rows for part in twice),
+        "listed": listed.digest.count,
+        "carried": 0,
+    }
+    return attempt, _Found(listed, _NEVER, facts, {"twice": twice})
 
 
 def _look_at(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:

@@ -29,6 +29,7 @@ _TIMES: Final = {
     "lease_wait": ("lease_wait_seconds", 1),
     "pin_days": ("pin_days", 86_400),
     "trash_days": ("trash_days", 86_400),
+    "inventory_max_age": ("inventory_max_age_days", 86_400),
 }
 #: How the bucket of the backups is reached, where it is reached in a way of its own.
 _WAYS: Final = ("endpoint_url", "region", "profile")
@@ -52,6 +53,10 @@ _OF_A_MARK: Final = frozenset(
         "attribution",
         "clean",
         "clean_every",
+        "inventory_max_age",
+        "inventory_place",
+        "listing",
+        "listing_check",
         "listing_num_partitions",
         "min_age",
         "mode",
@@ -65,7 +70,7 @@ _ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP | {_EXCLUDED}
 SETTINGS: Final = tuple(
     sorted(
         (_ALL | {name for name, _ in _TIMES.values()})
-        - {"adopt", "attribution", "clean", "mode", "retain"}
+        - {"adopt", "attribution", "clean", "listing", "mode", "retain"}
     )
 )
 #: Which settings a command takes; one that is not here takes none.

@@ -26,6 +26,9 @@ Mode = Literal["unified", "committed", "uncommitted"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 Publish = Literal["unified", "sgc"]
 CompareWith = Literal["none", "unified", "sgc"]
+#: What tells which objects there are, and what a listing is held against.
+Listing = Literal["store", "inventory"]
+ListingCheck = Literal["none", "inventory"]
 PUBLISH: Final[tuple[Publish, ...]] = get_args(Publish)
 
 
@@ -62,6 +65,13 @@ class Settings:
         clean: list the whole store; else what earlier runs saw of slices that nobody writes to any
             more is carried forward.
         clean_every: a run is a clean one if the last clean one is older than this.
+        listing: what tells which objects there are: a listing of the ``store``, or an ``inventory``
+            report that its service wrote. The mode ``committed`` needs neither.
+        inventory_place: URL of the folder of these reports, of which the newest complete one is
+            read; or of one of them.
+        inventory_max_age: a report that was begun longer ago is refused.
+        listing_check: hold a listing against the newest ``inventory`` report, and warn of what one
+            of them lacks; or ``none``.
         range_num_partitions: the most tasks that read metaranges.
         address_num_partitions: the most tasks that read ranges, or compare addresses.
         listing_num_partitions: the most tasks that list the store.
@@ -121,6 +131,10 @@ class Settings:
     skip_new_slices: bool = True
     clean: bool = False
     clean_every: timedelta = timedelta(days=7)
+    listing: Listing = "store"
+    inventory_place: str | None = None
+    inventory_max_age: timedelta = timedelta(days=3)
+    listing_check: ListingCheck = "none"
     range_num_partitions: int = 50
     address_num_partitions: int = 200
     listing_num_partitions: int = 200
@@ -181,6 +195,7 @@ class Settings:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: it must be 1 or more")
         if self.clean_every < timedelta(0):
             raise ConfigurationError(f"clean_every is {self.clean_every}: it cannot be negative")
+        self._check_listing()
         self._check_engine()
         self._check_sweep()
         self._check_backup()
@@ -211,6 +226,25 @@ class Settings:
         if not 0 <= self.max_candidate_share <= 1:
             raise ConfigurationError(
                 f"max_candidate_share is {self.max_candidate_share}: it is a share from 0 to 1",
+            )
+
+    def _check_listing(self) -> None:
+        for name, choices in (("listing", Listing), ("listing_check", ListingCheck)):
+            if (value := getattr(self, name)) not in get_args(choices):
+                names = ", ".join(get_args(choices))
+                raise ConfigurationError(f"{name} is {value!r}: it is one of {names}")
+            if value == "inventory" and not self.inventory_place:
+                raise ConfigurationError(
+                    f"{name} is inventory, and inventory_place is not set: where are the reports?"
+                )
+        if self.listing == self.listing_check:
+            raise ConfigurationError(
+                "listing and listing_check are both inventory: a listing of the store is held "
+                "against a report, and there is none where the report is read in its place"
+            )
+        if self.inventory_max_age <= timedelta(0):
+            raise ConfigurationError(
+                f"inventory_max_age is {self.inventory_max_age}: it must be positive"
             )
 
     def _check_engine(self) -> None:

@@ -85,3 +85,28 @@ def counts_by_reason(rows: Rows) -> list[Row]:
 def duplicates(rows: Rows, most: int) -> list[Row]:
     counts = Counter(row["address"] for row in rows)
     return [{"address": address, "times": n} for address, n in counts.items() if n > 1][:most]
+
+
+def named_twice(rows: Rows) -> list[Row]:
+    times = Counter(row["hash"] for row in rows)
+    return [{"hash": one} for one, count in times.items() if count > 1]
+
+
+def named_once(unreferenced: Rows, twice: Rows) -> list[Row]:
+    hashes = {row["hash"] for row in twice}
+    return [{**row} for row in unreferenced if row["hash"] not in hashes]
+
+
+def named_twice_spared(unreferenced: Rows, twice: Rows) -> list[Row]:
+    hashes = {row["hash"] for row in twice}
+    found = {row["address"] for row in unreferenced if row["hash"] in hashes}
+    return [
+        {"address": one, "why": "the inventory report names it more than once"} for one in found
+    ]
+
+
+def lacked(rows: Rows, others: Rows, before: datetime) -> list[Row]:
+    there = {row["address"] for row in others}
+    found = [r for r in rows if r["last_modified"] < before and r["address"] not in there]
+    example = min((row["address"] for row in found), key=str.encode, default=None)
+    return [{"objects": len(found), "bytes": sum(r["size"] for r in found), "example": example}]

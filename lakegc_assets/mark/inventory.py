@@ -1,0 +1,244 @@
+"""An inventory report in place of a listing: what a service wrote down of a bucket by itself.
+
+What a report lacks stays. What it names and is gone, or another object by now, is found by the
+comparison with the store right before a batch is deleted. So a report must say what that compares,
+and the age of what it names is counted from when the service began to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.tasks import bin_pack
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark import inventory_relations as relations
+from lakegc_assets.mark.carrying import SWEPT
+from lakegc_assets.mark.key_ranges import LAKEFS_PREFIX
+from lakegc_assets.mark.listed import Listed, Listing, added_up
+from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.mark.relations import without_swept
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.history import earlier
+from lakegc_assets.run.scratch import COMPARED, scratch
+from lakegc_assets.storage.inventory.opening import Inventory, newest_inventory
+from lakegc_assets.storage.inventory.report import ReportFile, damaged
+from lakegc_assets.wording import counted
+
+#: What ``mode`` of a listing's facts is where a report was read.
+MODE: Final = "inventory"
+#: Work on one core, in seconds: of a file, and of a byte of one (some ten for each row).
+_FILE_S: Final = 0.05
+_BYTE_S: Final = 1e-7
+#: Size of a file of which the manifest tells none, in bytes.
+_USUAL: Final = 32 << 20
+#: Nothing that was listed so is settled: a report may lack objects, and no later run may take what
+#: it has of a slice for all that is there.
+_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+#: What ``lacked`` gives.
+LACKED: Final = pa.schema(
+    [("objects", pa.int64()), ("bytes", pa.int64()), ("example", pa.string())]
+)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Files of a report that one task reads, and where it writes what they say."""
+
+    connections: Connections
+    url: str
+    inventory: Inventory
+    files: Sequence[ReportFile]
+
+
+def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -> Inventory:
+    """The report that a run reads.
+
+    Args:
+        ctx: the run.
+        connections: how the store of the reports is reached.
+        start: of the run, by the store's clock.
+
+    Raises:
+        RefusedError: there is none, or it is too old, of another bucket, or lacks a column.
+        IntegrityError: its manifest is damaged.
+    """
+    place = ctx.settings.inventory_place
+    if place is None:
+        raise RefusedError("inventory_place is not set: where are the inventory reports?")
+    found = newest_inventory(connections.namespace(), place, connections.open)
+    began, url = found.report.started, found.report.url
+    if began > start + ctx.settings.clock_skew:
+        raise IntegrityError(
+            f"the inventory report {url} was begun at {began}, and it is {start} at the store: a "
+            "clock is wrong. Nothing is marked by it"
+        )
+    if start - began > ctx.settings.inventory_max_age:
+        days = ctx.settings.inventory_max_age.total_seconds() / 86_400
+        raise RefusedError(
+            f"the newest complete inventory report {url} was begun at {began}, more than {days:g} "
+            f"days before {start}. Look why the service wrote no other, list the store "
+            "(listing: store), or raise inventory_max_age_days"
+        )
+    return found
+
+
+def read_inventory(
+    ctx: RunContext, connections: Connections, url: str, inventory: Inventory
+) -> Listed:
+    """Write what a report says of the namespace as a listing is written.
+
+    Args:
+        ctx: the run.
+        connections: how stores are reached.
+        url: of the store to write to.
+        inventory: to read.
+
+    Raises:
+        RefusedError: it lacks a column.
+        IntegrityError: a file of it is missing or damaged, or it names nothing of the namespace.
+    """
+    report = inventory.report
+    costs = [_FILE_S + (_USUAL if f.size is None else f.size) * _BYTE_S for f in report.files]
+    groups = bin_pack(report.files, costs, ctx.settings.listing_num_partitions)
+    orders = [_Order(connections, url, inventory, group) for group in groups]
+    ctx.log.info(
+        "reading the inventory report %s, begun at %s, by %s",
+        report.url,
+        report.started,
+        counted(len(orders), "task"),
+    )
+    found = ctx.tasks.run("read an inventory report", _read_files, orders, sum(costs))
+    listed = added_up([one for one, _ in found]) if found else None
+    rows = sum(count for _, count in found)
+    if report.rows is not None and rows != report.rows:
+        raise damaged(report.url, f"its files have {rows} rows, and it says {report.rows}")
+    if listed is None or not listed.digest.count:
+        raise IntegrityError(
+            f"the inventory report {report.url} names no object below "
+            f"{connections.namespace_url}: it is of another prefix or bucket. Set inventory_place "
+            "to one that covers the repository"
+        )
+    return listed
+
+
+def _read_files(order: _Order) -> tuple[Listed, int]:
+    """Read files of a report; a task."""
+    listing = Listing(order.connections.open(order.url), _NEVER)
+    place, rows = order.connections.open(order.inventory.place), 0
+    for file in order.files:
+        for read, batch in order.inventory.rows(place, file):
+            rows += read
+            mine = batch and batch.filter(pc.invert(pc.starts_with(batch["key"], LAKEFS_PREFIX)))
+            if mine:
+                listing.add(listing_rows(mine), at_cut=False)
+    return listing.finish(), rows
+
+
+def named_twice(
+    ctx: RunContext, connections: Connections, url: str, folder: str, listed: Listed
+) -> list[Part]:
+    """Hashes of what a report names more than once (``HASHES``): nobody can tell which row holds.
+
+    Args:
+        ctx: the run.
+        connections: how stores are reached.
+        url: of the store that was written to.
+        folder: to write to, with a slash at its end.
+        listed: what the report says.
+    """
+    with ctx.frames(connections) as frames:
+        rows = frames.read(Dataset(url, listed.parts["data"], HASHES))
+        what = "look for objects that are named twice"
+        return frames.write(relations.named_twice(rows), url, folder, HASHES, what)
+
+
+def hold_against_inventory(
+    ctx: RunContext,
+    connections: Connections,
+    url: str,
+    listed: Listed,
+    cutoff: datetime,
+    since: datetime,
+) -> dict[str, object]:
+    """Hold a listing against the newest inventory report, and warn of what one of them lacks.
+
+    Nothing depends on it. Only what is older than the cutoff and the report is compared, without
+    what sweeps have deleted since; what others deleted since is told as if the listing lacked it.
+
+    Args:
+        ctx: the run.
+        connections: how stores are reached.
+        url: of the store of the listing.
+        listed: the listing.
+        cutoff: of the run.
+        since: when the oldest part of the listing was begun.
+
+    Returns:
+        Facts, as JSON values.
+
+    Raises:
+        RefusedError: there is no report, or it is too old, of another bucket, or lacks a column.
+        IntegrityError: it is damaged.
+    """
+    inventory = find_inventory(ctx, connections, ctx.clocks.of_store(connections.store()))
+    report = inventory.report
+    before = min(cutoff, report.started - 2 * ctx.settings.clock_skew)
+    with scratch(ctx.root, ctx.repository, COMPARED) as place:
+        named = read_inventory(ctx, connections, place, inventory)
+        with ctx.frames(connections) as frames:
+            theirs = frames.read(Dataset(place, named.parts["data"], LISTING))
+            ours = frames.read(Dataset(url, listed.parts["data"], LISTING))
+            if swept := _swept_since(ctx, connections, frames, min(since, report.started)):
+                theirs, ours = without_swept(theirs, swept), without_swept(ours, swept)
+            lacked = {
+                "listing_lacks": relations.lacked(theirs, ours, before),
+                "inventory_lacks": relations.lacked(ours, theirs, before),
+            }
+            what = "hold the listing against an inventory report"
+            facts = {
+                name: frames.collect(frame, LACKED, what).to_pylist()[0]
+                for name, frame in lacked.items()
+            }
+    _warn(ctx, inventory, facts)
+    return {"report": report.url, "begun": report.started.isoformat(), **facts}
+
+
+def _swept_since(
+    ctx: RunContext, connections: Connections, frames: Session, since: datetime
+) -> list[DataFrame]:
+    runs = earlier(ctx.root, ctx.repository, "swept_set", connections.namespace_url, ctx.run)
+    return [
+        frames.read(Dataset(one.attempt.url, one.manifest.parts["data"], SWEPT))
+        for one in runs
+        if one.manifest.finished >= since
+    ]
+
+
+def _warn(ctx: RunContext, inventory: Inventory, facts: dict[str, Any]) -> None:
+    whose = {
+        "listing_lacks": "the listing lacks what the report names: it was cut short, or somebody "
+        "deleted it since the report was begun; what is not listed stays",
+        "inventory_lacks": "the report lacks what is listed: it does not cover the repository, or "
+        "is not complete",
+    }
+    for name, what in whose.items():
+        if count := facts[name]["objects"]:
+            ctx.log.warning(
+                "%s (%s, for example %s), held against %s",
+                what,
+                counted(count, "object"),
+                facts[name]["example"],
+                inventory.report.url,
+            )

@@ -1,0 +1,94 @@
+"""From a place and a namespace to the report that is to be read, whatever service wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.inventory import s3
+from lakegc_assets.storage.inventory.report import Report, ReportFile
+
+#: Whose reports are about the namespaces of a scheme. No service writes any about local files:
+#: a program that does writes those of S3.
+_FORMS: Final[dict[str, ModuleType]] = {"s3": s3, "local": s3}
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A report about the bucket of a namespace. Picklable.
+
+    Attributes:
+        namespace: of the repository.
+        place: URL of the reports.
+        report: the one that is to be read.
+    """
+
+    namespace: StorageNamespace
+    place: str
+    report: Report
+
+    def rows(
+        self, place: ObjectStore, file: ReportFile
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """What one file says of the namespace.
+
+        Args:
+            place: the store at ``place``.
+            file: of the report.
+
+        Yields:
+            How many rows were read, and what of them is an object of the namespace: a batch of
+            ``LISTING_SCHEMA`` in the order of its keys, or None.
+
+        Raises:
+            RefusedError: the report lacks a column that is needed.
+            IntegrityError: the file is missing or damaged.
+        """
+        prefix = self.namespace.key("") if self.namespace.prefix else ""
+        yield from _form(self.namespace).rows(place, self.report, file, prefix)
+
+
+def newest_inventory(
+    namespace: StorageNamespace, url: str, open_store: Callable[[str], ObjectStore]
+) -> Inventory:
+    """The newest complete report at a place, or the one that the place names.
+
+    Args:
+        namespace: of the repository.
+        url: of the folder of the reports, or of one report.
+        open_store: opens the store at a URL.
+
+    Raises:
+        RefusedError: there is none, it is about another bucket, it lacks a column, or no report is
+            known of this kind of store.
+        IntegrityError: its manifest is damaged.
+    """
+    form = _form(namespace)
+    place, only = url.rstrip("/"), None
+    parent, _, last = place.rpartition("/")
+    if form.is_report(last):
+        place, only = parent, last
+    report = form.newest(open_store(place), _source(namespace), only)
+    form.require_columns(report)
+    return Inventory(namespace, place, report)
+
+
+def _form(namespace: StorageNamespace) -> ModuleType:
+    if namespace.scheme not in _FORMS:
+        raise RefusedError(
+            f"{namespace.url()}: inventory reports of this kind of store cannot be read; list the "
+            "store (listing: store)"
+        )
+    return _FORMS[namespace.scheme]
+
+
+def _source(namespace: StorageNamespace) -> str:
+    """The bucket or container of a namespace."""
+    return namespace.authority.rpartition("/")[2]
