@@ -148,28 +148,45 @@ def classified(
         needs it, too), folder, oldest; a row for each listed object, and one for each address of a
         commit that is not listed, with the size that its entry says.
     """
+    found = _listed_or_held(listing, holders)
+    found = _flagged(found, staged, "hash", "is_staged")
+    found = _flagged(found, referenced, "hash", "is_referenced")
+    found = _flagged(found, swept, "address", "is_swept")
+    return _of_one_class(_with_reasons(found, garbage, spared), cutoff, otherwise)
+
+
+# Each step is a relation, for SQLFrame copies all that a plan has at each operation on it.
+
+
+@relation
+def _listed_or_held(listing: DataFrame, holders: DataFrame) -> DataFrame:
+    """What is listed, what commits hold, or both."""
     columns = ("hash", "entry_size", "folder", "oldest", "holders")
     held = holders.select(*(F.col(name).alias(f"held_{name}") for name in columns))
-    found = listing.join(held, F.col("hash") == F.col("held_hash"), "full_outer").select(
+    return listing.join(held, F.col("hash") == F.col("held_hash"), "full_outer").select(
         *("address", "hash", "size", "last_modified", "in_place"),
         *("held_hash", "held_entry_size", "held_folder", "held_oldest", "held_holders"),
     )
-    marks = (
-        (staged.select("hash").distinct(), "hash", "is_staged"),
-        (referenced.select("hash").distinct(), "hash", "is_referenced"),
-        (swept.select("address").distinct(), "address", "is_swept"),
-    )
-    for frame, key, name in marks:
-        right = frame.select(F.col(key).alias(f"{name}_key"), F.lit(True).alias(name))
-        found = found.join(right, F.col(key) == F.col(f"{name}_key"), "left")
-    dead = garbage.select(
-        F.col("address").alias("dead_address"), F.col("hash").alias("dead_hash"), "reason"
-    )
-    same = (F.col("hash") == F.col("dead_hash")) & (F.col("address") == F.col("dead_address"))
-    found = found.join(dead, same, "left")
+
+
+@relation
+def _flagged(objects: DataFrame, members: DataFrame, key: str, flag: str) -> DataFrame:
+    """Objects with one column more: true where a member has the same key, else null."""
+    flags = members.select(key).distinct().withColumn(flag, F.lit(True))
+    return objects.join(flags, key, "left")
+
+
+@relation
+def _with_reasons(objects: DataFrame, garbage: DataFrame, spared: DataFrame) -> DataFrame:
+    """Objects with the reason why each is garbage, and the first why each is spared."""
     reasons = spared.groupBy("address").agg(F.min("why").alias("spared_why"))
-    reasons = reasons.withColumnRenamed("address", "spared_address")
-    found = found.join(reasons, F.col("address") == F.col("spared_address"), "left")
+    dead = garbage.select("address", "hash", "reason")
+    return objects.join(dead, ["hash", "address"], "left").join(reasons, "address", "left")
+
+
+@relation
+def _of_one_class(found: DataFrame, cutoff: datetime, otherwise: str) -> DataFrame:
+    """The first class that fits each object; see ``classified``."""
     is_listed, is_held = F.col("hash").isNotNull(), F.col("held_hash").isNotNull()
     kind = (
         F.when(~is_listed, F.lit(NOT_LISTED))
