@@ -1,9 +1,15 @@
-"""Which entries of ranges lie below the paths of rules, found by the checks' own look at both."""
+"""Which entries of ranges lie below the paths of rules, found by the checks' own look at both.
+
+What was seen of a metarange, or of the folders in a range, is kept in a cache of the checks' own,
+as that of the witness is: so each is read for this once in the life of the repository.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -12,14 +18,32 @@ from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
 from lakegc_assets.graveler.ranges import read_metarange
-from lakegc_assets.retention.retain import prefix_of
+from lakegc_assets.retention.retain import MOST_FOLDERS, prefix_of
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
 
-#: Rows: the numbers, from the first and behind the last, of the entries of a range below a path.
+#: Rows: the numbers, from the first and behind the last, of entries of a range below a path.
 SPANS: Final = pa.schema([("range_id", pa.string()), ("first", pa.int64()), ("behind", pa.int64())])
-#: Work on one core, in seconds: to fetch and read a metarange, and a range.
+#: What is cached: the ranges of a metarange; and the entries in a range that follow each other in
+#: one folder, as deep as rules go.
+METARANGES: Final = Kind("witness_metaranges", 1, "metarange_id")
+FOLDERS: Final = Kind("witness_folders", 1, "range_id")
+_RANGES: Final = pa.schema(
+    [
+        ("range_id", pa.string()),
+        ("entries", pa.int64()),
+        ("min_key", pa.binary()),
+        ("max_key", pa.binary()),
+    ]
+)
+_IN_FOLDER: Final = pa.schema(
+    [("folder", pa.binary()), ("first", pa.int64()), ("behind", pa.int64())]
+)
+#: Work on one core, in seconds: to read a metarange, and a range; and what is cached of one.
 _METARANGE_S: Final = 0.01
 _RANGE_S: Final = 0.1
+_CACHED_S: Final = 0.001
+_AT_ONCE: Final = 100
 _THREADS: Final = 8
 
 
@@ -44,13 +68,30 @@ class _Part(NamedTuple):
     whole: bool
 
 
+@dataclass(frozen=True)
+class _Order:
+    """What one task reads.
+
+    Attributes:
+        connections: how to reach the store and the cache.
+        kind: of what is cached.
+        slots: of tables that are cached, by id.
+        prefixes: what paths are to begin with, by the table's id.
+    """
+
+    connections: Connections
+    kind: Kind
+    slots: Mapping[str, Slot]
+    prefixes: Mapping[str, Sequence[bytes]]
+
+
 def entries_below(
     connections: Connections, tasks: Tasks, metaranges: Mapping[str, set[str]], most: int
 ) -> Below:
     """Find what the ranges of some metaranges hold below paths of rules.
 
     Args:
-        connections: how tasks reach the store.
+        connections: how tasks reach the store and the cache.
         tasks: runs them.
         metaranges: ids, by the pattern of paths.
         most: of the tasks.
@@ -62,19 +103,16 @@ def entries_below(
     for pattern, ids in metaranges.items():
         for one in ids:
             prefixes.setdefault(one, []).append(prefix_of(pattern).encode())
-    names = sorted(prefixes)
-    orders = [
-        (connections, {one: prefixes[one] for one in group})
-        for group in bin_pack(names, [_METARANGE_S] * len(names), most)
-    ]
+    orders, cost = _orders(connections, METARANGES, prefixes, _METARANGE_S, most)
     what = "check what rules of paths keep"
-    found = tasks.run(what, _parts, orders, _METARANGE_S * len(names))
-    parts = sorted({part for some in found for part in some})
-    cut = [part for part in parts if not part.whole]
-    groups = bin_pack(cut, [_RANGE_S] * len(cut), most)
-    spans = tasks.run(what, _spans, [(connections, group) for group in groups], _RANGE_S * len(cut))
-    rows = [(part.range_id, 0, part.entries) for part in parts if part.whole]
-    rows += [span for some in spans for span in some]
+    parts = {part for some in tasks.run(what, _parts, orders, cost) for part in some}
+    cut: dict[str, list[bytes]] = {}
+    for part in sorted(parts):
+        if not part.whole:
+            cut.setdefault(part.range_id, []).append(part.prefix)
+    orders, cost = _orders(connections, FOLDERS, cut, _RANGE_S, most)
+    rows = [(part.range_id, 0, part.entries) for part in sorted(parts) if part.whole]
+    rows += [span for some in tasks.run(what, _spans, orders, cost) for span in some]
     columns = list(zip(*rows, strict=True)) or [()] * len(SPANS)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SPANS, strict=True)]
     held = {row[0] for row in rows}
@@ -82,38 +120,101 @@ def entries_below(
     return Below(entries, pa.Table.from_arrays(arrays, schema=SPANS))
 
 
-def _parts(order: tuple[Connections, Mapping[str, Sequence[bytes]]]) -> set[_Part]:
-    connections, prefixes = order
+def _orders(
+    connections: Connections,
+    kind: Kind,
+    prefixes: Mapping[str, Sequence[bytes]],
+    seconds: float,
+    most: int,
+) -> tuple[list[_Order], float]:
+    """What tasks read, and the work of all of them, in seconds on one core."""
+    names = sorted(prefixes)
+    slots = TableCache(connections.cache(), kind).compact() if names else {}
+    costs = [_CACHED_S if one in slots else seconds for one in names]
+    orders = [
+        _Order(
+            connections,
+            kind,
+            {one: slots[one] for one in group if one in slots},
+            {one: prefixes[one] for one in group},
+        )
+        for group in bin_pack(names, costs, most)
+    ]
+    return orders, sum(costs)
 
-    def read(metarange_id: str) -> set[_Part]:
-        data = fetch(connections, metarange_id)
-        infos = read_metarange(data, table_url(connections, metarange_id))
-        return {
-            _Part(
-                info.id,
-                info.count,
-                prefix,
-                info.min_key.startswith(prefix) and info.max_key.startswith(prefix),
-            )
-            for info in infos
-            for prefix in prefixes[metarange_id]
-            # What begins with it stands behind it, and before all that is greater in its place.
-            if info.max_key >= prefix and info.min_key[: len(prefix)] <= prefix
-        }
 
-    found = thread_map(read, list(prefixes), _THREADS)
-    return {part for some in found for part in some}
+def _parts(order: _Order) -> set[_Part]:
+    found: set[_Part] = set()
+    for metarange_id, table in _tables(order, partial(_ranges, order.connections)):
+        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            range_id, entries, first, last = row
+            found |= {
+                _Part(
+                    range_id, entries, prefix, first.startswith(prefix) and last.startswith(prefix)
+                )
+                for prefix in order.prefixes[metarange_id]
+                # What begins with it stands behind it, and before all that is greater in its place.
+                if last >= prefix and first[: len(prefix)] <= prefix
+            }
+    return found
 
 
-def _spans(order: tuple[Connections, Sequence[_Part]]) -> list[tuple[str, int, int]]:
-    connections, parts = order
+def _spans(order: _Order) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    for range_id, table in _tables(order, partial(_folders, order.connections)):
+        rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        for prefix in order.prefixes[range_id]:
+            below = [(first, behind) for of, first, behind in rows if of.startswith(prefix)]
+            # Paths are in order, so those that begin alike follow each other.
+            if below:
+                found.append((range_id, below[0][0], below[-1][1]))
+    return found
 
-    def read(part: _Part) -> tuple[str, int, int]:
-        data, url = fetch(connections, part.range_id), table_url(connections, part.range_id)
-        paths = paths_of(data, url, range(part.entries))
-        first = bisect_left(paths, part.prefix)
-        length = len(part.prefix)
-        behind = bisect_left(paths, True, first, key=lambda path: path[:length] != part.prefix)
-        return part.range_id, first, behind
 
-    return [span for span in thread_map(read, parts, _THREADS) if span[1] < span[2]]
+def _tables(order: _Order, read: Callable[[str], pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+    """What is known of tables, with their ids; what is not cached is read, and cached."""
+    cache = TableCache(order.connections.cache(), order.kind)
+    missing = [one for one in order.prefixes if one not in order.slots]
+    ids = {id(slot): table_id for table_id, slot in order.slots.items()}
+    for file, slots in by_file(order.slots.values()):
+        tables = cache.read(file, slots)
+        names = [ids[id(slot)] for slot in slots]
+        if tables is None:
+            missing += names
+        else:
+            yield from zip(names, tables, strict=True)
+    for at in range(0, len(missing), _AT_ONCE):
+        some = missing[at : at + _AT_ONCE]
+        made = list(zip(some, thread_map(read, some, _THREADS), strict=True))
+        cache.write([Decoded(table_id, table, {}) for table_id, table in made])
+        yield from made
+
+
+def _ranges(connections: Connections, metarange_id: str) -> pa.Table:
+    url = table_url(connections, metarange_id)
+    infos = read_metarange(fetch(connections, metarange_id), url)
+    return _filled([(one.id, one.count, one.min_key, one.max_key) for one in infos], _RANGES)
+
+
+def _folders(connections: Connections, range_id: str) -> pa.Table:
+    url = table_url(connections, range_id)
+    paths = paths_of(fetch(connections, range_id), url)
+    rows: list[tuple[bytes, int, int]] = []
+    first = 0
+    for folder, some in groupby(paths, _folder):
+        behind = first + sum(1 for _ in some)
+        rows.append((folder, first, behind))
+        first = behind
+    return _filled(rows, _IN_FOLDER)
+
+
+def _folder(path: bytes) -> bytes:
+    """The outermost folders of a path, as many as rules may name, each with its slash."""
+    parts = path.split(b"/", MOST_FOLDERS)
+    return b"".join(part + b"/" for part in parts[:-1])
+
+
+def _filled(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)

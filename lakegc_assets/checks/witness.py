@@ -91,19 +91,21 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     return Decoded(range_id, pa.table(columns, schema=ENTRIES.remove(0)), facts)
 
 
-def paths_of(data: bytes, range_id: str, numbers: Sequence[int]) -> list[bytes]:
+def paths_of(data: bytes, range_id: str, numbers: Sequence[int] | None = None) -> list[bytes]:
     """The paths of some entries of a range.
 
     Args:
         data: the file.
         range_id: its id, for errors.
-        numbers: of the entries, as ``ENTRIES`` has them: each once, in order.
+        numbers: of the entries, as ``ENTRIES`` has them: each once, in order; None for all.
 
     Raises:
         FormatError: as ``witness``; or there is no such entry.
     """
     text, starts, fields = _fields(read_blocks(data, range_id), range_id)
     wanted = np.zeros(len(fields.size), np.bool_)
+    if numbers is None:
+        numbers = range(len(wanted))
     if numbers and not 0 <= numbers[0] <= numbers[-1] < len(wanted):
         raise FormatError(range_id, 0, f"it has no entry {numbers[-1]}")
     wanted[np.array(numbers, np.int64)] = True

@@ -14,7 +14,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.checks.paths import FOLDERS as WITNESSED_FOLDERS
+from lakegc_assets.checks.paths import METARANGES as WITNESSED_METARANGES
 from lakegc_assets.checks.witness import KIND as WITNESSED
+from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.evidence import KIND as EVIDENCE
 from lakegc_assets.mark.metaranges import KIND as METARANGES
 from lakegc_assets.mark.path_ranges import KIND as BOUNDS
@@ -52,7 +55,7 @@ def unneeded_caches(
         StorageError: a store did not answer.
     """
     metaranges = _ids(last, "active_commits", ("data", "expired"), "metarange_id")
-    ranges = _ids(last, "committed_addresses", ("ranges",), "range_id")
+    ranges = _ids(last, "committed_addresses", ("ranges", PATH_RANGES), "range_id")
     ranges |= _ranges_in(connections, metaranges)
     cache = connections.cache()
     of_kinds = (
@@ -60,6 +63,8 @@ def unneeded_caches(
         (WITNESSED, ranges),
         (METARANGES, metaranges),
         (BOUNDS, metaranges),
+        (WITNESSED_METARANGES, metaranges),
+        (WITNESSED_FOLDERS, ranges),
     )
     for kind, wanted in of_kinds:
         for key, size in TableCache(cache, kind).unneeded(wanted, before):
@@ -83,6 +88,7 @@ def _ids(
         one
         for attempt in last
         for part in parts
+        if part in attempt.manifest(asset).parts
         for one in attempt.read(asset, part, [column])[column].to_pylist()
     }
 

@@ -148,6 +148,7 @@ def test_paths_are_found_in_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     info, file = write_range((path, entry(n)) for n, path in enumerate(paths))
     assert len(blocks(file)) > 100
     assert paths_of(file, info.id, range(3, 20_000, 7)) == [p.encode() for p in paths[3::7]]
+    assert paths_of(file, info.id) == [p.encode() for p in paths]
 
 
 def test_a_moment_that_is_beyond_any_calendar_stays_in_its_direction() -> None:
