@@ -95,8 +95,9 @@ def list_store(ctx: RunContext) -> Manifest:
     settled = settled_before(ctx.settings.clock_skew, grace_period, start)
     if ctx.settings.mode != "committed" and ctx.settings.listing == "inventory":
         report = inventory.find_inventory(ctx, connections, start)
-        # What the report saw is no younger than it says, if that is counted from its beginning.
-        cutoff = ctx.settings.cutoff(min(start, report.report.started), grace_period)
+        # Counted from its beginning, in whole seconds, as the times in a report are.
+        began = min(start, report.report.started).replace(microsecond=0)
+        cutoff = ctx.settings.cutoff(began, grace_period)
         attempt, found = _read_inventory(ctx, connections, report, start)
     else:
         cutoff = ctx.settings.cutoff(start, grace_period)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -220,9 +222,13 @@ def test_a_store_without_reports_is_refused(reports: S3Reports) -> None:
 )
 @pytest.mark.parametrize("encoding", ["CSV", "Parquet"])
 def test_what_a_store_lists_is_what_its_report_says(
-    server: str, encoding: str, request: pytest.FixtureRequest, s3_bucket: str
+    server: str, encoding: str, request: pytest.FixtureRequest
 ) -> None:
-    config = StoreConfig(endpoint_url=request.getfixturevalue(server))
+    running = request.getfixturevalue(server)
+    endpoint = running if isinstance(running, str) else running.endpoint
+    s3_bucket = f"bucket-{uuid.uuid4().hex}"
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=s3_bucket)
+    config = StoreConfig(endpoint_url=endpoint)
 
     def opened(url: str) -> ObjectStore:
         return open_store(url, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import re
 import tempfile
@@ -22,6 +23,8 @@ from lakegc_assets.storage.inventory.report import Report, ReportFile, damaged
 #: Rows that are decoded at a time, and bytes of a CSV file.
 _ROWS: Final = 65_536
 _BLOCK: Final = 8 << 20
+#: Bytes in which the header of a CSV file is.
+_HEADER: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 
 
@@ -96,14 +99,17 @@ def _decoded(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
 
 
 def _csv(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
-    with path.open("rb") as begin:
-        packed = begin.read(len(_GZIP)) == _GZIP
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP)) == _GZIP
     compression = "gzip" if packed else None
     with pa.input_stream(path, compression=compression) as stream:
-        if not stream.read(1):
+        begin = stream.read(_HEADER)
+        if not begin:
             return
+        # Without names Arrow would guess types: a key may look like a number.
+        header = _first_line(begin, report.delimiter)
     with pa.input_stream(path, compression=compression) as stream:
-        names = list(report.columns)
+        names = list(report.columns) or header
         options = pc_csv.ConvertOptions(
             strings_can_be_null=True,
             null_values=[""],
@@ -113,7 +119,10 @@ def _csv(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
         with pc_csv.open_csv(
             stream,
             read_options=pc_csv.ReadOptions(
-                column_names=names or None, block_size=_BLOCK, use_threads=False
+                column_names=names,
+                skip_rows=0 if report.columns else 1,
+                block_size=_BLOCK,
+                use_threads=False,
             ),
             parse_options=pc_csv.ParseOptions(
                 delimiter=report.delimiter, newlines_in_values=True, double_quote=True
@@ -121,3 +130,9 @@ def _csv(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
             convert_options=options,
         ) as reader:
             yield from reader
+
+
+def _first_line(content: bytes, delimiter: str) -> list[str]:
+    """The values in the first line of a CSV file."""
+    line = content.split(b"\n", 1)[0].rstrip(b"\r").decode("utf-8-sig", "replace")
+    return next(csv.reader([line], delimiter=delimiter), [])

@@ -12,12 +12,12 @@ import pyarrow as pa
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.inventory import s3
+from lakegc_assets.storage.inventory import azure, gcs, s3
 from lakegc_assets.storage.inventory.report import Report, ReportFile
 
 #: Whose reports are about the namespaces of a scheme. No service writes any about local files:
 #: a program that does writes those of S3.
-_FORMS: Final[dict[str, ModuleType]] = {"s3": s3, "local": s3}
+_FORMS: Final[dict[str, ModuleType]] = {"s3": s3, "azure": azure, "gs": gcs, "local": s3}
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ def newest_inventory(
         IntegrityError: its manifest is damaged.
     """
     form = _form(namespace)
-    place, only = url.rstrip("/"), None
-    parent, _, last = place.rpartition("/")
-    if form.is_report(last):
-        place, only = parent, last
+    place, only = form.split(url.rstrip("/"))
     report = form.newest(open_store(place), _source(namespace), only)
     form.require_columns(report)
     return Inventory(namespace, place, report)

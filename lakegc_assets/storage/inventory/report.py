@@ -95,6 +95,13 @@ class Document:
             raise damaged(self.url, f"it has no number {name!r}")
         return value
 
+    def flag(self, name: str) -> bool:
+        """A field that is true, or false where it is missing. Raises IntegrityError."""
+        value = self._values.get(name, False)
+        if not isinstance(value, bool):
+            raise damaged(self.url, f"{name!r} is neither true nor false")
+        return value
+
     def time(self, name: str) -> datetime:
         """A field that is a time with its zone, in ISO 8601. Raises IntegrityError."""
         text = self.text(name)

@@ -75,8 +75,26 @@ def listing_batch(
     return batch.sort_by("key") if batch.num_rows else None
 
 
+def truth(values: pa.Array) -> pa.Array:
+    """Whether values say true or false, in whatever case; null where they say neither."""
+    if pa.types.is_boolean(values.type):
+        return values
+    lower = pc.utf8_lower(values.cast(pa.string()))
+    known = pc.is_in(lower, pa.array(["true", "false"]))
+    return pc.if_else(known, pc.equal(lower, "true"), pa.scalar(None, pa.bool_()))
+
+
 def _times(values: pa.Array) -> pa.Array:
-    """Times in UTC: a report without a zone means that one."""
-    if pa.types.is_timestamp(values.type) and values.type.tz is None:
-        return values.cast(pa.timestamp("us"), safe=False).cast(_TIME)
-    return values.cast(_TIME, safe=False)
+    """Times in whole seconds, UTC, which what is typed and has no zone means.
+
+    Services round what they report, and a listing may be finer: what has whole seconds is compared
+    by these.
+    """
+    if pa.types.is_timestamp(values.type):
+        zoned = values if values.type.tz else values.cast(pa.timestamp(values.type.unit, "UTC"))
+    else:
+        texts = pc.replace_substring_regex(values.cast(pa.string()), " UTC$", "Z")
+        # What is finer than microseconds cannot be read, and is cut below in any case.
+        texts = pc.replace_substring_regex(texts, r"(:\d{2})\.\d+", r"\1")
+        zoned = texts.cast(_TIME)
+    return pc.floor_temporal(zoned, unit="second").cast(_TIME, safe=False)

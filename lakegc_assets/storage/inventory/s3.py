@@ -29,7 +29,7 @@ from lakegc_assets.storage.inventory.report import (
     key_below,
     read_manifest,
 )
-from lakegc_assets.storage.inventory.rows import Columns, listing_batch
+from lakegc_assets.storage.inventory.rows import Columns, listing_batch, truth
 
 #: Names of the folders of reports: when each began.
 _DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}Z")
@@ -47,9 +47,10 @@ _WANTED: Final = ("bucket", "key", *_FIELDS, *_VERSIONS)
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def is_report(folder: str) -> bool:
-    """Whether a folder has the name of a single report."""
-    return bool(_DATED.fullmatch(folder))
+def split(url: str) -> tuple[str, str | None]:
+    """The place of the reports, and the name of the one that a URL names; None where it is none."""
+    place, _, last = url.rpartition("/")
+    return (place, last) if _DATED.fullmatch(last) else (url, None)
 
 
 def newest(place: ObjectStore, source: str, only: str | None = None) -> Report:
@@ -65,7 +66,7 @@ def newest(place: ObjectStore, source: str, only: str | None = None) -> Report:
         IntegrityError: its manifest is damaged.
     """
     folders = [folder.rstrip("/") for folder in place.list_prefixes().prefixes]
-    dated = sorted(filter(is_report, folders), reverse=True)
+    dated = sorted(filter(_DATED.fullmatch, folders), reverse=True)
     for folder in [only] if only else dated:
         found = read_manifest(place, f"{folder}/{_MANIFEST}", f"{folder}/{_CHECKSUM}")
         if found is not None:
@@ -188,16 +189,8 @@ def _current(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of current versions that are objects; one that does not say so is none."""
     if "islatest" not in batch.schema.names:
         return batch
-    latest, marker = (_truth(batch[name]) for name in ("islatest", "isdeletemarker"))
+    latest, marker = (truth(batch[name]) for name in ("islatest", "isdeletemarker"))
     return batch.filter(pc.and_(pc.fill_null(latest, False), pc.invert(pc.fill_null(marker, True))))
-
-
-def _truth(values: pa.Array) -> pa.Array:
-    if pa.types.is_boolean(values.type):
-        return values
-    lower = pc.utf8_lower(values)
-    known = pc.is_in(lower, pa.array(["true", "false"]))
-    return pc.if_else(known, pc.equal(lower, "true"), pa.scalar(None, pa.bool_()))
 
 
 def _decoded(keys: pa.Array, url: str) -> pa.Array:

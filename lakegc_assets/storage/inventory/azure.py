@@ -1,0 +1,206 @@
+"""Reports of Azure's blob inventory: a folder for each run and rule, named after when it began.
+
+A rule writes ``YYYY/MM/DD/HH-MM-SS/RULE/RULE-manifest.json``, beside its files and, at last, a file
+with the MD5 of the manifest. The manifest tells when the run began, and whether it succeeded. Names
+begin with the container. Files have a header, and the manifest tells their sizes, but no MD5.
+
+Directories of accounts with a hierarchical namespace are rows of no size; only ``hdi_isfolder``
+tells them from empty blobs, so without it no empty blob counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.inventory.files import batches, plain_name
+from lakegc_assets.storage.inventory.report import (
+    ENCODINGS,
+    Document,
+    Report,
+    ReportFile,
+    damaged,
+    read_manifest,
+)
+from lakegc_assets.storage.inventory.rows import Columns, listing_batch, truth
+
+_LEVELS: Final = (r"\d{4}", r"\d{2}", r"\d{2}", r"\d{2}-\d{2}-\d{2}")
+_REPORT: Final = re.compile(f"(.+)/({'/'.join(_LEVELS)}/[^/]+)", re.ASCII)
+_COLUMNS: Final = Columns("name", "contentlength", "lastmodified", "etag")
+#: As a rule names its fields.
+_FIELDS: Final = ("Name", "Content-Length", "Last-Modified", "Etag")
+#: What a rule that includes more than base blobs must say of each.
+_MORE: Final = {
+    "includeBlobVersions": "IsCurrentVersion",
+    "includeSnapshots": "Snapshot",
+    "includeDeleted": "Deleted",
+}
+_FOLDER: Final = "hdiisfolder"
+_WANTED: Final = (*map(plain_name, (*_FIELDS, *_MORE.values())), _FOLDER)
+
+
+def split(url: str) -> tuple[str, str | None]:
+    """The place of the reports, and the name of the one that a URL names; None where it is none."""
+    found = _REPORT.fullmatch(url)
+    return (found[1], found[2]) if found else (url, None)
+
+
+def newest(place: ObjectStore, source: str, only: str | None = None) -> Report:
+    """The newest complete report at a place.
+
+    Args:
+        place: the container to which a rule writes.
+        source: container that the report must be about.
+        only: folder of the report to take; None for the newest complete one.
+
+    Raises:
+        RefusedError: there is none, there are those of several rules, or it is about other
+            containers.
+        IntegrityError: its manifest is damaged, or its run did not succeed.
+    """
+    for run in [only.rpartition("/")[0]] if only else _runs(place, ""):
+        rules = [only] if only else [folder.rstrip("/") for folder in _folders(place, f"{run}/")]
+        found = [one for one in (_manifest(place, rule) for rule in rules) if one is not None]
+        mine = [one for one in found if _is_about(one, source)]
+        if len(mine) > 1:
+            raise RefusedError(
+                f"{place.url}/{run} has the reports of several rules about the container "
+                f"{source!r}: {sorted(one.text('ruleName') for one in mine)}. Let one of them "
+                "write to a container of its own, and set inventory_place to that; or to one report"
+            )
+        if mine:
+            return _report(place, mine[0], source)
+    raise RefusedError(
+        f"{place.url} has no complete report of a blob inventory about blobs of the container "
+        f"{source!r}: inventory_place is the container to which a rule writes, or the folder of "
+        "one report (…/2026/01/31/01-00-00/RULE)"
+    )
+
+
+def _runs(place: ObjectStore, above: str, level: int = 0) -> Iterator[str]:
+    """Folders of runs, the newest first."""
+    for folder in reversed(_folders(place, above)):
+        name = folder.removeprefix(above).rstrip("/")
+        if re.fullmatch(_LEVELS[level], name, re.ASCII):
+            if level + 1 < len(_LEVELS):
+                yield from _runs(place, folder, level + 1)
+            else:
+                yield folder.rstrip("/")
+
+
+def _folders(place: ObjectStore, above: str) -> list[str]:
+    return sorted(place.list_prefixes(above).prefixes)
+
+
+def _manifest(place: ObjectStore, folder: str) -> Document | None:
+    rule = folder.rpartition("/")[2]
+    return read_manifest(
+        place, f"{folder}/{rule}-manifest.json", f"{folder}/{rule}-manifest.checksum"
+    )
+
+
+def _is_about(manifest: Document, source: str) -> bool:
+    """Whether a report is of blobs, and may name some of a container."""
+    rule = manifest.document("ruleDefinition")
+    filters = rule.document("filters")
+    prefixes = filters.texts("prefixMatch") if "prefixMatch" in filters else []
+    # What a rule matches begins with the name of a container, or with a part of it.
+    mine = [one for one in prefixes if f"{source}/".startswith(one) or one.startswith(f"{source}/")]
+    return rule.text("objectType").lower() == "blob" and (bool(mine) or not prefixes)
+
+
+def _report(place: ObjectStore, manifest: Document, source: str) -> Report:
+    status, rule = manifest.text("status"), manifest.document("ruleDefinition")
+    if status != "Succeeded":
+        raise damaged(manifest.url, f"the run of its rule ended as {status!r}")
+    form = rule.text("format").lower()
+    if form not in {"csv", "parquet"}:
+        raise damaged(manifest.url, f"its files are {form!r}: CSV and Parquet can be read")
+    _require_fields(manifest, rule)
+    folder = manifest.url.rpartition("/")[0].removeprefix(f"{place.url}/")
+    files = [
+        ReportFile(_key(one.text("blob"), folder, manifest.url), one.number("size"))
+        for one in manifest.documents("files")
+    ]
+    if len({file.key for file in files}) < len(files):
+        raise damaged(manifest.url, "it names a file twice")
+    began = manifest.time("inventoryStartTime")
+    return Report(manifest.url, began, source, ENCODINGS[form], (), files)
+
+
+def _key(blob: str, folder: str, url: str) -> str:
+    """The key of a file, which lies beside its manifest."""
+    if not blob.startswith(f"{folder}/"):
+        raise damaged(url, f"it names {blob!r}, which does not lie at {folder}")
+    return blob
+
+
+def _require_fields(manifest: Document, rule: Document) -> None:
+    filters = rule.document("filters")
+    wanted = [*_FIELDS, *(field for name, field in _MORE.items() if filters.flag(name))]
+    names = {plain_name(field) for field in rule.texts("schemaFields")}
+    _refuse([field for field in wanted if plain_name(field) not in names], manifest.url)
+
+
+def require_columns(report: Report) -> None:
+    """Nothing is left to look at: the manifest has named the columns."""
+    del report
+
+
+def _refuse(missing: list[str], url: str) -> None:
+    if missing:
+        raise RefusedError(
+            f"the inventory report {url} lacks {', '.join(missing)}: without these an object "
+            "cannot be compared with the store before it is deleted. Add them to the rule "
+            "(schemaFields), and wait for its next report"
+        )
+
+
+def rows(
+    place: ObjectStore, report: Report, file: ReportFile, prefix: str
+) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+    """What one file of a report says of a namespace: base blobs that are there.
+
+    Args:
+        place: of the reports.
+        report: that the file is of.
+        file: to read.
+        prefix: of the namespace, ending in a slash; empty for a whole container.
+
+    Yields:
+        How many rows were read, and what of them is an object of the namespace: a batch of
+        ``LISTING_SCHEMA`` in the order of its keys, or None.
+
+    Raises:
+        RefusedError: the report lacks a column that is needed.
+        IntegrityError: the file is not what the manifest says, or a row is not whole.
+    """
+    url = f"{place.url}/{file.key}"
+    for batch in batches(place, report, file, _WANTED):
+        names = batch.schema.names
+        _refuse([field for field in _FIELDS if plain_name(field) not in names], report.url)
+        blobs = _base_blobs(batch)
+        keys = blobs["name"].cast(pa.string())
+        within = f"{report.source}/{prefix}"
+        yield batch.num_rows, listing_batch(blobs, _COLUMNS, keys, within, url)
+
+
+def _base_blobs(batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = batch.schema.names
+    if "iscurrentversion" in names:
+        batch = batch.filter(pc.fill_null(truth(batch["iscurrentversion"]), False))
+    if "snapshot" in names:
+        snapshot = batch["snapshot"].cast(pa.string())
+        batch = batch.filter(pc.fill_null(pc.equal(snapshot, ""), True))
+    if "deleted" in names:
+        batch = batch.filter(pc.invert(pc.fill_null(truth(batch["deleted"]), False)))
+    if _FOLDER in names:
+        return batch.filter(pc.invert(pc.fill_null(truth(batch[_FOLDER]), False)))
+    size = batch["contentlength"].cast(pa.string())
+    return batch.filter(pc.fill_null(pc.not_equal(size, "0"), True))
