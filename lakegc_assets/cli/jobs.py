@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -105,7 +105,9 @@ def run_job(
     site = replace(site, lakefs=replace(site.lakefs, wait_s=patience))
     namespace = namespace_of(site, repository)
     wait = timedelta(seconds=settings.get("lease_wait_seconds", 0))
-    with open_instance() as instance, repository_lock(namespace, wait, say):
+    # A process elsewhere takes the lock, be it on this machine.
+    held = nullcontext() if component().run_on else repository_lock(namespace, wait, say)
+    with open_instance() as instance, held:
         # Before anything is started, which takes a while.
         if job in _OF_A_MARK:
             attempt = site.attempt(repository, run)

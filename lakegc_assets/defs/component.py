@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +21,7 @@ from lakegc_assets.defs.checks import candidate_checks
 from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
-from lakegc_assets.defs.graph import STAGES, SWEEP
+from lakegc_assets.defs.graph import MARK, STAGES, SWEEP
 from lakegc_assets.defs.jobs import jobs
 from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.metrics import MetricsSection, metrics_sensor
@@ -36,8 +37,9 @@ from lakegc_assets.defs.policy import (
     StoresSection,
 )
 from lakegc_assets.defs.pruning import prune_schedule
-from lakegc_assets.defs.resources import CollectorResource, resources
+from lakegc_assets.defs.resources import CollectorResource, located, resources
 from lakegc_assets.defs.resuming import resume_sensor
+from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.defs.schedules import schedules
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
@@ -50,12 +52,16 @@ from lakegc_assets.defs.staleness import (
 )
 from lakegc_assets.defs.waiting import waiting_sensor
 from lakegc_assets.defs.waves import waves_sensor
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import Source, given_settings
 from lakegc_assets.storage.config import StoreConfig
 
 Translation = Annotated[
     TranslationFn[str], TranslationFnResolver[str](lambda asset: {"asset": asset})
 ]
+#: Of no use where a mark or a sweep runs, and what may hold a secret.
+_NOT_REMOTE: Final = {"notices", "metrics", "translation", "run_on", "owners", "tags", "running"}
 #: What no translation may change: the order of the graph is a part of the safety argument.
 _FIXED: Final = ("deps", "partitions_def", "skippable", "automation_condition")
 
@@ -103,6 +109,11 @@ class GarbageCollection(dg.Component, Policy):
     )
     metrics: MetricsSection | None = Field(
         default=None, description="the file of metrics for Prometheus; null: none is written"
+    )
+    run_on: RunOnSection | None = Field(
+        default=None,
+        description="a Pipes client of your project, which starts the process of a mark or a "
+        "sweep elsewhere; null: they run where Dagster runs",
     )
 
     _place: Path | None = pydantic.PrivateAttr(default=None)
@@ -185,19 +196,15 @@ class GarbageCollection(dg.Component, Policy):
             return dg.Definitions.merge(
                 dg.Definitions(
                     assets=[
+                        *self._collection(specs, names),
                         *(
                             one.definition(specs[one.name], names, self.execute)
                             for one in STAGES
-                            if one not in SWEEP
+                            if one not in (*MARK, *SWEEP)
                         ),
-                        in_one_step(SWEEP, specs, names, self.execute),
                         specs[REPOSITORIES],
                     ],
-                    asset_checks=[
-                        candidate_checks(names),
-                        attribution_check(names),
-                        staleness_check(policies, names),
-                    ],
+                    asset_checks=[staleness_check(policies, names)],
                     schedules=[*schedules(policies, names), prune_schedule(policies, names)],
                     sensors=[
                         repositories_sensor(policies, names),
@@ -214,6 +221,61 @@ class GarbageCollection(dg.Component, Policy):
                 ),
                 defined,
             )
+
+    def _collection(
+        self, specs: Mapping[str, dg.AssetSpec], names: Names
+    ) -> list[dg.AssetsDefinition]:
+        """The assets of a mark and a sweep with their checks: each in a step, or elsewhere.
+
+        Raises:
+            ValueError: a subclass makes assets in a way that does not reach elsewhere.
+        """
+        checks = [candidate_checks(names), attribution_check(names)]
+        if self.run_on is None:
+            made = [one.definition(specs[one.name], names, self.execute) for one in MARK]
+            return [*made, in_one_step(SWEEP, specs, names, self.execute), *checks]
+        if type(self).execute is not GarbageCollection.execute:
+            raise ValueError(
+                f"run_on: {type(self).__name__} has an execute of its own, which would not be "
+                "called where marks and sweeps run"
+            )
+
+        def remote(name: str, stages: Sequence[Stage], *checks: dg.AssetChecksDefinition) -> Any:  # noqa: ANN401 - as Dagster has it
+            return remote_assets(name, stages, specs, checks, names, run_on, self.remote_fields)
+
+        run_on = self.run_on
+        return [remote("remote_mark", MARK, *checks), remote("remote_sweep", SWEEP)]
+
+    def remote_fields(self) -> dict[str, Any]:
+        """The fields of which a process elsewhere makes this component again, without secrets.
+
+        What Dagster's machine finds in its environment and names a place is in them, so that both
+        look at the same places.
+
+        Raises:
+            ConfigurationError: a setting makes no sense.
+        """
+        fields = self.model_dump(mode="json", exclude_unset=True, exclude=_NOT_REMOTE)
+        policies = self.policies()
+        collector, stores = self._collector(policies), _stores(self.stores)
+        settings = collector.settings()
+        ways = dict(collector.elsewhere())
+        backup = next(iter(ways.values()), None)
+        fields["stores"] = {
+            **fields.get("stores", {}),
+            "artifact_root": collector.root(stores).url,
+            "backup_url": settings.backup_url,
+            "backup_endpoint_url": backup and backup.endpoint_url,
+            "backup_region": backup and backup.region,
+            "backup_profile": backup and backup.profile,
+            "namespace_roots": list(collector.roots()),
+            "local_root": stores.local_root,
+        }
+        fields["lakefs"] = {**fields.get("lakefs", {}), "endpoint": _endpoint(self.lakefs)}
+        for policy in (fields, *fields.get("repositories", ())):
+            if policy.get("inventory_place"):
+                policy["inventory_place"] = located(policy["inventory_place"])
+        return fields
 
     def names(self) -> Names:
         """What its definitions are called."""
@@ -332,6 +394,15 @@ def _lakefs(section: ServerSection) -> LakeFSResource:
         secret_access_key=variable(section.secret_access_key_variable),
         credentials_file=section.credentials_file,
     )
+
+
+def _endpoint(section: ServerSection) -> str | None:
+    """The server, as Dagster's machine finds it; None where only another machine does."""
+    if section.endpoint:
+        return section.endpoint
+    with suppress(ConfigurationError):
+        return LakeFSConfig(credentials_file=section.credentials_file).settled().endpoint
+    return None
 
 
 def _stores(section: StoresSection) -> ObjectStoreResource:

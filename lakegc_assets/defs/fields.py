@@ -41,7 +41,7 @@ def _is_open(value: object) -> bool:
     return isinstance(value, str) and "{{" in value
 
 
-def _filled_in(check: Callable[[Any], None]) -> AfterValidator:
+def filled_in(check: Callable[[Any], None]) -> AfterValidator:
     """Check what is filled in."""
 
     def look(value: _V) -> _V:
@@ -69,7 +69,7 @@ def _bounded(holds: Callable[[float], bool], said: str) -> AfterValidator:
         if isinstance(value, int | float) and not holds(value):
             raise ValueError(f"{value} is not {said}")
 
-    return _filled_in(check)
+    return filled_in(check)
 
 
 def within(least: float, most: float | None = None) -> AfterValidator:
@@ -93,7 +93,7 @@ def one_of(values: Sequence[str]) -> AfterValidator:
         if value not in values:
             raise ValueError(f"{value!r} is none of {', '.join(values)}")
 
-    return _filled_in(check)
+    return filled_in(check)
 
 
 def some(values: list[str]) -> list[str]:
@@ -211,21 +211,23 @@ Tags = Annotated[
     AfterValidator(_tags),
     dg.Resolver(_texts, model_field_type=dict[str, str]),
 ]
+#: A mapping whose texts stay texts, but for those that are to be filled in.
+AsWritten = Annotated[dict[str, Any], dg.Resolver(_as_written, model_field_type=dict[str, Any])]
 RetainRules = Annotated[
     dict[str, Any],
-    _filled_in(_retain),
+    filled_in(_retain),
     dg.Resolver(_as_written, model_field_type=dict[str, Any]),
 ]
-Name = Annotated[str, _filled_in(_name)]
+Name = Annotated[str, filled_in(_name)]
 Cron = Annotated[
     str,
-    _filled_in(_cron),
+    filled_in(_cron),
     _expected(r"^\S+(\s+\S+){4}$", "five cron fields, 0 2 * * 0 say"),
 ]
-Zone = Annotated[str, _filled_in(_zone)]
+Zone = Annotated[str, filled_in(_zone)]
 Url = Annotated[
     str,
-    _filled_in(_url),
+    filled_in(_url),
     _expected(r"^https?://", "a URL with its scheme, https://example.com say"),
 ]
 

@@ -31,5 +31,7 @@ STAGES: Final = (
     estate,
     estate_leftovers,
 )
+#: What a mark is made of, and what is said with it.
+MARK: Final = STAGES[: STAGES.index(backup)]
 #: What is made in one step: a sweep goes on where no backup was asked for.
 SWEEP: Final = (backup, swept_set)

@@ -43,6 +43,11 @@ def is_unattended(tags: Mapping[str, str]) -> bool:
     return ASKED_TAG not in tags and any(tag in tags for tag in _UNATTENDED)
 
 
+def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Those of the tags of a run that say who has asked for it."""
+    return {tag: tags[tag] for tag in (*_UNATTENDED, ASKED_TAG) if tag in tags}
+
+
 def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Refuse a run that did not get what was typed into the dialog of its backfill.
 

@@ -38,7 +38,7 @@ from lakegc_assets.run.settings import (
 from lakegc_assets.storage.config import S3Access
 
 
-def _located(place: str) -> str:
+def located(place: str) -> str:
     """A URL as it is; a path as it is from everywhere."""
     return place if "://" in place else str(Path(place).resolve())
 
@@ -295,7 +295,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 clean=self.clean,
                 clean_every=timedelta(hours=self.clean_every_hours),
                 listing=self.listing,
-                inventory_place=_located(self.inventory_place) if self.inventory_place else None,
+                inventory_place=located(self.inventory_place) if self.inventory_place else None,
                 inventory_max_age=timedelta(days=self.inventory_max_age_days),
                 listing_check=self.listing_check,
                 engine=self.engine,
@@ -319,11 +319,11 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 publish=self.publish,
                 compare_with=self.compare_with,
                 attribution=self.attribution,
-                backup_url=_located(backup_url) if backup_url else None,
+                backup_url=located(backup_url) if backup_url else None,
                 without_backup=self.without_backup,
                 backup_num_partitions=self.backup_num_partitions,
                 backup_bandwidth=self.backup_bandwidth,
-                backup_log=_located(self.backup_log) if self.backup_log else None,
+                backup_log=located(self.backup_log) if self.backup_log else None,
                 backup_list_threads=self.backup_list_threads,
                 backup_distribution=self.backup_distribution,
             )
@@ -379,7 +379,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         # No repository has such a name, so this is none to whoever has all of that place.
         own = f"{shared.rstrip('/')}/_{self.name}" if self.name else shared
         chosen = self.artifact_root or own
-        return ArtifactRoot(_located(chosen), replace(stores.config(), elsewhere=self.elsewhere()))
+        return ArtifactRoot(located(chosen), replace(stores.config(), elsewhere=self.elsewhere()))
 
     def roots(self) -> tuple[str, ...]:
         """URLs below which the server keeps namespaces."""
@@ -404,7 +404,7 @@ class CollectorResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         if not any(ways.values()):
             return ()
         url = self._backup_url()
-        place = StorageNamespace.parse(_located(url)) if url else None
+        place = StorageNamespace.parse(located(url)) if url else None
         if place is None or place.scheme != "s3":
             given = " and ".join(f"backup_{name}" for name, value in ways.items() if value)
             raise ConfigurationError(

@@ -32,6 +32,11 @@ FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
 #: Names a Spark Connect server, in settings and in the environment: Spark's own names.
 REMOTE: Final = "spark.remote"
 REMOTE_VARIABLE: Final = "SPARK_REMOTE"
+#: Each is set for a program by what has started Spark for it, with all that is configured.
+_SUBMITTED: Final = {
+    "PYSPARK_GATEWAY_PORT": "spark-submit",
+    "DATABRICKS_RUNTIME_VERSION": "Databricks",
+}
 #: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -76,7 +81,7 @@ def session_settings() -> dict[str, str]:
     ``LAKEGC_SPARK_CONF`` names a file in the form of Spark's own ``spark-defaults.conf``. What it
     sets replaces ``LOCAL``, of which only a few remain where its ``spark.master`` is a cluster, and
     nothing where ``spark.remote``, or else the variable ``SPARK_REMOTE``, names a Spark Connect
-    server.
+    server, or where this process was started by ``spark-submit`` or as a job of Databricks.
 
     Raises:
         ConfigurationError: the file cannot be read, or holds a secret, which Spark would show.
@@ -85,6 +90,8 @@ def session_settings() -> dict[str, str]:
     given = _read_settings(Path(path).expanduser()) if path else {}
     if remote := given.get(REMOTE) or os.environ.get(REMOTE_VARIABLE):
         settings = {REMOTE: remote}
+    elif _submitted_by():
+        settings = {}
     elif is_cluster(given.get("spark.master", LOCAL["spark.master"])):
         settings = _ANYWHERE | {"spark.redaction.regex": _REDACTED}
     else:
@@ -98,9 +105,14 @@ def is_cluster(master: str) -> bool:
 
 
 def configured_by() -> str:
-    """The variable that configures Spark; empty where none does."""
+    """The variable or program that configures Spark; empty where none does."""
     names = (FILE_VARIABLE, REMOTE_VARIABLE)
-    return next((name for name in names if os.environ.get(name)), "")
+    return next((name for name in names if os.environ.get(name)), "") or _submitted_by()
+
+
+def _submitted_by() -> str:
+    """What has started Spark for this process; empty where it starts its own."""
+    return next((who for name, who in _SUBMITTED.items() if os.environ.get(name)), "")
 
 
 def place_of(settings: Mapping[str, str]) -> str:

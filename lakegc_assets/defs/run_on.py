@@ -1,0 +1,256 @@
+"""``run_on``: marks and sweeps in a process elsewhere, which a Pipes client of Dagster starts."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import dagster as dg
+from pydantic import Field
+
+from lakegc_assets.defs.execution import Execution
+from lakegc_assets.defs.failures import shown, stopped
+from lakegc_assets.defs.fields import AsWritten, filled_in
+from lakegc_assets.defs.names import REPOSITORY, RUN, Names
+from lakegc_assets.defs.partitions import multi_key, partition_key
+from lakegc_assets.defs.remote import RemoteRun, Report, error_of
+from lakegc_assets.defs.requests import asking_tags, require_own_config
+from lakegc_assets.defs.resources import located
+from lakegc_assets.defs.stages import Stage
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.run.command_line import printing
+
+#: Settings that a run can configure and that are paths or URLs of Dagster's machine.
+_PLACES: Final = ("artifact_root", "backup_url", "backup_log", "inventory_place")
+_RESOURCES: Final = ("collector", "lakefs", "stores")
+
+
+def _imported(value: object) -> None:
+    if isinstance(value, str):
+        _named(value)
+
+
+class RunOnSection(dg.Model, dg.Resolvable):
+    """Where marks and sweeps run: in a process that a Pipes client starts."""
+
+    client: Annotated[Any, filled_in(_imported), dg.Resolver.default(model_field_type=str)] = Field(
+        description="package.module:name of a Pipes client, or of a function that makes one"
+    )
+    arguments: AsWritten = Field(
+        default_factory=dict,
+        description="what its `run` takes beside `context` and `extras`: a command, a job",
+    )
+
+    def pipes_client(self) -> dg.PipesClient:
+        """The client, made now where a function makes it.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        found = _named(self.client) if isinstance(self.client, str) else self.client
+        if not isinstance(found, dg.PipesClient) and callable(found):
+            found = found()
+        if not isinstance(found, dg.PipesClient):
+            raise ConfigurationError(
+                f"run_on: {self.client} is a {type(found).__name__}, and no Pipes client"
+            )
+        return found
+
+
+class RemoteProcessError(LakegcError):
+    """A process elsewhere ended without a report."""
+
+    transient = True
+
+
+def remote_assets(
+    name: str,
+    stages: Sequence[Stage],
+    specs: Mapping[str, dg.AssetSpec],
+    checks: Sequence[dg.AssetChecksDefinition],
+    names: Names,
+    section: RunOnSection,
+    component: Callable[[], Mapping[str, Any]],
+) -> dg.AssetsDefinition:
+    """Assets of a component, with their checks, that one process elsewhere makes.
+
+    Args:
+        name: plain name of the step.
+        stages: in their order.
+        specs: of all assets, by their plain names.
+        checks: of these assets.
+        names: of the component, with the keys of all assets.
+        section: what starts the process.
+        component: the fields of the component, for the process.
+    """
+
+    @dg.multi_asset(
+        name=names.of(name),
+        specs=[
+            specs[one.name].replace_attributes(deps=[names.key(dep) for dep in one.deps])
+            for one in stages
+        ],
+        check_specs=[spec for one in checks for spec in one.check_specs],
+        can_subset=True,
+        required_resource_keys=names.resources(*_RESOURCES),
+    )
+    def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        with shown(), printing(names.source):
+            work = _remote_run(Execution(context, names), stages, component())
+            yield from _launched(context, names, section, work, stages)  # type: ignore[misc]
+
+    return made
+
+
+def _launched(
+    context: dg.AssetExecutionContext,
+    names: Names,
+    section: RunOnSection,
+    work: RemoteRun,
+    stages: Sequence[Stage],
+) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+    """Start the process, wait for it, and give Dagster what it has reported.
+
+    Raises:
+        Stopped: it has reported why it went no further.
+        RemoteProcessError: it ended without a report.
+        IntegrityError: it has not reported all that it was to make.
+    """
+    client = section.pipes_client()
+    # A session of Pipes lets Dagster demand an output of each asset; some may rightly have none, as
+    # they may in process, and what is missing is found below.
+    context.set_requires_typed_event_stream = lambda **_: None
+    try:
+        # Dagster warns of what its own clients use.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.PreviewWarning)
+            # Some clients add to what they are given.
+            arguments = deepcopy(section.arguments)
+            done = client.run(context=context, extras=work.to_json(), **arguments)
+    except Exception as error:
+        raise RemoteProcessError(
+            f"the process that {type(client).__name__} has started ended without a report, so "
+            f"nothing counts as made: {error}. The log of this run and the log of that process "
+            "say more"
+        ) from error
+    report = Report.of_messages(list(done.get_custom_messages()))
+    results = done.get_results(implicit_materializations=False)
+    chosen = {(one.asset_key, one.name) for one in context.selected_asset_check_keys}
+    for result in results:
+        if isinstance(result, dg.MaterializeResult):
+            yield dg.MaterializeResult(asset_key=result.asset_key, metadata=result.metadata)
+        elif (result.asset_key, result.check_name) in chosen:
+            yield _described(result)
+    if report is None:
+        raise RemoteProcessError(
+            f"the process that {type(client).__name__} has started ended without a report of its "
+            "end: is it `python -m lakegc_assets.pipes` of this version, and does its message "
+            "writer fit the client's message reader?"
+        )
+    if report.tags:
+        context.instance.add_run_tags(context.run.run_id, dict(report.tags))
+        for told in report.tags.values():
+            context.log.warning("%s", told)
+    if report.stopped is not None:
+        raise stopped(error_of(report.stopped)) from None
+    reported = {one.asset_key for one in results if isinstance(one, dg.MaterializeResult)}
+    missing = [
+        one.name
+        for one in stages
+        if one.name in work.assets and not one.skippable and names.key(one.name) not in reported
+    ]
+    if missing:
+        raise IntegrityError(f"the process ended well, and did not report {', '.join(missing)}")
+
+
+def _described(result: dg.AssetCheckResult) -> dg.AssetCheckResult:
+    """A check's result with the description that Pipes has no place for."""
+    found = result.metadata.get("what was found")
+    return dg.AssetCheckResult(
+        passed=result.passed,
+        asset_key=result.asset_key,
+        check_name=result.check_name,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=found.text if isinstance(found, dg.TextMetadataValue) else None,
+    )
+
+
+def _remote_run(
+    execution: Execution, stages: Sequence[Stage], component: Mapping[str, Any]
+) -> RemoteRun:
+    """What the process of a step is to make.
+
+    Raises:
+        ConfigurationError: the run configures what does not reach the process.
+        RefusedError: the repository is excluded, or the run has another configuration than its
+            backfill.
+    """
+    context, names, resources = execution.context, execution.names, execution.resources
+    if isinstance(context, dg.OpExecutionContext | dg.AssetCheckExecutionContext):
+        raise TypeError("a step that runs elsewhere is one of assets")
+    key = multi_key(context.partition_key)
+    repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
+    partition_key(repository, run)
+    resources.collector.require_included(repository)
+    require_own_config(context.instance, context.run)
+    # What is wrong with the settings is told before anything is started.
+    resources.collector.of_repository(repository, execution.config).settings()
+    _require_only_settings(context.run.run_config, names)
+    config = {
+        name: located(value) if name in _PLACES and value else value
+        for name, value in execution.config.items()
+    }
+    assets = {
+        one.name: names.key(one.name).to_escaped_user_string()
+        for one in stages
+        if names.key(one.name) in context.selected_asset_keys
+    }
+    alone = sorted(
+        one.name
+        for one in context.selected_asset_check_keys
+        if one.asset_key not in context.selected_asset_keys
+    )
+    if alone:
+        raise ConfigurationError(
+            f"{', '.join(alone)}: checks alone do not run elsewhere. Materialize their asset, too"
+        )
+    return RemoteRun(
+        component=component,
+        place=names.source.definitions.partition("#")[0],
+        repository=repository,
+        run=run,
+        assets=assets,
+        config=config,
+        tags=asking_tags(context.run.tags),
+    )
+
+
+def _require_only_settings(run_config: Mapping[str, Any], names: Names) -> None:
+    given = run_config.get("resources", {})
+    others = sorted(
+        key
+        for key in names.resources("lakefs", "stores", "pyspark")
+        if given.get(key, {}).get("config")
+    )
+    if others:
+        raise ConfigurationError(
+            f"this run configures {', '.join(others)}, which does not reach the process of run_on: "
+            "it has its connections from the component's file and from where it runs"
+        )
+
+
+def _named(name: str) -> Any:  # noqa: ANN401 - whatever has this name
+    """What ``package.module:name`` is.
+
+    Raises:
+        ValueError: there is no such thing.
+    """
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        raise ValueError(f"{name!r} names no client: write package.module:name")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name!r} cannot be imported: {error}") from error

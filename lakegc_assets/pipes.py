@@ -1,0 +1,246 @@
+"""``python -m lakegc_assets.pipes``: makes a mark or a sweep for a Dagster that runs elsewhere.
+
+A Pipes client starts it (``spark-submit``, a job of EMR or Databricks) with what is to be made. It
+runs the very assets and checks of the graph, in a Dagster instance that ends with this process, and
+reports their materializations, results and log. It exits with 0 where it could report how it ended,
+be it a refusal, with which Dagster's run fails; with 1 where it was interrupted or has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+import dagster_pipes
+
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
+from lakegc_assets.defs.failures import Stopped
+from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.remote import RemoteRun, Report, metadata_for_pipes, of_error
+from lakegc_assets.defs.requests import WAITS_TAG
+from lakegc_assets.errors import LakegcError
+
+_JOB: Final = "remote"
+_POLL_S: Final = 1.0
+
+
+def _s3() -> Any:  # noqa: ANN401 - boto3 has no types
+    import boto3  # noqa: PLC0415 - few processes need it
+
+    return boto3.client("s3")
+
+
+def _gcs() -> Any:  # noqa: ANN401 - nor has Google's client, which this package does not need
+    from google.cloud.storage import Client  # type: ignore[import-untyped] # noqa: PLC0415
+
+    return Client()
+
+
+#: Where what is to be made is read from, what is reported goes, and the parameters of both are.
+_CONTEXTS: Final[dict[str, Callable[[], dagster_pipes.PipesContextLoader]]] = {
+    "default": dagster_pipes.PipesDefaultContextLoader,
+    "s3": lambda: dagster_pipes.PipesS3ContextLoader(_s3()),
+    "gcs": lambda: dagster_pipes.PipesGCSContextLoader(_gcs()),
+    "dbfs": dagster_pipes.PipesDbfsContextLoader,
+    "volumes": dagster_pipes.PipesUnityCatalogVolumesContextLoader,
+}
+_MESSAGES: Final[dict[str, Callable[[], dagster_pipes.PipesMessageWriter[Any]]]] = {
+    "default": dagster_pipes.PipesDefaultMessageWriter,
+    "s3": lambda: dagster_pipes.PipesS3MessageWriter(_s3()),
+    "gcs": lambda: dagster_pipes.PipesGCSMessageWriter(_gcs()),
+    "dbfs": dagster_pipes.PipesDbfsMessageWriter,
+    "volumes": dagster_pipes.PipesUnityCatalogVolumesMessageWriter,
+}
+_PARAMETERS: Final[dict[str, Callable[[], dagster_pipes.PipesParamsLoader]]] = {
+    "environment": dagster_pipes.PipesEnvVarParamsLoader,
+    "arguments": dagster_pipes.PipesCliArgsParamsLoader,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make what Dagster has asked for, and report it.
+
+    Args:
+        arguments: of the command line; None for those of this process.
+
+    Returns:
+        The exit status.
+    """
+    options = _options(arguments)
+    parameters = _PARAMETERS[options.parameters]()
+    if not parameters.is_dagster_pipes_process():
+        sys.stderr.write(
+            "no Pipes client of Dagster has started this: set run_on in the component's file, and "
+            "let Dagster run the job (docs/clusters.md)\n"
+        )
+        return 2
+    with (
+        dagster_pipes.open_dagster_pipes(
+            context_loader=_CONTEXTS[options.context](),
+            message_writer=_MESSAGES[options.messages](),
+            params_loader=parameters,
+        ) as pipes,
+        _ending_with_its_parent(),
+    ):
+        return _reported(pipes)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m lakegc_assets.pipes")
+    for name, choices in (
+        ("context", _CONTEXTS),
+        ("messages", _MESSAGES),
+        ("parameters", _PARAMETERS),
+    ):
+        parser.add_argument(f"--{name}", choices=list(choices), default=next(iter(choices)))
+    # Pipes has options of its own.
+    return parser.parse_known_args(arguments)[0]
+
+
+def _reported(pipes: dagster_pipes.PipesContext) -> int:
+    """Make it, and report how that ended; the exit status."""
+    with dg.DagsterInstance.ephemeral(settings={"telemetry": {"enabled": False}}) as instance:
+        try:
+            work = RemoteRun.from_json(pipes.extras)
+            try:
+                _execute(work, pipes, instance)
+            finally:
+                _report_events(work, pipes, instance)
+            report = Report(tags=_tags(pipes, instance))
+        except Stopped as stopped:
+            report = Report(stopped=of_error(stopped.error))
+        except LakegcError as error:
+            report = Report(stopped=of_error(error))
+        except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
+            pipes.log.warning("interrupted: %s", error)
+            return 1
+    pipes.report_custom_message(report.to_json())
+    return 0
+
+
+def _execute(
+    work: RemoteRun, pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance
+) -> None:
+    """Make the assets and their checks, as a job of the component.
+
+    Raises:
+        Stopped: what was raised on purpose.
+    """
+    component = GarbageCollection(**work.component)
+    if work.place:
+        component.place = Path(work.place)
+    names = component.names()
+    job = dg.define_asset_job(
+        names.of(_JOB),
+        selection=names.selection(*work.assets),
+        executor_def=dg.in_process_executor,
+    )
+    definitions = dg.Definitions.merge(
+        component.definitions(), dg.Definitions(jobs=[job], loggers={"pipes": _logger(pipes)})
+    )
+    definitions.resolve_job_def(names.of(_JOB)).execute_in_process(
+        partition_key=add_partition(instance, work.repository, work.run, names),
+        instance=instance,
+        run_id=pipes.run_id,
+        tags=dict(work.tags),
+        run_config={
+            "resources": {names.of("collector"): {"config": dict(work.config)}},
+            "loggers": {"pipes": {}},
+        },
+    )
+
+
+def _report_events(
+    work: RemoteRun, pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance
+) -> None:
+    """Report what the run has made and evaluated, be it to its end or not."""
+    names = GarbageCollection(**work.component).names()
+    keys = {names.key(name): key for name, key in work.assets.items()}
+    for entry in instance.all_logs(pipes.run_id):
+        event = entry.dagster_event
+        if event is not None and event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
+            made = event.step_materialization_data.materialization
+            pipes.report_asset_materialization(
+                metadata=metadata_for_pipes(made.metadata), asset_key=keys[made.asset_key]
+            )
+        if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            found = event.asset_check_evaluation_data
+            pipes.report_asset_check(
+                check_name=found.check_name,
+                passed=found.passed,
+                severity=found.severity.value,
+                metadata=metadata_for_pipes(found.metadata),
+                asset_key=keys[found.asset_key],
+            )
+
+
+def _tags(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance) -> dict[str, str]:
+    """Tags that the run was given, which say what it waits for."""
+    run = instance.get_run_by_id(pipes.run_id)
+    found = run.tags if run is not None else {}
+    return {WAITS_TAG: found[WAITS_TAG]} if WAITS_TAG in found else {}
+
+
+class _Forwarding(logging.Handler):
+    """Sends to Dagster what assets and checks log, and not what Dagster itself does here."""
+
+    def __init__(self, pipes: dagster_pipes.PipesContext) -> None:
+        super().__init__(logging.INFO)
+        self._pipes = pipes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = getattr(record, "dagster_meta", {})
+        if said.get("dagster_event") is None:
+            message = said.get("orig_message") or record.getMessage()
+            self._pipes.log.log(record.levelno, "%s", message)
+
+
+def _logger(pipes: dagster_pipes.PipesContext) -> dg.LoggerDefinition:
+    """The logger of the job."""
+
+    @dg.logger
+    def forwarding(_context: object) -> logging.Logger:
+        made = logging.getLogger("lakegc_assets.pipes.forwarding")
+        made.setLevel(logging.INFO)
+        made.propagate = False
+        made.handlers = [_Forwarding(pipes)]
+        return made
+
+    return forwarding
+
+
+@contextmanager
+def _ending_with_its_parent() -> Iterator[None]:
+    """Interrupt this process when the one that has started it is gone.
+
+    ``spark-submit`` ends at a signal, and leaves its Python behind.
+    """
+    parent, done = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    thread = threading.Thread(target=watch, name="parent", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__" and (status := main()):
+    sys.exit(status)
