@@ -1,9 +1,10 @@
 """``estate_leftovers``: what no collection of a repository finds, on the server and in its stores.
 
-Reads: the repositories that lakeFS has, what lies below the roots of namespaces, uploads in parts,
-versions and what else the stores hold of what was deleted, the tables below `_lakefs/` of each
-repository, and the dump of all commits that lakeFS writes when it is asked.
-Writes: nothing but what it shows, and that dump, which lakeFS writes below `_lakefs/` of each
+Reads: the repositories that lakeFS has, what lies below the roots of namespaces, uploads in parts
+(on Azure blocks that no blob has), versions and what else the stores hold of what was deleted, the
+tables below `_lakefs/` of each repository, and the dumps of all commits that lakeFS writes when it
+is asked.
+Writes: nothing but what it shows, and those dumps, which lakeFS writes below `_lakefs/` of each
 repository that has tables older than 30 days which neither logs nor earlier dumps name.
 Guarantees: it removes nothing; a place that cannot be looked at is named, and the others are
 looked at. `lakegc leftovers remove` removes what a person confirms.
