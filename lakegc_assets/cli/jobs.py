@@ -29,6 +29,7 @@ from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.settings import refusal
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.gate import require_unswept
 from lakegc_assets.sweep.ledger import ASSET
@@ -169,10 +170,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     try:
         collector = CollectorResource(**settings)
     except pydantic.ValidationError as error:
-        found = error.errors(include_url=False)
-        raise ConfigurationError(
-            "; ".join(f"{e['loc'][0]} is {e['input']!r}: {e['msg']}" for e in found)
-        ) from error
+        raise refusal(error) from error
     collector.settings()
     return {name: getattr(collector, name) for name in settings}
 

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
+from pydantic.fields import FieldInfo
 
-from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.run.settings import PUBLISH
+from lakegc_assets.run.bounds import Bounds
+from lakegc_assets.run.setting_fields import CollectorSettings
 
 if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain
@@ -38,51 +39,61 @@ class Duration(click.ParamType[timedelta]):
 
 
 _Command = Callable[..., None]
+
+
+def _option(name: str, **changed: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 - of click
+    """The option of a setting, with its choices or limits, its help and its default.
+
+    Args:
+        name: of a field of ``CollectorSettings``.
+        changed: what click gets of it in place of that.
+    """
+    field = CollectorSettings.model_fields[name]
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    bounds = [one for one in field.metadata if isinstance(one, Bounds)]
+    given: dict[str, Any] = {}
+    if field.annotation is bool:
+        given["is_flag"] = True
+    elif choices:
+        given["type"] = click.Choice(choices)
+    elif bounds:
+        given["type"] = click.FloatRange(bounds[0].least, bounds[0].most, min_open=bounds[0].above)
+    default = "" if field.default in (None, False) else f" Default {field.default}."
+    given["help"] = f"{_sentence(field)}{default}"
+    return click.option(f"--{name.replace('_', '-')}", name, **given | changed)
+
+
+def _sentence(field: FieldInfo) -> str:
+    said = (field.description or "").replace("`", "")
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def _min_age() -> Callable[[_Command], _Command]:
+    field = CollectorSettings.model_fields["min_age_hours"]
+    return click.option(
+        "--min-age", type=Duration(), help=f"{_sentence(field)} Default {field.default:g}h."
+    )
+
+
 _OF_A_MARK = (
-    click.option(
-        "--mode",
-        type=click.Choice(["unified", "committed", "uncommitted"]),
-        help="Collect only what expired commits alone hold, without a listing of the "
-        "store (committed), or what was never committed (uncommitted). Default: both.",
-    ),
-    click.option("--min-age", type=Duration(), help="Spare younger objects. Default 24h."),
-    click.option(
-        "--allow-unsafe-min-age", is_flag=True, help="Take --min-age as it is, below 24 h too."
-    ),
-    click.option(
-        "--clean",
-        is_flag=True,
-        help="List the whole store; else what is known of old slices is carried forward.",
-    ),
-    click.option(
-        "--publish",
-        type=click.Choice(PUBLISH),
-        help="Publish the mark as lakeFS's Spark client does (unified, the default), or as its "
-        "standalone collector does, too (sgc).",
-    ),
+    _option("mode"),
+    _min_age(),
+    _option("allow_unsafe_min_age"),
+    _option("clean"),
+    _option("publish"),
 )
 _OF_CHECKS = (
-    click.option(
-        "--max-candidate-share",
-        type=click.FloatRange(0, 1),
-        help="Approve a larger share of the listing as candidates. Default 0.5.",
-    ),
-    click.option("--protect-tags", is_flag=True, help="Tagged commits keep their objects."),
-    click.option(
-        "--retain",
+    _option("max_candidate_share"),
+    _option("protect_tags"),
+    _option(
+        "retain",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Rules that lakeFS does not have, which keep more, as YAML: tags, branches, metadata, "
-        "paths.",
+        help=f"A YAML file of {CollectorSettings.model_fields['retain'].description}.",
     ),
-    click.option("--accept-missing", help="Digest of objects at HEADs known to be lost."),
+    _option("accept_missing"),
 )
-_ENGINE = click.option(
-    "--engine",
-    type=click.Choice(ENGINE_SETTINGS),
-    help="What computes: this machine without a JVM (embedded), spark, or auto, the default: "
-    "Spark where it is configured, or where there is much to do.",
-)
+_ENGINE = _option("engine")
 _OF_ALL = (
     click.option(
         "--set",

@@ -28,7 +28,6 @@ from lakegc_assets.defs.metrics import MetricsSection, metrics_sensor
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.policy import (
-    SETTINGS,
     NoticeSection,
     Override,
     Policies,
@@ -55,6 +54,7 @@ from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import Source, given_settings
+from lakegc_assets.run.setting_fields import RepositorySettings
 from lakegc_assets.storage.config import StoreConfig
 
 Translation = Annotated[
@@ -358,7 +358,7 @@ class GarbageCollection(dg.Component, Policy):
             backup_profile=stores.backup_profile,
             namespace_roots=stores.namespace_roots,
             policies=policies.dump(),
-            **{name: getattr(self, name) for name in SETTINGS},
+            **{name: getattr(self, name) for name in RepositorySettings.model_fields},
         )
 
     def _resources(self, policies: Policies, names: Names) -> dict[str, Any]:

@@ -63,29 +63,6 @@ def _expected(pattern: str, words: str) -> WithJsonSchema:
     )
 
 
-def _bounded(holds: Callable[[float], bool], said: str) -> AfterValidator:
-    def check(value: object) -> None:
-        # Text is refused when it is filled in, and then it is no number.
-        if isinstance(value, int | float) and not holds(value):
-            raise ValueError(f"{value} is not {said}")
-
-    return filled_in(check)
-
-
-def within(least: float, most: float | None = None) -> AfterValidator:
-    """A number from ``least`` to ``most``."""
-    if most is None:
-        return _bounded(lambda value: value >= least, f"{least:g} or more")
-    return _bounded(lambda value: least <= value <= most, f"from {least:g} to {most:g}")
-
-
-def above(least: float, most: float | None = None) -> AfterValidator:
-    """A number that is more than ``least``, up to ``most``."""
-    if most is None:
-        return _bounded(lambda value: value > least, f"more than {least:g}")
-    return _bounded(lambda v: least < v <= most, f"more than {least:g}, up to {most:g}")
-
-
 def one_of(values: Sequence[str]) -> AfterValidator:
     """Text that is one of a few; a Literal would let any text pass for one that is rendered."""
 

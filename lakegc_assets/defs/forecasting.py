@@ -9,12 +9,13 @@ from pydantic import AfterValidator, Field
 
 from lakegc_assets.defs import pictures
 from lakegc_assets.defs.cost import a_month, price_note
-from lakegc_assets.defs.fields import Texts, within
+from lakegc_assets.defs.fields import Texts
 from lakegc_assets.defs.metadata import of_rules, picture, table
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.retention.rules import Rules, RulesError
+from lakegc_assets.run.bounds import Bounds
 
 
 def _branch_days(branches: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +41,7 @@ _BranchDays = Annotated[
 class ForecastSection(dg.Model, dg.Resolvable):
     """Retention rules that are thought of, as changes of those that hold in lakeFS."""
 
-    default_retention_days: Annotated[int, within(0, 2**31 - 1)] | None = Field(
+    default_retention_days: Annotated[int | None, Bounds(0, 2**31 - 1)] = Field(
         default=None, description="days by default; null: as it is"
     )
     branches: _BranchDays = Field(

@@ -11,7 +11,6 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.fields import within
 from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
@@ -19,6 +18,7 @@ from lakegc_assets.estate.exposition import EstateCollector, text_of
 from lakegc_assets.estate.metrics import estate_metrics
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.output import write_file
 from lakegc_assets.wording import counted
 
@@ -55,7 +55,7 @@ class MetricsSection(dg.Model, dg.Resolvable):
     textfile: Annotated[str, AfterValidator(_read_by_name)] = Field(
         description="path of the file, in the folder of its textfile collector; ends in .prom"
     )
-    every_seconds: Annotated[int, within(30, 86_400)] = Field(
+    every_seconds: Annotated[int, Bounds(30, 86_400)] = Field(
         default=300, description="how often it is written; 30 are the least"
     )
 

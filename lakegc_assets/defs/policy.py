@@ -23,13 +23,12 @@ from lakegc_assets.defs.fields import (
     Texts,
     Url,
     Zone,
-    above,
     one_of,
     some,
-    within,
 )
 from lakegc_assets.defs.forecasting import ForecastSection
-from lakegc_assets.run.settings import CompareWith, Listing, ListingCheck, Publish
+from lakegc_assets.run.bounds import Bounds
+from lakegc_assets.run.setting_fields import MAX_DAYS, RepositorySettings
 from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
@@ -39,16 +38,16 @@ FORMS: Final = ("auto", "json", "slack", "teams")
 class AutoLimits(dg.Model, dg.Resolvable):
     """Under which limits ``sweep: auto`` holds; a mark beyond one of them waits for approval."""
 
-    share: Annotated[float, within(0, 1)] | None = Field(
+    share: Annotated[float | None, Bounds(0, 1)] = Field(
         default=0.2, description="of the listed objects that a mark names; null: any"
     )
-    objects: Annotated[int, within(0)] | None = Field(
+    objects: Annotated[int | None, Bounds(0)] = Field(
         default=None, description="that a mark names; null: any"
     )
-    bytes: Annotated[int, within(0)] | None = Field(
+    bytes: Annotated[int | None, Bounds(0)] = Field(
         default=None, description="of the objects that a mark names; null: any"
     )
-    growth: Annotated[float, above(0)] | None = Field(
+    growth: Annotated[float | None, Bounds(0, above=True)] = Field(
         default=None,
         description="how many times as much as the last mark, in objects and bytes; 2 is twice",
     )
@@ -64,62 +63,25 @@ class AutoLimits(dg.Model, dg.Resolvable):
         return Limits(self.share, self.objects, self.bytes, self.growth, self.required)
 
 
-class Policy(dg.Model, dg.Resolvable):
+def _shared(name: str) -> Any:  # noqa: ANN401 - of the type that the field says
+    """A setting of repositories whose type is another one in a file."""
+    field = RepositorySettings.model_fields[name]
+    default = field.get_default(call_default_factory=True)
+    return Field(default=default, description=field.description)
+
+
+class Policy(RepositorySettings, dg.Model, dg.Resolvable):
     """How a repository is collected."""
 
     cron: Cron = Field(
         default="0 2 * * 0", description="when a wave is due, as five cron fields; Sundays at 2:00"
     )
     time_zone: Zone = Field(default="UTC", description="of `cron`: Europe/Berlin, say")
-    min_age_hours: Annotated[float, within(24, 876_000)] = Field(
-        default=24.0, description="younger objects are never candidates; 24 are the least"
+    min_age_hours: Annotated[float, Bounds(24, MAX_DAYS * 24, unit="hours")] = _shared(
+        "min_age_hours"
     )
-    max_candidate_share: Annotated[float, within(0, 1)] = Field(
-        default=0.5, description="a larger share of the listing, 0 to 1, refuses the mark"
-    )
-    protect_tags: bool = Field(default=False, description="tagged commits keep their objects")
-    retain: RetainRules = Field(
-        default_factory=dict,
-        description="rules that lakeFS does not have, which keep more: `tags`, `branches`, "
-        "`metadata`, `paths`",
-    )
-    ignored_repositories: Texts = Field(
-        default_factory=list,
-        description="other repositories of the server that are not read for what they name here",
-    )
-    clean_every_hours: Annotated[float, within(0, 876_000)] = Field(
-        default=168.0, description="how often the whole store is listed"
-    )
-    listing: Listing = Field(
-        default="store",
-        description="what tells which objects there are: a listing of the store, or the newest "
-        "inventory report at inventory_place",
-    )
-    inventory_place: str = Field(
-        default="",
-        description="URL of the folder of inventory reports about the bucket of the repository",
-    )
-    inventory_max_age_days: Annotated[float, above(0, 365)] = Field(
-        default=3.0, description="an inventory report that was begun longer ago is refused"
-    )
-    listing_check: ListingCheck = Field(
-        default="none",
-        description="inventory: hold a listing of the store against the newest inventory report, "
-        "and warn of what one of them lacks",
-    )
-    publish: Publish = Field(
-        default="unified",
-        description="forms of lakeFS's collectors in which marks are published: those of its Spark "
-        "client (unified), or that of its standalone collector, too (sgc)",
-    )
-    compare_with: CompareWith = Field(
-        default="none",
-        description="compare each mark with the newest one of lakeFS's Spark client (unified), or "
-        "of its standalone collector (sgc)",
-    )
-    attribution: bool = Field(
-        default=True, description="say with each mark whose the storage is that it has listed"
-    )
+    retain: RetainRules = _shared("retain")
+    ignored_repositories: Texts = _shared("ignored_repositories")
     sweep: Annotated[str, one_of(MODES)] = Field(
         default="approved",
         json_schema_extra={"enum": list(MODES)},
@@ -129,13 +91,13 @@ class Policy(dg.Model, dg.Resolvable):
     auto: AutoLimits = Field(
         default_factory=AutoLimits, description="limits under which `sweep: auto` holds"
     )
-    approval_lifetime_days: Annotated[float, above(0, 365)] = Field(
+    approval_lifetime_days: Annotated[float, Bounds(0, 365, above=True)] = Field(
         default=7.0, description="for how long an approval counts; 365 are the most"
     )
-    stale_after_days: Annotated[float, above(0, 3650)] = Field(
+    stale_after_days: Annotated[float, Bounds(0, 3650, above=True)] = Field(
         default=14.0, description="without a mark for longer, a repository is stale"
     )
-    keep_runs_days: Annotated[float, within(2, 36_500)] = Field(
+    keep_runs_days: Annotated[float, Bounds(2, 36_500)] = Field(
         default=30.0,
         description="older runs may be pruned, but for the last three marks and what is needed; "
         "2 are the least",
@@ -148,7 +110,7 @@ class Policy(dg.Model, dg.Resolvable):
         default=None,
         description="other retention rules, of which policy_forecast says what they would free",
     )
-    price_per_tb_month: Annotated[float, within(0)] | None = Field(
+    price_per_tb_month: Annotated[float | None, Bounds(0)] = Field(
         default=None,
         description="what a TB (10^12 bytes) costs a month, in whatever currency; null: reports "
         "show no money",
@@ -166,22 +128,6 @@ class Override(Policy):
     exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
 
 
-#: Fields of a policy that are settings of the ``collector`` resource, under the same names.
-SETTINGS: Final = (
-    "min_age_hours",
-    "max_candidate_share",
-    "protect_tags",
-    "retain",
-    "ignored_repositories",
-    "clean_every_hours",
-    "listing",
-    "inventory_place",
-    "inventory_max_age_days",
-    "listing_check",
-    "publish",
-    "compare_with",
-    "attribution",
-)
 _FOR_ALL: Final = "for_all"
 #: What makes a pattern of a name.
 _PATTERN: Final = frozenset("*?[")
@@ -280,7 +226,7 @@ def _limits_said(limits: AutoLimits) -> dict[str, Any]:
 
 def settings_of(policy: Policy) -> dict[str, Any]:
     """The settings of the ``collector`` resource that a policy says."""
-    return {name: getattr(policy, name) for name in SETTINGS}
+    return {name: getattr(policy, name) for name in RepositorySettings.model_fields}
 
 
 class ServerSection(dg.Model, dg.Resolvable):
@@ -353,7 +299,7 @@ class MailSection(dg.Model, dg.Resolvable):
     """Where mails go."""
 
     host: str = Field(description="of the SMTP server")
-    port: Annotated[int, within(1, 65_535)] = Field(default=25, description="of the SMTP server")
+    port: Annotated[int, Bounds(1, 65_535)] = Field(default=25, description="of the SMTP server")
     sender: str = Field(description="address that mails come from")
     to: Annotated[Texts, AfterValidator(some)] = Field(
         description="addresses, at least one; owners that have one are added"

@@ -13,24 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.retention.retain import Retain
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.settings import SETTING_NAMES, Settings, time_unit
 
 if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import AttemptArtifacts
     from lakegc_assets.storage.config import StoreConfig
 
-#: Fields of ``Settings`` in other units than seconds, or under another name, in the collector
-#: resource: that name, and the seconds of one unit.
-_TIMES: Final = {
-    "min_age": ("min_age_hours", 3600),
-    "clean_every": ("clean_every_hours", 3600),
-    "clock_skew": ("clock_skew_seconds", 1),
-    "lease_duration": ("lease_duration_seconds", 1),
-    "lease_wait": ("lease_wait_seconds", 1),
-    "pin_days": ("pin_days", 86_400),
-    "trash_days": ("trash_days", 86_400),
-    "inventory_max_age": ("inventory_max_age_days", 86_400),
-}
 #: How the bucket of the backups is reached, where it is reached in a way of its own.
 _WAYS: Final = ("endpoint_url", "region", "profile")
 _BACKUP: Final = frozenset(
@@ -65,11 +53,11 @@ _OF_A_MARK: Final = frozenset(
 )
 #: Of the collector resource, and not of the core.
 _EXCLUDED: Final = "collect_excluded"
-_ALL: Final = frozenset(Settings.__dataclass_fields__) | _BACKUP | {_EXCLUDED}
+_ALL: Final = frozenset(SETTING_NAMES) | _BACKUP | {_EXCLUDED}
 #: Names of settings as messages have them, but for those that are words of every day, too.
 SETTINGS: Final = tuple(
     sorted(
-        (_ALL | {name for name, _ in _TIMES.values()})
+        (_ALL | set(SETTING_NAMES.values()))
         - {"adopt", "attribution", "clean", "listing", "mode", "retain"}
     )
 )
@@ -159,8 +147,9 @@ def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _N
     changed = _keeping_more(_changed(settings, usual), usual or {})
     for name, value in {**changed, **given.always}.items():
         if name in _TAKEN.get(command, ()):
-            key, unit = _TIMES.get(name, (name, 0))
-            words += ["--set", f"{key}={_text(value / unit if unit else value)}"]
+            key = SETTING_NAMES.get(name, name)
+            unit = time_unit(key) if name in SETTING_NAMES else None
+            words += ["--set", f"{key}={_text(value / unit.total_seconds() if unit else value)}"]
     return " ".join(map(quote, words))
 
 

@@ -163,7 +163,7 @@ def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
         (
             ("backup", "archived", "--run", "m1", "--url", "/x", "--num-liststatus-threads", "41"),
             2,
-            "backup_list_threads is 41: Input should be less than or equal to 40",
+            "backup_list_threads is 41: 41 is not from 1 to 40",
         ),
     ],
 )

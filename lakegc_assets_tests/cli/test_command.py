@@ -325,7 +325,7 @@ def test_a_request_that_contradicts_what_is_there_is_refused(
         (("mark", "alpha", "--max-candidate-share", "1.5"), "--max-candidate-share"),
         (("mark", "alpha", "--set", "sweep_batch"), "write NAME=VALUE"),
         (("mark", "alpha", "--set", "sweep_batch=many"), "sweep_batch is 'many': Input should be"),
-        (("mark", "alpha", "--set", "sweep_batch=1001"), "should be less than or equal to 1000"),
+        (("mark", "alpha", "--set", "sweep_batch=1001"), "1001 is not from 1 to 1,000"),
         (("mark", "alpha", "--set", "speed=9"), "no setting speed; there are accept_missing, "),
         (("mark", "alpha", "--set", "artifact_root=/else"), "is set by LAKEGC_ARTIFACT_ROOT"),
         (("mark", "alpha", "--set", "sweep_batch=1", "--set", "sweep_batch=2"), "given twice"),

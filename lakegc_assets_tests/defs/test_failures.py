@@ -197,7 +197,7 @@ def test_a_setting_out_of_its_bounds_is_told_before_any_step(
     assert dg.DagsterEventType.STEP_START not in types
     told = "".join(str(entry) for entry in entries)
     assert "max_candidate_share" in told
-    assert "Input should be less than or equal to 1" in told
+    assert "2.0 is not from 0 to 1" in told
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,6 @@ def test_a_file_that_nobody_would_read_is_refused_with_its_line() -> None:
     ):
         GarbageCollection.resolve_from_yaml("metrics: {textfile: /tmp/lakegc.txt}")
     with pytest.raises(
-        (pydantic.ValidationError, ResolutionException), match="is not from 30 to 86400"
+        (pydantic.ValidationError, ResolutionException), match="is not from 30 to 86,400"
     ):
         GarbageCollection.resolve_from_yaml("metrics: {textfile: /a.prom, every_seconds: 1}")

@@ -196,7 +196,6 @@ def test_every_setting_reaches_the_core() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lease_wait_seconds": 1e300}, "usual numbers"),
         ({"min_age_hours": 1.0}, "allow_unsafe_min_age"),
     ],
 )
@@ -228,6 +227,7 @@ def test_a_setting_that_makes_no_sense_is_refused(given: dict[str, Any], said: s
         {"sweep_requests_per_second": 0.0},
         {"lease_duration_seconds": 119.0},
         {"lease_wait_seconds": -1.0},
+        {"lease_wait_seconds": 1e300},
         {"trash_days": -1.0},
         {"pin_days": -1.0},
         {"pin_days": 1e9},
@@ -243,19 +243,6 @@ def test_values_out_of_their_bounds_are_refused_by_the_schema(wrong: dict[str, A
     (name,) = wrong
     with pytest.raises(pydantic.ValidationError, match=name):
         CollectorResource(**wrong)
-
-
-def test_every_number_has_bounds() -> None:
-    shown = CollectorResource.model_json_schema()["properties"]
-    kinds = {name: one.get("anyOf", [one]) for name, one in shown.items()}
-    numbers = {
-        name: one
-        for name, several in kinds.items()
-        for one in several
-        if one.get("type") in {"integer", "number"}
-    }
-    assert len(numbers) > 15
-    assert [n for n, one in numbers.items() if not {"minimum", "exclusiveMinimum"} & set(one)] == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from lakegc_assets.mark.forms import Forms, forms
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import MODES, Mode, Publish
+from lakegc_assets.run.setting_fields import MODES, Mode, Publish
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_report import fail_at, told

@@ -228,8 +228,8 @@ def test_a_listing_is_held_against_a_report(
     [
         ({"listing": "inventory"}, "inventory_place is not set"),
         ({"listing_check": "inventory"}, "inventory_place is not set"),
-        ({"listing": "all"}, "it is one of store, inventory"),
-        ({"inventory_max_age": timedelta(0)}, "must be positive"),
+        ({"listing": "all"}, "'store' or 'inventory'"),
+        ({"inventory_max_age": timedelta(0)}, "inventory_max_age_days is .*more than 0"),
         (
             {"listing": "inventory", "listing_check": "inventory", "inventory_place": "x"},
             "both inventory",

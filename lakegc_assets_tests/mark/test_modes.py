@@ -24,7 +24,7 @@ from lakegc_assets.mark import live
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import MODES, Mode
+from lakegc_assets.run.setting_fields import MODES, Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.lists import list_to_the_end

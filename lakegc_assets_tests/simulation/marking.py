@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import Mode, Settings
+from lakegc_assets.run.setting_fields import Mode
+from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context

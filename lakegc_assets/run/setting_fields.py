@@ -1,0 +1,254 @@
+"""The settings as people write them: each with its type, unit, default, limits and help.
+
+The collector resource, the component's policies, the options of the command, the table in
+docs/operations.md and ``Settings`` of the core are made of these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, Field
+
+from lakegc_assets.engine.choice import EngineSetting
+from lakegc_assets.run.bounds import Bounds
+
+#: What may become a candidate.
+Mode = Literal["unified", "committed", "uncommitted"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+Distribution = Literal["dynamic", "uniform"]
+Publish = Literal["unified", "sgc"]
+CompareWith = Literal["none", "unified", "sgc"]
+#: What tells which objects there are, and what a listing is held against.
+Listing = Literal["store", "inventory"]
+ListingCheck = Literal["none", "inventory"]
+
+MAX_BATCH: Final = 1000
+#: In days: beyond a hundred years a time is a slip, and no date can be computed.
+MAX_DAYS: Final = 36_500
+
+_Tasks = Annotated[int, Bounds(1)]
+_Hours = Annotated[float, Bounds(0, MAX_DAYS * 24, unit="hours")]
+_Days = Annotated[float, Bounds(0, MAX_DAYS, unit="days")]
+_Seconds = Annotated[float, Bounds(0, MAX_DAYS * 86_400, unit="seconds")]
+
+
+class RepositorySettings(BaseModel):
+    """What a policy may set for single repositories."""
+
+    min_age_hours: _Hours = Field(
+        default=24.0,
+        description="younger objects are never candidates; less than 24 takes a run with "
+        "`allow_unsafe_min_age`",
+    )
+    max_candidate_share: Annotated[float, Bounds(0, 1)] = Field(
+        default=0.5,
+        description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
+    )
+    protect_tags: bool = Field(
+        default=False, description="tagged commits keep their objects, whatever the rules say"
+    )
+    retain: dict[str, Any] = Field(
+        default={},
+        description="rules that lakeFS does not have, which keep more: tags, branches, metadata, "
+        "paths; a sweep follows those of its mark, too",
+    )
+    ignored_repositories: list[str] = Field(
+        default_factory=list,
+        description="other repositories of the server that are not read for what they name of "
+        "this one's objects, which can then be deleted; separated by commas in `--set`",
+    )
+    clean_every_hours: _Hours = Field(
+        default=168.0,
+        description="how often the whole store is listed: a run is a clean one if the last clean "
+        "one is older than this",
+    )
+    listing: Listing = Field(
+        default="store",
+        description="what tells which objects there are: a listing of the store, or the newest "
+        "inventory report at `inventory_place`. The mode committed needs neither",
+    )
+    inventory_place: str = Field(
+        default="",
+        description="URL of the folder of inventory reports about the bucket of the repository, of "
+        "which the newest complete one is read, or of one report",
+    )
+    inventory_max_age_days: Annotated[float, Bounds(0, MAX_DAYS, above=True, unit="days")] = Field(
+        default=3.0, description="an inventory report that was begun longer ago is refused"
+    )
+    listing_check: ListingCheck = Field(
+        default="none",
+        description="inventory: hold a listing of the store against the newest inventory report, "
+        "and warn of what one of them lacks",
+    )
+    publish: Publish = Field(
+        default="unified",
+        description="forms of lakeFS's collectors in which a mark is published: that of its Spark "
+        "client (unified), or that of its standalone collector, too (sgc): "
+        "`reports/<id>/deleted.csv` and its `summary.json`",
+    )
+    compare_with: CompareWith = Field(
+        default="none",
+        description="shadow mode: compare each mark with the newest one that lakeFS's Spark client "
+        "(unified) or its standalone collector (sgc) has finished; the metadata of `gc_report` say "
+        "how they differ",
+    )
+    attribution: bool = Field(
+        default=True,
+        description="say of each mark whose the storage is that it has listed; nothing depends on "
+        "it",
+    )
+
+
+class CollectorSettings(RepositorySettings):
+    """What a run may collect, and how its work is split."""
+
+    mode: Mode = Field(
+        default="unified",
+        description="what may become a candidate: what only expired commits hold, without a "
+        "listing of the store (committed); what was never committed (uncommitted); or both "
+        "(unified). A sweep is of the mode of its mark",
+    )
+    allow_unsafe_min_age: bool = Field(
+        default=False,
+        description="take `min_age_hours` as it is, without grace period, skew and margin; only "
+        "where nobody writes",
+    )
+    clock_skew_seconds: _Seconds = Field(
+        default=300.0,
+        description="how far the clocks of lakeFS and of the store may differ from this machine's",
+    )
+    accept_missing: str | None = Field(
+        default=None,
+        description="digest of objects at HEADs that are known to be lost; the error that stops a "
+        "run names it",
+    )
+    skip_new_slices: bool = Field(
+        default=True,
+        description="do not list slices made after the cutoff, by their names: they cannot hold a "
+        "candidate",
+    )
+    clean: bool = Field(
+        default=False,
+        description="list the whole store; else what earlier runs saw of old slices is carried "
+        "forward",
+    )
+    engine: EngineSetting = Field(
+        default="auto",
+        description="what computes: threads and processes of this machine without a JVM "
+        "(embedded), spark, or auto: Spark for every stage where it is configured "
+        "(`LAKEGC_SPARK_CONF`, `SPARK_REMOTE`, a `spark_config` of the resource pyspark), or where "
+        "more rows are known than `embedded_rows`",
+    )
+    embedded_rows: Annotated[int, Bounds(0)] = Field(
+        default=10_000_000,
+        description="rows that this run, or the one before it, has listed and decoded, from which "
+        "on auto takes Spark; without a Java the embedded engine goes on, and says so",
+    )
+    embedded_memory: Annotated[int | None, Bounds(128, unit="MB")] = Field(
+        default=None,
+        description="MB that joins of the embedded engine may use before they spill to disk, below "
+        "`TMPDIR`; without it a quarter of the machine's memory, 4,096 at most",
+    )
+    range_num_partitions: _Tasks = Field(
+        default=50, description="the most tasks that read metaranges"
+    )
+    address_num_partitions: _Tasks = Field(
+        default=200, description="the most tasks that read ranges, or compare addresses"
+    )
+    listing_num_partitions: _Tasks = Field(
+        default=200, description="the most tasks that list the store"
+    )
+    sweep_num_partitions: _Tasks = Field(default=32, description="the most tasks that delete")
+    sweep_batch: Annotated[int, Bounds(1, MAX_BATCH)] = Field(
+        default=MAX_BATCH,
+        description="the most objects in one delete request (Azure takes 256); HEADs, rules and "
+        "the lease are read before each",
+    )
+    sweep_keys_per_second: Annotated[float, Bounds(0, above=True)] = Field(
+        default=10_000.0,
+        description="the most objects that a sweep deletes in a second, in all its tasks; halved "
+        "whenever the store asks for less, raised slowly again",
+    )
+    sweep_requests_per_second: Annotated[float, Bounds(0, above=True)] = Field(
+        default=1_000.0, description="the most requests that delete it sends in a second"
+    )
+    require_conditional_deletes: bool = Field(
+        default=False,
+        description="delete only what still has the etag that was listed: one by one where the "
+        "store honours that only for single requests (versitygw), not at all where it never does "
+        "(MinIO)",
+    )
+    lease_duration_seconds: Annotated[float, Bounds(120, MAX_DAYS * 86_400, unit="seconds")] = (
+        Field(
+            default=180.0,
+            description="for how long a sweep that died keeps others out; on the machine on which "
+            "it was killed for a minute, if it may have deleted, else not at all",
+        )
+    )
+    lease_wait_seconds: _Seconds = Field(
+        default=0.0,
+        description="how long to wait for another sweep of the repository that is alive, and for "
+        "any other run on it on this machine",
+    )
+    restore_revived: bool = Field(
+        default=True,
+        description="put back at once what a sweep deleted and is needed after all; a hold is "
+        "written for the rest only",
+    )
+    pin_days: _Days = Field(
+        default=30.0,
+        description="for how many days no mark and no sweep takes what was restored; 0: pins are "
+        "not written",
+    )
+    trash_days: _Days = Field(
+        default=7.0,
+        description="for how long files that a sweep deletes from a local store stay in "
+        "`_lakefs/retention/gc/lakegc/trash/` of the namespace, counted from the beginning of the "
+        "sweep (later sweeps with less keep it as long), and longer where it is the only copy of "
+        "something that is needed now; 0: they are deleted at once, and older trash stays where "
+        "it is. Other stores keep what their own settings say",
+    )
+    max_served_lookups: Annotated[int, Bounds(0)] = Field(
+        default=100_000_000,
+        description="the most paths at HEADs to look up; candidates that need more stay alive, and "
+        "so do those for which there was no time",
+    )
+    snapshot_attempts: _Tasks = Field(
+        default=3,
+        description="how often an uncommitted snapshot is started again before the run stops",
+    )
+    adopt: str | None = Field(
+        default=None,
+        description="id of a mark of lakeFS's own collector: only what it names, too, is a "
+        "candidate (`lakegc adopt`)",
+    )
+    backup_url: str = Field(
+        default="",
+        description="URL or path of backups; else `LAKEGC_BACKUP_URL`. A sweep then deletes only "
+        "what is verified in the backup of its mark",
+    )
+    without_backup: bool = Field(
+        default=False,
+        description="where no `backup_url` is set, go on with a sweep that did not end and had "
+        "relied on a backup",
+    )
+    backup_num_partitions: _Tasks = Field(
+        default=20, description="the most tasks that copy (`-m`, `--max-maps`)"
+    )
+    backup_bandwidth: Annotated[float | None, Bounds(0, above=True, unit="MB/s")] = Field(
+        default=None,
+        description="the most that all of these tasks copy together, in MB/s (`--bandwidth`)",
+    )
+    backup_log: str | None = Field(
+        default=None,
+        description="folder or URL of logs of backups, one line of JSON for each object (`--log`)",
+    )
+    backup_list_threads: Annotated[int, Bounds(1, 40)] = Field(
+        default=8, description="threads that list a backup (`--num-liststatus-threads`)"
+    )
+    backup_distribution: Distribution = Field(
+        default="dynamic",
+        description="dynamic: tasks that copy take the next of many portions of equal bytes; "
+        "uniform: each gets one (`--strategy`)",
+    )
