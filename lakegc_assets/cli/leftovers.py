@@ -47,10 +47,11 @@ def leftovers(
 ) -> None:
     """Say what is left over on the server and in its stores.
 
-    Namespaces of deleted repositories, uploads that never ended, ranges and metaranges that no
-    commit names, and what the stores still hold of what was deleted. Changes nothing but a dump of
-    refs, which lakeFS writes below _lakefs/ of a repository that has old tables which neither logs
-    nor earlier dumps name. To remove namespaces or uploads: `leftovers remove`.
+    Namespaces of deleted repositories, uploads that never ended (of Azure, blocks that nobody
+    committed), ranges and metaranges that no commit names, and what the stores still hold of what
+    was deleted. Changes nothing but a dump of refs, which lakeFS writes below _lakefs/ of a
+    repository that has old tables which neither logs nor earlier dumps name. To remove namespaces
+    or uploads: `leftovers remove`.
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = roots

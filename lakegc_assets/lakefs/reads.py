@@ -10,6 +10,7 @@ from functools import cache
 
 from lakegc_assets.lakefs.calls import LARGEST_PAGE, Calls, Listing
 from lakegc_assets.lakefs.errors import (
+    AuthenticationError,
     BadRequestError,
     EndpointNotFoundError,
     ForbiddenError,
@@ -147,6 +148,18 @@ class Reads(Calls):
                 f"answered with {found.id!r}"
             )
         return found
+
+    def may_have_repository(self, name: str) -> bool:
+        """False only where the server says that there is no repository of this name."""
+        try:
+            self.repository(name)
+        except (AuthenticationError, ForbiddenError):
+            return True
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        return True
 
     def writable_repository(self, repository: str) -> Repository:
         """A repository in which something can be collected.

@@ -10,12 +10,6 @@ from typing import Final
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import (
-    AuthenticationError,
-    EndpointNotFoundError,
-    ForbiddenError,
-    NotFoundError,
-)
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.place import placed
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -82,22 +76,11 @@ class Server:
         folders = self.root.open().list_prefixes().prefixes
         had = {one.rstrip("/") for one in folders if not one.startswith("_")}
         for name in sorted({*had, *names} - {one.id for one in found}):
-            if self._may_have(name):
+            if self.client.may_have_repository(name):
                 raise RefusedError(f"{_NOT_WHOLE}. It lacks {name!r}, which may be there")
         if not found:
             raise RefusedError(f"{_NOT_WHOLE}. It is empty")
         return found
-
-    def _may_have(self, name: str) -> bool:
-        try:
-            self.client.repository(name)
-        except (AuthenticationError, ForbiddenError):
-            return True
-        except EndpointNotFoundError:
-            raise
-        except NotFoundError:
-            return False
-        return True
 
     def chosen(self, names: Sequence[str]) -> list[Repository]:
         """Repositories by their names; none for all.

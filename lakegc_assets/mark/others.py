@@ -92,7 +92,8 @@ def others_of(ctx: RunContext, client: LakeFSClient, connections: Connections) -
     are those that ``ignored_repositories`` names.
 
     Raises:
-        IntegrityError: the list lacks the very repository that is collected.
+        IntegrityError: the list lacks the very repository that is collected, or one that an earlier
+            run has read and that may be there: lakeFS lists only what the user may see.
         ConfigurationError: a namespace cannot be read.
     """
     found: list[Other] = []
@@ -110,6 +111,15 @@ def others_of(ctx: RunContext, client: LakeFSClient, connections: Connections) -
             f"the list of repositories has {len(listed)}, and not {ctx.repository!r}: it is not "
             "complete. Run again",
         )
+    for name in sorted(
+        _names_read(connections.cache()) - listed - {*ctx.settings.ignored_repositories}
+    ):
+        if client.may_have_repository(name):
+            raise IntegrityError(
+                f"the list of repositories lacks {name!r}, which an earlier run has read, and "
+                f"which may name objects of {ctx.repository!r}: give these credentials "
+                "fs:ListRepositories on *, or name it in ignored_repositories if it names none"
+            )
     return found
 
 
@@ -194,6 +204,12 @@ def record_look(cache: ObjectStore, other: Other, look: str, naming: Sequence[st
     """
     data = json.dumps([look, sorted(naming)]).encode()
     cache.put(f"{_LOOKS}{other.name}.json", _with_digest(data))
+
+
+def _names_read(cache: ObjectStore) -> set[str]:
+    """The repositories that earlier runs have looked at."""
+    keys = (key for batch in cache.list(_LOOKS) for key in batch["key"].to_pylist())
+    return {key.removeprefix(_LOOKS).removesuffix(".json") for key in keys}
 
 
 def _recorded(cache: ObjectStore, name: str, look: str) -> list[str] | None:

@@ -204,8 +204,9 @@ def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
     assert len(look().counts) == others
     # The list until it has nothing new; of each its branches, and the diff of the only one.
     assert server.asked == {"repositories": 2, "branches": others, "diff": others}
-    # Of each what is below _lakefs/, behind its last key too, and what the last look has found.
-    assert counted == {"list": 2 * others, "get": others}
+    # Of each what is below _lakefs/, behind its last key too, and what the last look has found;
+    # and with each list of repositories, which were looked at before.
+    assert counted == {"list": 2 * others + 2, "get": others}
 
     server.moved = {"other-7", "other-70"}
     look()

@@ -154,6 +154,9 @@ class SimClient:
     def repository(self, repository: str) -> Repository:
         return _repository(repository, int(self._world.is_second))
 
+    def may_have_repository(self, name: str) -> bool:
+        return name in self._world.others
+
     def installation_id(self) -> str | None:
         return self._world.installation(second=self._world.is_second)
 

@@ -218,3 +218,26 @@ def test_a_damaged_cache_is_read_again(lake: SmallLake, marked: Marked, spark: S
     for path in caches:
         path.write_bytes(path.read_bytes()[:-9] + b"damaged!!")
     assert candidates(mark(lake, spark, "later")) == marked.candidates - {named}
+
+
+def test_a_list_that_lacks_what_an_earlier_run_has_read_stops_the_run(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that see fewer repositories get a shorter list, and no error."""
+    commit_it(lake, min(marked.candidates))
+    mark(lake, spark, "seen")
+    listed = LakeFSClient.repositories
+
+    def without_it(client: LakeFSClient, prefix: str = "") -> Iterator[Repository]:
+        return (found for found in listed(client, prefix) if found.id != OTHER)
+
+    monkeypatch.setattr(LakeFSClient, "repositories", without_it)
+    with pytest.raises(IntegrityError, match="lacks 'other', which an earlier run has read"):
+        mark(lake, spark, "blind")
+    with pytest.raises(IntegrityError, match="fs:ListRepositories"):
+        sweep(lake.context(spark))
+    assert lake.keys() == marked.live | marked.candidates
+    ignoring = mark(lake, spark, "ignoring", ignored_repositories=(OTHER,))
+    assert candidates(ignoring) == marked.candidates
+    forget(lake, OTHER)
+    assert candidates(mark(lake, spark, "gone")) == marked.candidates
