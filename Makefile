@@ -51,7 +51,7 @@ test-ui: setup ## walk through Dagster's interface in headless Chromium
 
 .PHONY: ui
 ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured
-	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m lakegc_assets.cli.interface --port $(UI_PORT)
+	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m lakegc_assets.cli.web_ui --port $(UI_PORT)
 
 .PHONY: lint
 lint: setup ## style, types, the direction of imports, and what Dagster loads

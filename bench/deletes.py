@@ -42,12 +42,12 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.lease import Lease, repository_lease
 from lakegc_assets.sweep.lease_owner import owner_of
-from lakegc_assets.sweep.look import fingerprint
-from lakegc_assets.sweep.marked import stretches
-from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.orders import Orders, Portion
-from lakegc_assets.sweep.pace import Limits
+from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.marked_objects import stretches
+from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.rounds import delete
+from lakegc_assets.sweep.task_orders import Orders, Portion
 
 _REPOSITORY = "bench"
 _BATCH = 1000

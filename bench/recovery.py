@@ -30,9 +30,9 @@ from bench._pages import NAMESPACE
 from bench._run import BUCKET, CORES, RealS3, measured, real_s3, settle
 from bench.big import History
 from bench.rclone import beside_rclone
-from lakegc_assets.recovery.making import make_backup
-from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 
 _BACKUP = "backup"
 _THREADS = 8 * CORES

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from lakegc_assets.checks.case import CheckResult
+from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.storage.config import StoreConfig

@@ -16,7 +16,7 @@ import pyarrow as pa
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from lakegc_assets.checks.case import CheckResult
+from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.evaluation import check_candidates
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.namespace import slice_time

@@ -31,7 +31,7 @@ class Calendar:
 
 
 @dataclass(frozen=True)
-class Told:
+class Completed:
     """Addresses of a repository, by what a mark should say about them."""
 
     expired: str
@@ -49,7 +49,7 @@ class Site:
     folder: Path
     server: EmbeddedLakeFS
     calendar: Calendar
-    repositories: dict[str, Told] = field(default_factory=dict)
+    repositories: dict[str, Completed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.client = LakeFSConfig().connect_writer()
@@ -71,7 +71,7 @@ class Site:
         found = self.client.upload_object(repository, "main", path, content.encode())
         return found.physical_address.removeprefix(f"local://{repository}/")
 
-    def tell(self, repository: str) -> Told:
+    def tell(self, repository: str) -> Completed:
         """Make a repository with one object of every kind."""
         client, on = self.client, self.calendar
         on.days_ago = 100
@@ -93,7 +93,7 @@ class Site:
         odd = self.namespace(repository) / spared
         odd.write_text("put here by hand")
         os.utime(odd, (time.time() - 25 * _DAY,) * 2)
-        told = Told(expired, unreferenced, live, staged, young, spared)
+        told = Completed(expired, unreferenced, live, staged, young, spared)
         self.repositories[repository] = told
         return told
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.attribution import relations
-from lakegc_assets.attribution.holding import Ancestor, Groups, group, keepers
+from lakegc_assets.attribution.branch_groups import Ancestor, Groups, group, keepers
 from lakegc_assets.attribution.own_files import own_files
 from lakegc_assets.attribution.relations import (
     NOT_ADOPTED,
@@ -29,11 +29,11 @@ from lakegc_assets.attribution.relations import (
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.carrying import SWEPT as SWEPT_ROWS
-from lakegc_assets.mark.carrying import sweeps_since
 from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
 from lakegc_assets.mark.committed import PATH_RANGES
-from lakegc_assets.mark.live import every_range
+from lakegc_assets.mark.incremental_listing import SWEPT as SWEPT_ROWS
+from lakegc_assets.mark.incremental_listing import sweeps_since
+from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
 from lakegc_assets.mark.range_frames import cached_frame
 from lakegc_assets.mark.served import SPARED as SPARED_ROWS

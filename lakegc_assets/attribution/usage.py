@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.attribution import relations
 from lakegc_assets.attribution.attribution import CELLS, attribute
-from lakegc_assets.attribution.holding import NO_BRANCH, Groups
+from lakegc_assets.attribution.branch_groups import NO_BRANCH, Groups
 from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
 from lakegc_assets.attribution.verification import problems
 from lakegc_assets.engine.session import Dataset, Session

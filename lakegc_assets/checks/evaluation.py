@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from lakegc_assets.checks import invariants
-from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.checks.context import Case, CheckResult
 from lakegc_assets.checks.listing_check import listing_holds_heads
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError, RefusedError

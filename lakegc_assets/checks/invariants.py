@@ -12,9 +12,9 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Final
 
-from lakegc_assets.checks import case as checked
+from lakegc_assets.checks import context as checked
 from lakegc_assets.checks import relations
-from lakegc_assets.checks.case import EXAMPLES, Case, CheckResult
+from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
 from lakegc_assets.checks.retained import kept_commits, longest_rules
 from lakegc_assets.checks.second_opinion import main_ancestries
 from lakegc_assets.retention.naive import naive_active_commits
@@ -23,10 +23,10 @@ from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted
 
 
-def _verdict(case: Case, name: str, what: str, then: str) -> CheckResult:
+def _verdict(context: Case, name: str, what: str, then: str) -> CheckResult:
     """A blocking invariant that holds if no candidate is wrong."""
-    count = sum(case.counts.get(name, {}).values())
-    return _judged(name, count, lambda: case.examples(name), what, then)
+    count = sum(context.counts.get(name, {}).values())
+    return _judged(name, count, lambda: context.examples(name), what, then)
 
 
 def _judged(
@@ -55,99 +55,99 @@ _DISAGREE: Final = (
 )
 
 
-def inside_namespace(case: Case) -> CheckResult:
+def inside_namespace(context: Case) -> CheckResult:
     """Every candidate is a relative key where lakeFS writes objects: ``data/`` or the root."""
     what = "is outside of where lakeFS writes"
-    return _verdict(case, checked.OUTSIDE, what, _REPORT)
+    return _verdict(context, checked.OUTSIDE, what, _REPORT)
 
 
-def not_special(case: Case) -> CheckResult:
+def not_special(context: Case) -> CheckResult:
     """No candidate is lakeFS's own, of whatever repository, or has a line break in its name."""
     what = "is lakeFS's own or cannot be listed"
-    return _verdict(case, checked.SPECIAL, what, _NESTED)
+    return _verdict(context, checked.SPECIAL, what, _NESTED)
 
 
-def older_than_cutoff(case: Case) -> CheckResult:
+def older_than_cutoff(context: Case) -> CheckResult:
     """Every candidate was written before the cutoff, by the listing itself."""
-    return _verdict(case, checked.NOT_OLD, "is not older than the cutoff", _REPORT)
+    return _verdict(context, checked.NOT_OLD, "is not older than the cutoff", _REPORT)
 
 
-def none_head_reachable(case: Case) -> CheckResult:
+def none_head_reachable(context: Case) -> CheckResult:
     """No candidate is held by the HEAD of any branch, and both readers say the same of them."""
-    if disagreement := _disagreement(case):
+    if disagreement := _disagreement(context):
         return CheckResult(checked.HELD, passed=False, blocking=True, summary=disagreement)
-    return _verdict(case, checked.HELD, "is held by a branch HEAD", _MOVED)
+    return _verdict(context, checked.HELD, "is held by a branch HEAD", _MOVED)
 
 
-def _disagreement(case: Case) -> str:
+def _disagreement(context: Case) -> str:
     """What the two readers say about a range, where it is not the same; empty if it always is."""
-    rows = case.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
+    rows = context.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
     read = dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
     active = set(
-        case.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
+        context.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
     )
     # What a branch has moved to since then, the mark need not have read.
-    needed = {i for commit, of in case.refs.ranges.items() if commit in active for i in of}
+    needed = {i for commit, of in context.refs.ranges.items() if commit in active for i in of}
     if unread := sorted(needed - read.keys()):
         return (
             f"the mark did not read {counted(len(unread), 'range')} of branch HEADs, for example "
             f"{unread[:EXAMPLES]}. {_REPORT}"
         )
-    for range_id, digest in sorted(case.witnessed.digests().items()):
+    for range_id, digest in sorted(context.witnessed.digests().items()):
         if read.get(range_id, digest) != digest:
             return (
-                f"range {range_id} of {case.connections.namespace_url}: the mark's reader finds "
+                f"range {range_id} of {context.connections.namespace_url}: the mark's reader finds "
                 f"the addresses {read[range_id]}, the checks' reader {digest}. {_DISAGREE}"
             )
     return ""
 
 
-def none_staged(case: Case) -> CheckResult:
+def none_staged(context: Case) -> CheckResult:
     """No candidate is in any list of staged objects that lakeFS wrote for this mark."""
-    return _verdict(case, checked.STAGED, "is staged on a branch", _REPORT)
+    return _verdict(context, checked.STAGED, "is staged on a branch", _REPORT)
 
 
-def none_shadowed(case: Case) -> CheckResult:
+def none_shadowed(context: Case) -> CheckResult:
     """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
-    found = case.served
-    count = 0 if found is None else case.total(found, "count candidates that are served")
+    found = context.served
+    count = 0 if found is None else context.total(found, "count candidates that are served")
 
     def examples() -> list[str | None]:
-        return [] if found is None else case.first(found)
+        return [] if found is None else context.first(found)
 
     return _judged(checked.SERVED, count, examples, "is served by lakeFS", _MOVED)
 
 
-def none_pinned(case: Case) -> CheckResult:
+def none_pinned(context: Case) -> CheckResult:
     """No candidate is pinned: what was restored stays until its pin ends."""
-    return _verdict(case, checked.PINNED, "is pinned", _RESTORED)
+    return _verdict(context, checked.PINNED, "is pinned", _RESTORED)
 
 
-def none_retained(case: Case) -> CheckResult:
+def none_retained(context: Case) -> CheckResult:
     """No candidate is held by a commit that ``retain`` keeps, or below a path that it keeps."""
     what = "is held by a commit, or below a path, that `retain` keeps"
-    return _verdict(case, checked.RETAINED, what, _MOVED)
+    return _verdict(context, checked.RETAINED, what, _MOVED)
 
 
-def active_commits_complete(case: Case) -> CheckResult:
+def active_commits_complete(context: Case) -> CheckResult:
     """The active commits hold every recorded HEAD, and all that the naive walk finds active."""
     name = "active_commits_complete"
-    rows = case.attempt.read("active_commits", "heads").to_pylist()
+    rows = context.attempt.read("active_commits", "heads").to_pylist()
     heads = {row["branch"]: row["commit_id"] for row in rows}
     active = set(
-        case.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
+        context.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
     )
     expected = set(heads.values())
-    rules = case.chain["active_commits"].facts["rules"]
+    rules = context.chain["active_commits"].facts["rules"]
     if rules is not None:
-        start = datetime.fromisoformat(str(case.chain["store_listing"].facts["start"]))
+        start = datetime.fromisoformat(str(context.chain["store_listing"].facts["start"]))
         # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
-        client, repository = case.client, case.ctx.repository
+        client, repository = context.client, context.ctx.repository
         commits = main_ancestries(client, repository, heads.values())
-        retain = recorded_retain([case.chain["active_commits"].settings])
+        retain = recorded_retain([context.chain["active_commits"].settings])
         longest = longest_rules(Rules.parse(rules), retain, heads)
         expected |= naive_active_commits(commits, heads, longest, start)
-        tags = case.attempt.read("active_commits", "tags").to_pylist() if retain else []
+        tags = context.attempt.read("active_commits", "tags").to_pylist() if retain else []
         tagged = {row["tag"]: row["commit_id"] for row in tags}
         expected |= kept_commits(client, repository, heads, tagged, retain)
     missing = sorted(expected - active) or ([] if heads and active else ["every one"])
@@ -161,29 +161,29 @@ def active_commits_complete(case: Case) -> CheckResult:
     return CheckResult(name, not missing, blocking=True, summary=summary, facts=facts)
 
 
-def candidate_share(case: Case) -> CheckResult:
+def candidate_share(context: Case) -> CheckResult:
     """The share of the listing that is to be deleted is below its limit."""
     # What was approved for the mark is approved for its sweep.
-    approved = case.chain["deletion_candidates"].settings["max_candidate_share"]
-    limit = max(case.ctx.settings.max_candidate_share, approved)
-    listing = case.chain["store_listing"]
+    approved = context.chain["deletion_candidates"].settings["max_candidate_share"]
+    limit = max(context.ctx.settings.max_candidate_share, approved)
+    listing = context.chain["store_listing"]
     # What was carried forward and swept since is not there any more. Sweeps deleted other objects,
     # too, so that they may have deleted more than was carried.
     gone = min(listing.facts.get("carried_and_gone", 0), listing.facts.get("carried", 0))
     listed, what = listing.rows - gone, "listed objects"
-    if case.by_name:
+    if context.by_name:
         # What was looked at is hardly anything but garbage, so that it is held against what is
         # needed in any case. A listing would show more, and the share would be smaller.
-        listed, what = listed + _held_by_heads(case), "objects looked at, or held by HEADs,"
-    share = case.rows / listed if listed else float(case.rows > 0)
-    are = "is a candidate" if case.rows == 1 else "are candidates"
-    summary = f"{case.rows} of {listed} {what} {are} ({share:.1%})"
+        listed, what = listed + _held_by_heads(context), "objects looked at, or held by HEADs,"
+    share = context.rows / listed if listed else float(context.rows > 0)
+    are = "is a candidate" if context.rows == 1 else "are candidates"
+    summary = f"{context.rows} of {listed} {what} {are} ({share:.1%})"
     if share > limit:
         summary += (
             f", more than the limit of {limit:.0%}. If that is what the rules should do, approve "
             f"this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
         )
-    facts = {"candidates": case.rows, "listed": listed, "share": share, "limit": limit}
+    facts = {"candidates": context.rows, "listed": listed, "share": share, "limit": limit}
     return CheckResult(
         "candidate_share", share <= limit, blocking=True, summary=summary, facts=facts
     )
@@ -194,16 +194,16 @@ def _up(share: float) -> str:
     return f"{min(1.0, math.ceil(share * 100) / 100):g}"
 
 
-def _held_by_heads(case: Case) -> int:
+def _held_by_heads(context: Case) -> int:
     """How many objects of the namespace HEADs hold, by the witness, each counted once."""
-    return case.from_cache(
-        lambda: case.total(relations.distinct(case.expected()), "count what HEADs hold")
+    return context.from_cache(
+        lambda: context.total(relations.distinct(context.expected()), "count what HEADs hold")
     )
 
 
-def tagged_commits_whole(case: Case) -> CheckResult:
+def tagged_commits_whole(context: Case) -> CheckResult:
     """A warning, not a stop: tagged commits that would lose objects, with their names."""
-    losing = dict(sorted(case.counts.get(checked.TAGGED, {}).items()))
+    losing = dict(sorted(context.counts.get(checked.TAGGED, {}).items()))
     summary = "no tagged commit loses an object"
     if losing:
         summary = (

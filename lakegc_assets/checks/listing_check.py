@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.checks import relations
-from lakegc_assets.checks.case import EXAMPLES, Case, CheckResult
+from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.engine.tasks import bin_pack, thread_map

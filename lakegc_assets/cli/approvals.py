@@ -9,8 +9,8 @@ from lakegc_assets.cli.jobs import run_job
 from lakegc_assets.cli.queries import Site
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
-from lakegc_assets.estate.standing import APPROVED, PERSON, UNREADABLE, Standing, standing
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.sweep.approval import Approval, approval_of
 

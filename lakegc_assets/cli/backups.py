@@ -51,8 +51,8 @@ def backup(
 
     Each copy is verified. A backup that was killed is run again in the same way.
     """
+    from lakegc_assets.cli.backup_queries import backup_made, require_place  # noqa: PLC0415 - likewise
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.kept import backup_made, require_place  # noqa: PLC0415 - likewise
 
     own = {setting: options.pop(name) for name, setting in _SETTINGS.items()}
     settings = settings_of(**options)
@@ -84,7 +84,7 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa
     if ctx.invoked_subcommand is not None:
         ctx.obj = url
         return
-    from lakegc_assets.cli.kept import known_backups  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.backup_queries import known_backups  # noqa: PLC0415 - Dagster loads slowly
 
     found = known_backups(url)
     if as_json:
@@ -147,7 +147,7 @@ def prune(
     """
     if older_than is None and not names:
         raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
-    from lakegc_assets.cli.kept import prune_backups  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.backup_queries import prune_backups  # noqa: PLC0415 - Dagster loads slowly
 
     told = prune_backups(url or place, older_than, names, dry_run=dry_run)
     if as_json:

@@ -17,7 +17,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.wording import aligned
 
 if TYPE_CHECKING:
-    from lakegc_assets.mark.comparing import Comparison, Difference, Total
+    from lakegc_assets.mark.comparison import Comparison, Difference, Total
 
 _WIDTH = 60
 
@@ -82,7 +82,7 @@ def compare(
     unified/, uncommitted/, reports/, mark_id= or run_id= before it where several used the same.
     """
     from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.mark.comparing import compare as beside  # noqa: PLC0415 - Spark loads slowly
+    from lakegc_assets.mark.comparison import compare as beside  # noqa: PLC0415 - Spark loads slowly
 
     with any_context(repository, run) as ctx:
         found = beside(ctx, run, other, listed)

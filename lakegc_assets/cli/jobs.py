@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 import pydantic
 
-from lakegc_assets.cli import chosen
+from lakegc_assets.cli import definition_source
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import component
@@ -31,9 +31,9 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.settings import refusal
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.gate import require_unswept
 from lakegc_assets.sweep.ledger import ASSET
-from lakegc_assets.sweep.restored import restored
+from lakegc_assets.sweep.preconditions import require_unswept
+from lakegc_assets.sweep.restore_status import restored
 
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
@@ -46,7 +46,7 @@ def dagster_home() -> Path:
     Raises:
         ConfigurationError: it cannot be made.
     """
-    home = chosen.dagster_home()
+    home = definition_source.dagster_home()
     os.environ["DAGSTER_HOME"] = str(home)
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from lakegc_assets.cli.chosen import POINTER, chosen
 from lakegc_assets.cli.completion import completed
+from lakegc_assets.cli.definition_source import POINTER, chosen
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import (
     new_run_id,
@@ -24,7 +24,7 @@ from lakegc_assets.cli.options import (
     settings_of,
     sweep_options,
 )
-from lakegc_assets.cli.shown import show
+from lakegc_assets.cli.run_summary import show
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
@@ -33,12 +33,12 @@ from lakegc_assets.wording import counted
 _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
     **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
-    **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restoring"),
+    **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restore"),
     "forecast": "lakegc_assets.cli.forecast",
     "hold": "lakegc_assets.cli.hold",
     "leftovers": "lakegc_assets.cli.leftovers",
     "metrics": "lakegc_assets.cli.metrics",
-    "prune": "lakegc_assets.cli.pruning",
+    "prune": "lakegc_assets.cli.prune",
     "rules": "lakegc_assets.cli.rules",
     "usage": "lakegc_assets.cli.usage",
 }

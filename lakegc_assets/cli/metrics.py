@@ -44,11 +44,11 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
         raise click.UsageError("--port and --textfile exclude each other")
     if every <= timedelta(0):
         raise click.UsageError("--every is no time to wait")
-    from lakegc_assets.cli import scraped  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli import metrics_output  # noqa: PLC0415 - Dagster loads slowly
 
     if port is not None:
-        scraped.serve(address, port, every)
+        metrics_output.serve(address, port, every)
     elif textfile is not None:
-        scraped.write(textfile)
+        metrics_output.write(textfile)
     else:
-        click.echo(scraped.text(), nl=False)
+        click.echo(metrics_output.text(), nl=False)

@@ -15,9 +15,9 @@ from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.queries import Site, outcome
 from lakegc_assets.cli.run_page import page_of_run
 from lakegc_assets.definitions import component
-from lakegc_assets.defs import pictures
+from lakegc_assets.defs import plots
+from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.cost import a_month, price_note
-from lakegc_assets.defs.due import schedules_on
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.names import REPOSITORY
@@ -184,10 +184,10 @@ def _summed(
 
 def _weeks(found: Overview) -> list[Chart | None]:
     """All repositories together, and those that freed most, each by itself."""
-    weeks = pictures.last_weeks(found.at)
-    by = pictures.weekly(found.freed(), weeks)
+    weeks = plots.last_weeks(found.at)
+    by = plots.weekly(found.freed(), weeks)
     names = [f"{week:%d %b}" for week in weeks]
-    shown = {name: [of[week] for week in weeks] for name, of in pictures.largest(by)}
+    shown = {name: [of[week] for week in weeks] for name, of in plots.largest(by)}
     if not shown:
         return []
     each = sorted(by, key=lambda name: (-by[name].total(), name))[:_EACH]

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.definitions import component
-from lakegc_assets.defs.connecting import built
+from lakegc_assets.defs.connections import built
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.engine.spark import configured_by, session_settings, start_session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
+from lakegc_assets.estate.repository_state import UNREADABLE
 from lakegc_assets.estate.run_state import (
     MARKED,
     ON_HOLD,
@@ -31,16 +32,15 @@ from lakegc_assets.estate.run_state import (
     state_of,
 )
 from lakegc_assets.estate.run_state import sweep_command as command_of
-from lakegc_assets.estate.standing import UNREADABLE
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.adoption import require_adoptable
-from lakegc_assets.mark.forms import mark_folder
-from lakegc_assets.mark.known import known_attempt
-from lakegc_assets.recovery.undoable import undoable
-from lakegc_assets.restore.choosing import known_ref
+from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.run_lookup import known_attempt
+from lakegc_assets.recovery.undo_window import undoable
+from lakegc_assets.restore.selection import known_ref
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext, known_repository
@@ -50,7 +50,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
-from lakegc_assets.sweep.restored import Restored
+from lakegc_assets.sweep.restore_status import Restored
 
 #: Reasons of a sweep that a report tells.
 _REASONS = 10

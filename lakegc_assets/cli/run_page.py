@@ -11,7 +11,7 @@ from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.insights import Insights
 from lakegc_assets.cli.queries import commands_of, kept_because
-from lakegc_assets.defs import pictures
+from lakegc_assets.defs import plots
 from lakegc_assets.defs.cost import a_month, price_note
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.metadata import slice_ages
@@ -181,7 +181,7 @@ def _forecast(found: Forecast | None, cost: Callable[[int], tuple[str, ...]]) ->
 
 
 def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
-    width, freed = pictures.by_age(rows)
+    width, freed = plots.by_age(rows)
     names = [f"{bar * width}" for bar in range(len(freed))]
     title = f"days, {width} to a bar" if width > 1 else "days"
     return bar_chart(title, names, {"": freed}) if freed else None

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from lakegc_assets.defs.attribution_check import attribution_check
 from lakegc_assets.defs.checks import candidate_checks
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
 from lakegc_assets.defs.graph import MARK, STAGES, SWEEP
@@ -27,6 +27,7 @@ from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.metrics import MetricsSection, metrics_sensor
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
+from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import (
     NoticeSection,
     Override,
@@ -35,9 +36,9 @@ from lakegc_assets.defs.policy import (
     ServerSection,
     StoresSection,
 )
-from lakegc_assets.defs.pruning import prune_schedule
+from lakegc_assets.defs.prune import prune_schedule
 from lakegc_assets.defs.resources import CollectorResource, located, resources
-from lakegc_assets.defs.resuming import resume_sensor
+from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.defs.schedules import schedules
@@ -49,7 +50,6 @@ from lakegc_assets.defs.staleness import (
     staleness_check,
     staleness_sensor,
 )
-from lakegc_assets.defs.waiting import waiting_sensor
 from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig

@@ -10,13 +10,13 @@ from typing import Any
 
 import dagster as dg
 
-from lakegc_assets.defs import pictures
-from lakegc_assets.defs.due import next_run
+from lakegc_assets.defs import plots
+from lakegc_assets.defs.automation_state import next_run
 from lakegc_assets.defs.metadata import picture, table
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.estate.standing import PERSON, STATES, Standing, estate
+from lakegc_assets.estate.repository_state import PERSON, STATES, Standing, estate
 from lakegc_assets.run.artifacts import ArtifactRoot
 
 COLUMNS = (
@@ -108,7 +108,7 @@ class Overview:
 
     def of_each(self) -> bytes | None:
         """A picture of the bytes freed, of each repository by week; None where there are none."""
-        return pictures.of_each(self.freed(), self.at)
+        return plots.of_each(self.freed(), self.at)
 
     def freed(self) -> list[tuple[str, datetime, int]]:
         """What each sweep deleted: repository, when, and bytes."""
@@ -120,7 +120,7 @@ class Overview:
 
     def by_week(self) -> bytes | None:
         """A picture of the bytes freed, by repository and week; None where there are none."""
-        return pictures.of_weeks(self.freed(), self.at)
+        return plots.of_weeks(self.freed(), self.at)
 
 
 def overview(

@@ -11,7 +11,11 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource, require_keys_on_nodes
+from lakegc_assets.defs.connections import (
+    LakeFSResource,
+    ObjectStoreResource,
+    require_keys_on_nodes,
+)
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.partitions import multi_key, partition_key

@@ -12,7 +12,7 @@ from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedErro
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.ending import deleted_so_far, how_far
+from lakegc_assets.sweep.termination import deleted_so_far, how_far
 
 #: In the metadata of a failure: the same run may succeed later without anybody's doing.
 TRIED_AGAIN: Final = "tried again"

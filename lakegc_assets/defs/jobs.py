@@ -8,12 +8,12 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
-from lakegc_assets.defs.accepting import accepting
-from lakegc_assets.defs.approving import approving
+from lakegc_assets.defs.accept_hold import accepting
+from lakegc_assets.defs.approval import approving
 from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.pruning import prune_job
+from lakegc_assets.defs.prune import prune_job
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 #: What people change first, and all that the launchpad begins with.

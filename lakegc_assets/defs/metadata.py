@@ -9,12 +9,12 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets.attribution.usage import Use
-from lakegc_assets.defs import pictures
+from lakegc_assets.defs import plots
 from lakegc_assets.defs.cost import a_month, price_note
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.recovery.backups import Record
-from lakegc_assets.recovery.undoable import undoable
+from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.artifacts import Manifest
 
 #: Upper ends of the classes of ages, in days.
@@ -236,11 +236,11 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
     return {
         **_figures_of_mark(facts),
         "size": human_bytes(facts["bytes"]),
-        "plot by age": picture("bytes freed against age", pictures.of_ages(rows)),
+        "plot by age": picture("bytes freed against age", plots.of_ages(rows)),
         "by reason": breakdown(rows, "reason"),
         "by branch rule": breakdown(rows, "branch rule"),
         "by slice age": by_slice_age(rows),
-        "plot of the last marks": picture("bytes of the last marks", pictures.of_marks(marks)),
+        "plot of the last marks": picture("bytes of the last marks", plots.of_marks(marks)),
         "largest": table(("path", "size", "reason", "address"), largest),
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
@@ -312,7 +312,7 @@ def of_attribution(
     return {
         "plot of classes": picture(
             "bytes by class",
-            pictures.of_classes([(f"{r[0]}: {r[1]}" if r[1] else r[0], r[3]) for r in drawn]),
+            plots.of_classes([(f"{r[0]}: {r[1]}" if r[1] else r[0], r[3]) for r in drawn]),
         ),
         "classes": classes(facts["classes"]),
         "top branches": table(
@@ -362,4 +362,4 @@ def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
 
 def picture(what: str, png: bytes | None) -> Any:  # noqa: ANN401 - metadata
     """A picture, with words in its place; the word ``nothing`` if there is none."""
-    return "nothing" if png is None else dg.MetadataValue.md(f"![{what}]({pictures.data_url(png)})")
+    return "nothing" if png is None else dg.MetadataValue.md(f"![{what}]({plots.data_url(png)})")

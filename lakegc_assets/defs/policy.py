@@ -26,10 +26,10 @@ from lakegc_assets.defs.fields import (
     one_of,
     some,
 )
-from lakegc_assets.defs.forecasting import ForecastSection
+from lakegc_assets.defs.forecast import ForecastSection
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.setting_fields import MAX_DAYS, RepositorySettings
-from lakegc_assets.sweep.unattended import MODES, REQUIRED, Limits
+from lakegc_assets.sweep.auto_sweep import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
 FORMS: Final = ("auto", "json", "slack", "teams")

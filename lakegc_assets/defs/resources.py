@@ -13,7 +13,7 @@ from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError, RefusedError

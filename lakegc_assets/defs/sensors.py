@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.due import locations_of
+from lakegc_assets.defs.automation_state import locations_of
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.defs.policy import Policies

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.connecting import built
+from lakegc_assets.defs.connections import built
 from lakegc_assets.defs.delivery import Document, deliver, document, entry, said_of, ways_of
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.metadata import table

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.connecting import built
+from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
+from lakegc_assets.defs.connections import built
 from lakegc_assets.defs.delivery import Document, deliver, document, entry, said_of, ways_of
-from lakegc_assets.defs.due import FailedTick, failed_ticks
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import NoticeSection, Policies

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lakegc_assets.estate.metrics import EstateMetrics, RepositoryMetrics
+from lakegc_assets.estate.repository_state import STATES, WAITING
 from lakegc_assets.estate.run_state import ON_HOLD, Total
-from lakegc_assets.estate.standing import STATES, WAITING
 from lakegc_assets.sweep.ledger import DONE
 
 #: What became of an object of a sweep.

@@ -10,8 +10,7 @@ from typing import Final
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.estate.run_state import RunManifests, RunState, Total
-from lakegc_assets.estate.standing import (
+from lakegc_assets.estate.repository_state import (
     UNREADABLE,
     Runs,
     Standing,
@@ -22,6 +21,7 @@ from lakegc_assets.estate.standing import (
     standing,
     standing_of,
 )
+from lakegc_assets.estate.run_state import RunManifests, RunState, Total
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 from lakegc_assets.sweep.totals import DELETED, read_totals

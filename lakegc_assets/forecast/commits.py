@@ -25,7 +25,7 @@ from lakegc_assets.retention.thresholds import (
     days_needed,
     days_of_previous,
 )
-from lakegc_assets.retention.united import still_inside
+from lakegc_assets.retention.union import still_inside
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.history import Earlier
 

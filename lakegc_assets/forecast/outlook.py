@@ -20,7 +20,7 @@ from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.commits import Span
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
-from lakegc_assets.mark.carrying import SWEPT, sweeps_since
+from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
 from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
 from lakegc_assets.mark.path_ranges import ranked_path_ranges
 from lakegc_assets.mark.range_frames import range_frame

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.leftovers.dumps import read_dump_of, read_dumps
-from lakegc_assets.mark.live import Tables, all_tables
+from lakegc_assets.mark.live_ranges import Tables, all_tables
 from lakegc_assets.mark.metaranges import ranges_of, table_url
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.run.connections import Connections

@@ -22,7 +22,7 @@ from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import removals
 from lakegc_assets.leftovers.server import Problem, Server
 from lakegc_assets.mark.installation import known_server
-from lakegc_assets.recovery.place import placed
+from lakegc_assets.recovery.backup_location import placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.wording import counted

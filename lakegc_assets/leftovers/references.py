@@ -15,10 +15,10 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import FOLDER
 from lakegc_assets.leftovers.server import Server
-from lakegc_assets.mark.full import Inside, cached_full, inside, read_full
+from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full
 from lakegc_assets.mark.installation import known_server
-from lakegc_assets.mark.live import live_ranges
-from lakegc_assets.mark.others import Other, heads_of, staged_addresses, tables_of
+from lakegc_assets.mark.live_ranges import live_ranges
+from lakegc_assets.mark.other_repositories import Other, heads_of, staged_addresses, tables_of
 from lakegc_assets.mark.ranges import wanted
 from lakegc_assets.run.context import RunContext
 

@@ -23,8 +23,8 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id, unfinished
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets.recovery.backup_location import placed, require_no_other_backup
 from lakegc_assets.recovery.backups import FOLDER
-from lakegc_assets.recovery.place import placed, require_no_other_backup
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError

@@ -11,7 +11,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.recovery.place import placed
+from lakegc_assets.recovery.backup_location import placed
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext, overlap
 from lakegc_assets.storage.base import ObjectStore

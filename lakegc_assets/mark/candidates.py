@@ -19,8 +19,8 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import inventory_relations, relations
 from lakegc_assets.mark.adoption import Adopted, adopt
-from lakegc_assets.mark.carrying import sweeps_since
 from lakegc_assets.mark.evidence import etag_files
+from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates

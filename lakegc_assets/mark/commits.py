@@ -45,7 +45,7 @@ from lakegc_assets.retention.retained import (
     retained_commits,
 )
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.retention.united import UnitedActiveCommits, missing_heads, still_inside, unite
+from lakegc_assets.retention.union import UnitedActiveCommits, missing_heads, still_inside, unite
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -29,7 +29,7 @@ from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.addresses import UNNAMEABLE, UNUSUAL, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
 from lakegc_assets.mark.damage import passed_over
-from lakegc_assets.mark.live import live_ranges
+from lakegc_assets.mark.live_ranges import live_ranges
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.range_frames import range_frame
 from lakegc_assets.mark.ranges import cache_ranges, seconds, wanted

@@ -22,11 +22,12 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import inventory
-from lakegc_assets.mark.carrying import Carried, carried, copy_parts, settled_before
+from lakegc_assets.mark.batch_stat import look_at
 from lakegc_assets.mark.expired import expired_addresses
+from lakegc_assets.mark.incremental_listing import Carried, carried, copy_parts, settled_before
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
-from lakegc_assets.mark.listed import (
+from lakegc_assets.mark.listing_pages import (
     Listed,
     Listing,
     Slice,
@@ -35,7 +36,6 @@ from lakegc_assets.mark.listed import (
     slices_table,
 )
 from lakegc_assets.mark.listing_rows import listing_rows
-from lakegc_assets.mark.looking import look_at
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.ranges import read_metarange
-from lakegc_assets.mark.live import RANGES, Live, read_live
+from lakegc_assets.mark.live_ranges import RANGES, Live, read_live
 from lakegc_assets.mark.metaranges import CACHED_S, READ_S, read_tables
 from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.connections import Connections

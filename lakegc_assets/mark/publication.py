@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.forms import Forms, left_behind, mark_folder
+from lakegc_assets.mark.publication_layout import Forms, left_behind, mark_folder
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest

@@ -9,9 +9,9 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.forms import mark_folder
-from lakegc_assets.mark.known import known_attempt
 from lakegc_assets.mark.publication import instant, read_summary
+from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.run_lookup import known_attempt
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

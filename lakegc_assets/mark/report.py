@@ -17,8 +17,7 @@ from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.forms import Forms, forms
-from lakegc_assets.mark.largest import paths_of
+from lakegc_assets.mark.largest_candidates import paths_of
 from lakegc_assets.mark.publication import (
     Summary,
     begin,
@@ -27,6 +26,7 @@ from lakegc_assets.mark.publication import (
     instant,
     write_lists,
 )
+from lakegc_assets.mark.publication_layout import Forms, forms
 from lakegc_assets.mark.shadow_mode import compare_with_newest
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.retained import lengthen

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.mark.comparing import compare
+from lakegc_assets.mark.comparison import compare
 from lakegc_assets.mark.foreign import newest_mark
 from lakegc_assets.run.context import RunContext
 

@@ -16,7 +16,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.entry import CommitData, decode_commit_data
 from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.live import all_tables
+from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import fetch, pairs_of
 from lakegc_assets.mark.range_lookup import path_in, ranges_with_hash
 from lakegc_assets.run.artifacts import AttemptArtifacts

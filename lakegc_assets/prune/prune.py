@@ -12,11 +12,11 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
-from lakegc_assets.prune import removing
+from lakegc_assets.prune import removal
 from lakegc_assets.prune.caches import unneeded_caches
-from lakegc_assets.prune.judging import SUCCESS, SUCCESSES, judge
-from lakegc_assets.prune.known import Seen, look, with_files
-from lakegc_assets.prune.needs import Surroundings, needed
+from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, judge
+from lakegc_assets.prune.keep_reasons import Surroundings, needed
+from lakegc_assets.prune.run_inventory import Seen, look, with_files
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -149,7 +149,7 @@ def _prune(ctx: RunContext, keep: timedelta, records: Records, lease: Lease | No
     left = [
         name
         for name in ctx.root.runs(ctx.repository)
-        if name not in known and removing.is_left(ctx.root, ctx.repository, name)
+        if name not in known and removal.is_left(ctx.root, ctx.repository, name)
     ]
     if lease is not None:
         _remove(ctx, judged, left, found, records, lease)
@@ -244,11 +244,11 @@ def _remove(
             lease.require()
             forget = partial(records.forget, one.run)
             ctx.log.info("removing run %s of %s", one.run, ctx.repository)
-            removing.remove_run(ctx.root, ctx.repository, one.run, attempts[one.run], forget)
+            removal.remove_run(ctx.root, ctx.repository, one.run, attempts[one.run], forget)
     for name in left:
         lease.require()
         forget = partial(records.forget, name)
-        removing.end_removal(ctx.root, ctx.repository, name, forget)
+        removal.end_removal(ctx.root, ctx.repository, name, forget)
 
 
 def _with_caches(

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.recovery.bringing_back import Copies, Present, present
+from lakegc_assets.recovery.undeletion import Copies, Present, present
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.values import Lost

@@ -18,7 +18,7 @@ from lakegc_assets.mark.addresses import last_parts
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.listing_rows import listing_rows
-from lakegc_assets.mark.live import live_ranges, read_live
+from lakegc_assets.mark.live_ranges import live_ranges, read_live
 from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery.batch_stat import missing
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
-from lakegc_assets.recovery.looking import missing
 from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
-from lakegc_assets.recovery.bringing_back import Brought
+from lakegc_assets.recovery.undeletion import Brought
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.records import read_rows, write_rows

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.published import read_marked
-from lakegc_assets.recovery.bringing_back import present
+from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.forecast import SOURCES, Forecast, forecast
-from lakegc_assets.recovery.proof import Proof
-from lakegc_assets.restore.choosing import Choice, chosen
+from lakegc_assets.recovery.undeletion import present
 from lakegc_assets.restore.restore import published, usable
+from lakegc_assets.restore.selection import Choice, chosen
 from lakegc_assets.restore.task import BATCH
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.lost import as_lost, copies_of, lost_objects
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, lost_objects
 
 #: Of what is lost so many are named.
 _NAMED: Final = 100

@@ -23,10 +23,10 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery import restore_record as record
 from lakegc_assets.recovery.backups import Backup
-from lakegc_assets.recovery.bringing_back import ANOTHER, present
 from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
-from lakegc_assets.restore.choosing import Choice, chosen
+from lakegc_assets.recovery.undeletion import ANOTHER, present
 from lakegc_assets.restore.sample import Sample, choose_sample, read_sample
+from lakegc_assets.restore.selection import Choice, chosen
 from lakegc_assets.restore.task import BATCH, Orders, restore_portion
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -39,7 +39,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
-from lakegc_assets.sweep.lost import lost_objects, other_backup, usable_backup
+from lakegc_assets.sweep.lost_objects import lost_objects, other_backup, usable_backup
 from lakegc_assets.wording import counted
 
 #: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, read_part
-from lakegc_assets.recovery.bringing_back import Brought, bring_back
-from lakegc_assets.recovery.giving_up import Streak, hopeless_code
-from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.recovery.circuit_breaker import Streak, hopeless_code
+from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.restore_record import record
+from lakegc_assets.recovery.undeletion import Brought, bring_back
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import lost, sweep_of
-from lakegc_assets.sweep.lost import as_lost, copies_of
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of
 
 #: Objects in a batch at most, and bytes of those that may be copied from a backup.
 BATCH: Final = 1000

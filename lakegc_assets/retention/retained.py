@@ -13,7 +13,7 @@ from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import FOREVER, Retain
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
-from lakegc_assets.retention.united import still_inside
+from lakegc_assets.retention.union import still_inside
 from lakegc_assets.wording import counted
 
 

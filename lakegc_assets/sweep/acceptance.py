@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.recovery.bringing_back import bring_back, present
+from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.forecast import Verdict, forecast
-from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.recovery.undeletion import bring_back, present
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -37,14 +37,14 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.sweep import ledger, relations
 from lakegc_assets.sweep.alarm import MISSING
-from lakegc_assets.sweep.backed_up import relied_on
+from lakegc_assets.sweep.backup_guard import relied_on
 from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
-from lakegc_assets.sweep.lost import LOST as ROWS
-from lakegc_assets.sweep.lost import as_lost, copies_of, lost_objects, usable_backup
-from lakegc_assets.sweep.marked import Candidates
+from lakegc_assets.sweep.lost_objects import LOST as ROWS
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, lost_objects, usable_backup
+from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000

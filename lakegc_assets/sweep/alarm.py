@@ -32,9 +32,9 @@ from lakegc_assets.sweep.hold import (
     write_hold,
 )
 from lakegc_assets.sweep.holders import Holder, holders_of
-from lakegc_assets.sweep.marked import Stretch, stretches
-from lakegc_assets.sweep.putting_back import put_back, record_put_back
-from lakegc_assets.sweep.recorded import Recorded
+from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.marked_objects import Stretch, stretches
+from lakegc_assets.sweep.put_back import put_back, record_put_back
 from lakegc_assets.wording import counted
 
 #: Work of looking an object up, in seconds of one core, and how many are asked for at a time.

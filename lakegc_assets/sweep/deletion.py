@@ -25,14 +25,14 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.answers import hopeless, sort_answers
-from lakegc_assets.sweep.extending import Extender, Found, TooMuchError
-from lakegc_assets.sweep.extension import Known
+from lakegc_assets.sweep.delete_responses import hopeless, sort_answers
+from lakegc_assets.sweep.delta_extension import Known
+from lakegc_assets.sweep.delta_extension_task import Extender, Found, TooMuchError
+from lakegc_assets.sweep.delta_snapshot import read_known
 from lakegc_assets.sweep.hold import read_hold
-from lakegc_assets.sweep.known import read_known
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.look import (
+from lakegc_assets.sweep.liveness_look import (
     CHECK_LIFETIME,
     CHECK_TIME,
     Look,
@@ -40,23 +40,23 @@ from lakegc_assets.sweep.look import (
     judge,
     seen_now,
 )
-from lakegc_assets.sweep.marked import Stretch
-from lakegc_assets.sweep.moment import Moment, elapsed
-from lakegc_assets.sweep.orders import (
+from lakegc_assets.sweep.marked_objects import Stretch
+from lakegc_assets.sweep.monotonic_age import Moment, elapsed
+from lakegc_assets.sweep.prefetch import Prefetch
+from lakegc_assets.sweep.rate_limit import Pace
+from lakegc_assets.sweep.store_comparison import REWRITTEN, Compared, Marked, compare
+from lakegc_assets.sweep.suspension import SUSPENDED, thawed
+from lakegc_assets.sweep.task_orders import (
     LOST,
     STALE,
     STOPPED,
     TAKEN,
     Orders,
     Portion,
-    Told,
+    TaskResult,
+    results_of,
     summed,
-    told_of,
 )
-from lakegc_assets.sweep.pace import Pace
-from lakegc_assets.sweep.prefetch import Prefetch
-from lakegc_assets.sweep.present import REWRITTEN, Compared, Marked, compare
-from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
@@ -72,7 +72,7 @@ _SLOW_LOOKS: Final = 3
 
 
 @dataclass(frozen=True)
-class Reach:
+class TaskClients:
     """What a deleting task works with.
 
     Attributes:
@@ -95,7 +95,7 @@ class Reach:
     thawed: Callable[[], float] = thawed
 
     @classmethod
-    def of(cls, orders: Orders) -> Reach:
+    def of(cls, orders: Orders) -> TaskClients:
         """The real world."""
         to = orders.connections
         once = dataclasses.replace(
@@ -122,9 +122,9 @@ class Ready(NamedTuple):
     outdated: list[Marked]
 
 
-def delete_portion(orders: Orders, portion: Portion) -> list[Told]:
+def delete_portion(orders: Orders, portion: Portion) -> list[TaskResult]:
     """The task: delete a portion, and say what became of it."""
-    reach = Reach.of(orders)
+    reach = TaskClients.of(orders)
     objects = (_read(reach.artifacts, stretch) for stretch in portion.stretches)
     return summed(DeletingTask(orders, portion.number, reach).run(objects))
 
@@ -143,7 +143,7 @@ class DeletingTask:
         reach: what it works with.
     """
 
-    def __init__(self, orders: Orders, number: int, reach: Reach) -> None:
+    def __init__(self, orders: Orders, number: int, reach: TaskClients) -> None:
         self._orders = orders
         self._number = number
         self._reach = reach
@@ -171,14 +171,14 @@ class DeletingTask:
         self._sent = False
         self._records = 0
 
-    def run(self, stretches: Iterable[pa.Table]) -> Iterator[Told]:
+    def run(self, stretches: Iterable[pa.Table]) -> Iterator[TaskResult]:
         """Delete, and tell after each batch what became of it.
 
         Args:
             stretches: address, size, last_modified and etag, in the order of the addresses.
         """
         if taken := self._pace.begin():
-            yield Told(TAKEN, detail=taken)
+            yield TaskResult(TAKEN, detail=taken)
             return
         failure = ""
         try:
@@ -195,7 +195,7 @@ class DeletingTask:
                     self._pace.unanswered()
                 self._pace.end(failure)
 
-    def _batches(self, objects: pa.Table) -> Generator[Told, None, bool]:
+    def _batches(self, objects: pa.Table) -> Generator[TaskResult, None, bool]:
         """Delete a stretch to its end; whether the task is to end before that."""
         self._spared = self._kept_alive(objects)
         with Prefetch(self._reach.asking, objects, self._reach.clock) as prefetch:
@@ -203,11 +203,11 @@ class DeletingTask:
 
     def _compared_batches(
         self, objects: pa.Table, prefetch: Prefetch
-    ) -> Generator[Told, None, bool]:
+    ) -> Generator[TaskResult, None, bool]:
         again: list[Marked] = []
         while True:
             if reason := self._pace.look():
-                yield Told(STOPPED, detail=reason)
+                yield TaskResult(STOPPED, detail=reason)
                 return True
             most = self._pace.most(self._orders.batch)
             repeated, again = again[:most], again[most:]
@@ -218,7 +218,7 @@ class DeletingTask:
             self._pace.wait()
             batch = self._compared_anew(repeated, following)
             ready = self._make_ready(batch, objects)
-            if isinstance(ready, Told):
+            if isinstance(ready, TaskResult):
                 yield ready
                 return True
             self._sent = bool(ready.to_send)
@@ -229,7 +229,7 @@ class DeletingTask:
             if outcomes:
                 self._record(outcomes)
             self._sent = False
-            yield from told_of(outcomes)
+            yield from results_of(outcomes)
             if found.failed:
                 self._pace.failed(found.failed[0].error_code or "", slow=found.slow)
             elif ready.to_send:
@@ -255,34 +255,34 @@ class DeletingTask:
         old = [one.marked for one in following if one.asked <= since]
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._reach.clock)]
 
-    def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | Told:
+    def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | TaskResult:
         """What of a batch has its outcome, and what may be sent now; or why nothing may."""
         if ended := self._may_not_send(objects):
             return ended
         return _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
 
-    def _may_not_send(self, objects: pa.Table) -> Told | None:
+    def _may_not_send(self, objects: pa.Table) -> TaskResult | None:
         """Ask whether a batch may be sent now, following branches that move; what to say if not."""
         slow, why = 0, ""
         for _ in range(_LOOKS):
             look = self._look()
             if self._was_suspended():
-                return Told(STALE, detail=SUSPENDED)
+                return TaskResult(STALE, detail=SUSPENDED)
             verdict, why = judge(look, self._delta, self._orders.taken)
             if verdict == "send":
                 return None
             if verdict == "lost":
-                return Told(LOST, detail=why)
+                return TaskResult(LOST, detail=why)
             if verdict == "extend":
                 try:
                     self._extend(objects, look.heads)
                 except TooMuchError as error:
-                    return Told(STALE, detail=f"{why}: {error}")
+                    return TaskResult(STALE, detail=f"{why}: {error}")
                 continue
             slow += 1
             if verdict == "stale" or slow == _SLOW_LOOKS:
-                return Told(STALE, detail=why)
-        return Told(STALE, detail=f"{why} again and again")
+                return TaskResult(STALE, detail=why)
+        return TaskResult(STALE, detail=f"{why} again and again")
 
     def _was_suspended(self) -> bool:
         """Whether staged objects may have come that the delta mark was too early to see."""

@@ -36,7 +36,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.sweep.lease_owner import is_gone
 from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, read_lease, sweep_of
-from lakegc_assets.sweep.look import CHECK_LIFETIME
+from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
 #: How long a lease that nobody renews is waited for.
 _PATIENCE: Final = timedelta(minutes=10)

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.sweep.present import Compared, Comparison, Marked, rows_of
+from lakegc_assets.sweep.store_comparison import Compared, Comparison, Marked, rows_of
 
 _NAME: Final = "lakegc-compare"
 

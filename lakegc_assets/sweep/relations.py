@@ -17,7 +17,7 @@ from lakegc_assets.engine.relation import F, Window, relation
 from lakegc_assets.mark.references import COMMITTED, SAME_HASH
 from lakegc_assets.mark.served import UNVERIFIED
 from lakegc_assets.run.pins import PINNED
-from lakegc_assets.sweep.extending import UNCLEAR
+from lakegc_assets.sweep.delta_extension_task import UNCLEAR
 from lakegc_assets.sweep.ledger import DONE, GONE, PUT_BACK
 
 #: From here on a reason does not tell that an object is needed.

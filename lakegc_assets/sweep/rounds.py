@@ -26,13 +26,13 @@ from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
-from lakegc_assets.sweep.look import CHECK_LIFETIME
-from lakegc_assets.sweep.marked import Candidates, stretches
-from lakegc_assets.sweep.moment import elapsed
-from lakegc_assets.sweep.orders import STALE, STOPPED, Orders, Portion, Progress, progress_of
-from lakegc_assets.sweep.pace import Limits, share_after
-from lakegc_assets.sweep.recorded import Recorded
+from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
+from lakegc_assets.sweep.marked_objects import Candidates, stretches
+from lakegc_assets.sweep.monotonic_age import elapsed
+from lakegc_assets.sweep.rate_limit import Limits, share_after
 from lakegc_assets.sweep.suspension import SUSPENDED, thawed
+from lakegc_assets.sweep.task_orders import STALE, STOPPED, Orders, Portion, Progress, progress_of
 from lakegc_assets.wording import counted
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
@@ -56,7 +56,7 @@ _ADVICE: Final[dict[type[LakegcError], str]] = {
 
 
 @dataclass(frozen=True)
-class Means:
+class StoreCapabilities:
     """What the store does with deletes, as it was tried.
 
     Attributes:
@@ -90,7 +90,7 @@ class Rounds:
     recorded: Recorded
     deltas: Deltas
     lease: Lease
-    means: Means
+    means: StoreCapabilities
     _evaluated: bool = False
     _share: float = 1.0
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from lakegc_assets.sweep.moment import elapsed
+from lakegc_assets.sweep.monotonic_age import elapsed
 
 #: A shorter suspension is taken for a machine that is busy, in seconds.
 SUSPENSION: Final = 30.0

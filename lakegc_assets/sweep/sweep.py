@@ -20,7 +20,7 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.recovery.old_trash import prune_trash
-from lakegc_assets.recovery.undoable import recovery_facts
+from lakegc_assets.recovery.undo_window import recovery_facts
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -33,21 +33,21 @@ from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
-from lakegc_assets.sweep.backed_up import spare_what_is_not_backed_up
+from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Deltas
-from lakegc_assets.sweep.ending import OWNER, Ending
-from lakegc_assets.sweep.gate import unswept_mark
+from lakegc_assets.sweep.drain import settle
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, Ledger
-from lakegc_assets.sweep.marked import marked_in_order
-from lakegc_assets.sweep.pace import in_flight
-from lakegc_assets.sweep.recorded import Recorded, Total
-from lakegc_assets.sweep.rounds import Means, Rounds
-from lakegc_assets.sweep.settling import settle
+from lakegc_assets.sweep.ledger_state import Recorded, Total
+from lakegc_assets.sweep.marked_objects import marked_in_order
+from lakegc_assets.sweep.preconditions import unswept_mark
+from lakegc_assets.sweep.rate_limit import in_flight
+from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities
+from lakegc_assets.sweep.termination import OWNER, Ending
 from lakegc_assets.wording import counted
 
 #: How many objects that were put back are named.
@@ -117,7 +117,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         # What deletes nothing needs no delete that is tried out.
         condition, deadlines = "none", False
         recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
-    means = Means(condition, deadlines, trash)
+    means = StoreCapabilities(condition, deadlines, trash)
     deltas = Deltas(ctx, chain, attempt, folder)
     rounds = Rounds(ctx, connections, attempt, recorded, deltas, lease, means)
     ending = Ending(ctx, attempt, recorded.gone)

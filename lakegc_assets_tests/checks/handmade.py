@@ -17,7 +17,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from pyspark.sql import SparkSession
 
-from lakegc_assets.checks.case import Case, CheckResult
+from lakegc_assets.checks.context import Case, CheckResult
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.checks import invariants
-from lakegc_assets.checks.case import CheckResult
+from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.evaluation import (
     INVARIANTS,
     NAMES,

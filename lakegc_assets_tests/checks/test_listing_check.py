@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.checks.case import CheckResult
+from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.listing_check import listing_holds_heads
 from lakegc_assets_tests.checks.conftest import Labs
 from lakegc_assets_tests.checks.handmade import Lab, Marked, fails

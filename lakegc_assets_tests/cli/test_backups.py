@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.site import Site, Told
+from lakegc_assets_tests.site import Completed, Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Told:
+def told(site: Site) -> Completed:
     """A repository that is marked."""
     told = site.tell("archived")
     assert lakegc("mark", "archived", "--run", "m1").exit_code == 0
@@ -33,7 +33,7 @@ def place(site: Site) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backed_up(told: Told, place: Path) -> str:  # noqa: ARG001 - what is backed up
+def backed_up(told: Completed, place: Path) -> str:  # noqa: ARG001 - what is backed up
     """What the command has said, with every option that the job before had."""
     log = place.parent / "log"
     result = lakegc(
@@ -45,7 +45,9 @@ def backed_up(told: Told, place: Path) -> str:  # noqa: ARG001 - what is backed 
     return result.stdout
 
 
-def test_a_backup_is_told_in_words(site: Site, told: Told, place: Path, backed_up: str) -> None:
+def test_a_backup_is_told_in_words(
+    site: Site, told: Completed, place: Path, backed_up: str
+) -> None:
     words = [" ".join(line.split()) for line in backed_up.splitlines()]
     assert words[0] == f"backup of archived, mark m1: file://{place}/archived/m1"
     assert words[1] == "copied 2 objects 35 B"

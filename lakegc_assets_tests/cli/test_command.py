@@ -15,11 +15,11 @@ from click.testing import Result
 
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.main import main
-from lakegc_assets.cli.shown import near
+from lakegc_assets.cli.run_summary import near
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.publication_layout import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.site import Site, Told
+from lakegc_assets_tests.site import Completed, Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Told:
+def told(site: Site) -> Completed:
     return site.tell("alpha")
 
 
 @pytest.fixture(scope="module")
-def marked(told: Told) -> Result:  # noqa: ARG001 - what it marks
+def marked(told: Completed) -> Result:  # noqa: ARG001 - what it marks
     return lakegc("mark", "alpha", "--run", "m1", "--json")
 
 
@@ -87,7 +87,7 @@ def test_an_interrupted_publication_is_finished_by_the_same_command(
     assert last.asset_selection == {dg.AssetKey("gc_report")}
 
 
-def test_a_sweep_is_told_in_words(site: Site, told: Told, swept: Result) -> None:
+def test_a_sweep_is_told_in_words(site: Site, told: Completed, swept: Result) -> None:
     say(swept, 0)
     words = [" ".join(line.split()) for line in swept.stdout.splitlines()]
     assert words[0] == "repository alpha, mark m1"
@@ -105,7 +105,7 @@ def test_a_sweep_is_told_in_words(site: Site, told: Told, swept: Result) -> None
 
 
 def test_sweeping_again_tells_the_same_and_deletes_nothing(
-    site: Site, told: Told, swept: Result
+    site: Site, told: Completed, swept: Result
 ) -> None:
     # An object of somebody else's at an address that was swept: a second sweep would delete it.
     again = site.namespace("alpha") / told.expired
@@ -119,7 +119,7 @@ def test_sweeping_again_tells_the_same_and_deletes_nothing(
 
 
 @pytest.mark.usefixtures("swept")
-def test_a_mark_of_one_mode_says_so(told: Told) -> None:
+def test_a_mark_of_one_mode_says_so(told: Completed) -> None:
     result = lakegc("mark", "alpha", "--run", "c1", "--mode", "committed")
     say(result, 0, "repository alpha, mark c1 (committed)", "looked at")
     say(lakegc("why", "alpha", told.live, "--run", "c1"), 0, "it was not looked at")
@@ -177,7 +177,7 @@ def test_a_run_is_written_as_one_html_file(site: Site, tmp_path: Path) -> None:
         ("local://beta/data/a", "unknown", "it is not below local://alpha"),
     ],
 )
-def test_why(told: Told, kind: str, verdict: str, because: str) -> None:
+def test_why(told: Completed, kind: str, verdict: str, because: str) -> None:
     address = getattr(told, kind, "data/nothing/like-it" if kind == "nowhere" else kind)
     result = lakegc("why", "alpha", address, "--run", "m1")
     say(result, 0, because)
@@ -185,7 +185,7 @@ def test_why(told: Told, kind: str, verdict: str, because: str) -> None:
 
 
 @pytest.mark.usefixtures("swept")
-def test_why_as_json_takes_full_addresses(told: Told) -> None:
+def test_why_as_json_takes_full_addresses(told: Completed) -> None:
     result = lakegc("why", "alpha", f"local://alpha/{told.expired}", "--run", "m1", "--json")
     found: dict[str, Any] = json.loads(result.stdout)
     assert found["address"] == told.expired
@@ -196,7 +196,7 @@ def test_why_as_json_takes_full_addresses(told: Told) -> None:
 
 @pytest.mark.usefixtures("swept")
 def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_there(
-    told: Told,
+    told: Completed,
 ) -> None:
     found = lakegc("why", "alpha", f"local://alpha/{told.young}%41", "--run", "m1")
     assert found.stdout.startswith(f"{told.young}%41: too young: ")
@@ -206,7 +206,7 @@ def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_the
 
 
 @pytest.mark.usefixtures("swept")
-def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, told: Told) -> None:
+def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, told: Completed) -> None:
     first = next(c.id for c in site.client.log("alpha", "main") if c.message == "first")
     found = lakegc("why", "alpha", "--branch", "main", "--path", "a", "--run", "m1")
     say(found, 0, f"{told.live}: live: ")

@@ -27,7 +27,7 @@ _AS_DAGSTER_WARNS = pytest.mark.filterwarnings(
 
 
 @dataclass(frozen=True)
-class Told:
+class Completed:
     """The repository of a demo, before anything is collected."""
 
     folder: Path
@@ -55,7 +55,7 @@ def _file(folder: Path, repository: str, ref: str, path: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Completed]:
     folder, calendar = tmp_path_factory.mktemp("told"), Calendar()
     (folder / "lakefs").mkdir()
     with (
@@ -65,7 +65,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         client = LakeFSConfig().connect_writer()
         client.create_repository(_REPOSITORY, f"local://{_REPOSITORY}")
         old_commit = demo._tell_history(Team(client, _REPOSITORY, calendar))
-        yield Told(folder, old_commit, demo._live(client, _REPOSITORY))
+        yield Completed(folder, old_commit, demo._live(client, _REPOSITORY))
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +81,19 @@ def ran(
 
 
 def test_what_is_live_and_what_expired_is_proven(
-    told: Told, capsys: pytest.CaptureFixture[str]
+    told: Completed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with told.without(told.old_commit, demo._MODEL):
         told.prove()
     assert "all 384 live objects on all branches read exactly as before" in capsys.readouterr().out
 
 
-def test_an_expired_object_that_still_reads_fails_it(told: Told) -> None:
+def test_an_expired_object_that_still_reads_fails_it(told: Completed) -> None:
     with pytest.raises(IntegrityError, match="expired, but still reads"):
         told.prove()
 
 
-def test_a_live_object_that_is_lost_fails_it(told: Told) -> None:
+def test_a_live_object_that_is_lost_fails_it(told: Completed) -> None:
     with (
         told.without(told.old_commit, demo._MODEL),
         told.without("main", "reports/summary.html"),
@@ -136,7 +136,7 @@ def test_it_can_be_run_twice_in_a_row(
 
 
 def test_every_command_shows_and_has_the_engine_that_was_asked_for(
-    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    told: Completed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(command, "main", lambda arguments, **_: ran.append(arguments))

@@ -15,11 +15,11 @@ from lakegc_assets.cli import forecast as command
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.forecasting import ForecastSection
+from lakegc_assets.defs.forecast import ForecastSection
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.site import Site, Told
+from lakegc_assets_tests.site import Completed, Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Told:
+def told(site: Site) -> Completed:
     """A default of 20 days; one object was overwritten 60 days ago, and one never committed."""
     told = site.tell("thrifty")
     refused = lakegc("forecast", "thrifty")
@@ -131,7 +131,7 @@ def test_the_asset_is_skipped_where_no_rules_are_named() -> None:
 
 
 @pytest.fixture
-def rules(site: Site, told: Told) -> Iterator[Callable[[], Rules]]:
+def rules(site: Site, told: Completed) -> Iterator[Callable[[], Rules]]:
     """The rules that hold in lakeFS; they are what they were again afterwards."""
     assert told
     yield lambda: Rules.parse(site.client.gc_rules("thrifty"))

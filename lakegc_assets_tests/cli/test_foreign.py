@@ -14,7 +14,7 @@ from lakegc_assets.cli.main import main
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.estate.metrics import repository_metrics
 from lakegc_assets_tests.mark import foreign
-from lakegc_assets_tests.site import Site, Told
+from lakegc_assets_tests.site import Completed, Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -41,7 +41,7 @@ def lines(result: Result) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Told:
+def told(site: Site) -> Completed:
     """A repository with a mark of lakeFS's that names one dead object, and four that are needed."""
     told = site.tell("alpha")
 
@@ -58,12 +58,12 @@ def told(site: Site) -> Told:
 
 
 @pytest.fixture(scope="module")
-def adopted(told: Told) -> Result:  # noqa: ARG001 - what it adopts from
+def adopted(told: Completed) -> Result:  # noqa: ARG001 - what it adopts from
     assert lakegc("mark", "alpha", "--run", "ours").exit_code == 0
     return lakegc("adopt", "alpha", "--mark", "theirs", "--run", "adopted")
 
 
-def test_a_run_is_made_and_says_what_it_spared(told: Told, adopted: Result) -> None:
+def test_a_run_is_made_and_says_what_it_spared(told: Completed, adopted: Result) -> None:
     say(adopted, 0, "lakegc sweep alpha --run adopted")
     said = lines(adopted)
     assert "garbage 1 object 11 B" in said
@@ -103,7 +103,7 @@ def test_a_mark_with_artifacts_at_another_place_is_recognized(
     say(lakegc("report", "alpha", "--run", "ours"), 3, *words)
 
 
-def test_an_id_of_no_mark_at_all_is_only_unknown(told: Told) -> None:
+def test_an_id_of_no_mark_at_all_is_only_unknown(told: Completed) -> None:
     result = lakegc("report", "alpha", "--run", "nobodys")
     say(result, 3, "there is no mark 'nobodys'")
     assert "adopt" not in result.output
@@ -122,13 +122,13 @@ def test_an_id_of_no_mark_at_all_is_only_unknown(told: Told) -> None:
         ("spared", "spared", "its name has a line break"),
     ],
 )
-def test_why(told: Told, kind: str, verdict: str, because: str) -> None:
+def test_why(told: Completed, kind: str, verdict: str, because: str) -> None:
     result = lakegc("why", "alpha", getattr(told, kind), "--run", "adopted")
     say(result, 0, f": {verdict}: ", because)
 
 
 @pytest.mark.usefixtures("adopted")
-def test_a_comparison_in_words(told: Told) -> None:
+def test_a_comparison_in_words(told: Completed) -> None:
     result = lakegc("compare", "alpha", "ours", "theirs")
     say(result, 0, "note: run 'ours' (", " is younger than mark 'theirs' (2026-11-21 04:43:14 UTC)")
     said = lines(result)
@@ -144,7 +144,7 @@ def test_a_comparison_in_words(told: Told) -> None:
 
 
 @pytest.mark.usefixtures("adopted")
-def test_a_comparison_as_json(told: Told) -> None:
+def test_a_comparison_as_json(told: Completed) -> None:
     found: dict[str, Any] = json.loads(
         lakegc("compare", "alpha", "ours", "unified/theirs", "--json", "--list", "1").stdout
     )
@@ -166,7 +166,7 @@ def test_a_comparison_as_json(told: Told) -> None:
     }
 
 
-def test_the_run_is_swept_like_any_other(site: Site, told: Told, adopted: Result) -> None:
+def test_the_run_is_swept_like_any_other(site: Site, told: Completed, adopted: Result) -> None:
     assert adopted.exit_code == 0
     say(lakegc("sweep", "alpha", "--run", "adopted"), 0, "deleted")
     there = {

@@ -16,7 +16,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.site import Site, Told
+from lakegc_assets_tests.site import Completed, Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Told:
+def told(site: Site) -> Completed:
     return site.tell("held")
 
 
 @pytest.fixture(scope="module")
-def alarm(site: Site, told: Told) -> Result:
+def alarm(site: Site, told: Completed) -> Result:
     """What a sweep said, of which one object came back to life when it was deleted for good."""
     say(lakegc("mark", "held", "--run", "m1"), 0)
     first = next(c.id for c in site.client.log("held", "main") if c.message == "first")
@@ -48,7 +48,7 @@ def alarm(site: Site, told: Told) -> Result:
 
 
 def test_the_alarm_says_in_three_lines_what_happened_and_what_to_do(
-    alarm: Result, told: Told
+    alarm: Result, told: Completed
 ) -> None:
     say(alarm, 1, "failed: 1 object of mark 'm1' is gone, and is needed. Not put back: ")
     lines = alarm.stderr[alarm.stderr.index("failed: ") :].splitlines()
@@ -62,13 +62,13 @@ def test_the_alarm_says_in_three_lines_what_happened_and_what_to_do(
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_refusal_says_the_same(told: Told) -> None:
+def test_a_refusal_says_the_same(told: Completed) -> None:
     refused = lakegc("sweep", "held", "--run", "m1")
     say(refused, 3, "'held' is on hold since ", "`lakegc hold held`", told.expired)
 
 
 @pytest.mark.usefixtures("alarm")
-def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Told) -> None:
+def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Completed) -> None:
     shown = lakegc("hold", "held")
     found = json.loads(lakegc("hold", "held", "--json").stdout)
     say(shown, 0, f"'held' is on hold, and is not swept. Hold {found['id']}",
@@ -85,7 +85,7 @@ def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Told) ->
 
 @pytest.mark.usefixtures("alarm")
 def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
-    site: Site, told: Told
+    site: Site, told: Completed
 ) -> None:
     """Of a user of Dagster's interface, who needs no shell for it."""
     job = defs().resolve_job_def("gc_accept_hold")
@@ -133,7 +133,7 @@ def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
 
 
 @pytest.mark.usefixtures("alarm")
-def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(told: Told) -> None:
+def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(told: Completed) -> None:
     hold = json.loads(lakegc("hold", "held", "--json").stdout)["id"]
     say(CliRunner().invoke(main, ["hold", "held", "--accept"], input="n\n"), 1, "Accept that what")
     say(lakegc("hold", "held", "--accept", "--yes", "--id", "0" * 16), 3, f"is {hold} by now")

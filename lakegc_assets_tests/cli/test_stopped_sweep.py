@@ -13,7 +13,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.site import Site, Told
+from lakegc_assets_tests.site import Completed, Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
 pytestmark = pytest.mark.filterwarnings(
@@ -24,7 +24,7 @@ _COMMAND = "lakegc sweep stopped --run m1 --set sweep_batch=1"
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Told:
+def told(site: Site) -> Completed:
     """A repository whose sweep deleted the first of two objects, and was denied the second."""
     found = site.tell("stopped")
     say(lakegc("mark", "stopped", "--run", "m1"), 0)
@@ -87,14 +87,14 @@ def test_a_person_is_waited_for() -> None:
     say(lakegc("pending"), 0, "stopped\tm1\tstopped in its sweep\t1 object, ")
 
 
-def test_why_says_what_the_sweep_recorded(told: Told) -> None:
+def test_why_says_what_the_sweep_recorded(told: Completed) -> None:
     gone, left = sorted((told.expired, told.unreferenced))
     say(lakegc("why", "stopped", gone, "--run", "m1"), 0, "; the sweep: deleted")
     say(lakegc("why", "stopped", left, "--run", "m1"), 0, "; the sweep: failed (not this one")
 
 
 def test_what_is_on_hold_is_said_to_be_wherever_one_looks(
-    site: Site, told: Told, tmp_path: Path
+    site: Site, told: Completed, tmp_path: Path
 ) -> None:
     gone = min(told.expired, told.unreferenced)
     missing = [{"address": gone, "why": "it is staged on branch 'main' at 'x'"}]

@@ -14,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import lakegc_assets
-from lakegc_assets.defs import connecting, execution
+from lakegc_assets.defs import connections, execution
 from lakegc_assets.engine import spark as sessions
 from lakegc_assets.engine.spark import (
     FILE_VARIABLE,
@@ -196,11 +196,11 @@ def test_a_connect_server_is_all_that_is_set(
 
 
 def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_private_files", {"/tmp/lakegc-1/store.json"})
-    connecting.require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
-    connecting.require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
+    monkeypatch.setattr(connections, "_private_files", {"/tmp/lakegc-1/store.json"})
+    connections.require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
+    connections.require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
     with pytest.raises(ConfigurationError, match="tasks run on yarn"):
-        connecting.require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
+        connections.require_keys_on_nodes("yarn", None, "/tmp/lakegc-1/store.json")
 
 
 def test_where_tasks_run_is_known_before_a_session_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,12 +218,12 @@ def test_where_tasks_run_is_known_before_a_session_starts(monkeypatch: pytest.Mo
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_private_files", set())
-    lakefs = connecting.LakeFSResource(
+    monkeypatch.setattr(connections, "_private_files", set())
+    lakefs = connections.LakeFSResource(
         endpoint="http://x", access_key_id="key", secret_access_key="secret"
     )
     with pytest.raises(ConfigurationError, match="tasks run on yarn"):
-        connecting.require_keys_on_nodes("yarn", lakefs.config().credentials_file)
+        connections.require_keys_on_nodes("yarn", lakefs.config().credentials_file)
 
 
 def test_tasks_ask_the_server_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

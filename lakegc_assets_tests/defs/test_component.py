@@ -18,8 +18,8 @@ from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.forecasting import ForecastSection
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.forecast import ForecastSection
 from lakegc_assets.defs.names import OTHER_JOBS, RUN_JOBS
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import Override, Policies, Policy
@@ -27,7 +27,7 @@ from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.retention.retain import OfBranches, Retain
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.sweep.unattended import Limits
+from lakegc_assets.sweep.auto_sweep import Limits
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
 pytestmark = [

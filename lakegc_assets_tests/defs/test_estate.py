@@ -13,12 +13,12 @@ import dagster as dg
 import pytest
 from dagster._core.scheduler.instigation import InstigatorStatus
 
+from lakegc_assets.defs.automation_state import next_run, schedules_on
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.due import next_run, schedules_on
 from lakegc_assets.defs.estate import COLUMNS
 from lakegc_assets.defs.links import pages
 from lakegc_assets.defs.names import PLAIN
-from lakegc_assets.defs.pictures import of_weeks, weekly
+from lakegc_assets.defs.plots import of_weeks, weekly
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now

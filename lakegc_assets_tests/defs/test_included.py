@@ -16,7 +16,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import StoresSection
-from lakegc_assets.defs.resuming import is_included
+from lakegc_assets.defs.resume import is_included
 from lakegc_assets_tests.defs.daemon import code_location, ticked
 
 # Dagster itself makes nested resources (S3Resource) in this way.

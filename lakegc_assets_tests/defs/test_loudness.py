@@ -16,7 +16,7 @@ from urllib3.exceptions import NameResolutionError
 
 from lakegc_assets.defs import delivery
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.connecting import LakeFSResource
+from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection

@@ -17,7 +17,7 @@ from lakegc_assets.defs.metadata import (
     table,
     value_of,
 )
-from lakegc_assets.defs.pictures import of_ages
+from lakegc_assets.defs.plots import of_ages
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig

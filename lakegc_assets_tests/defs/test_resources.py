@@ -21,7 +21,7 @@ from dagster_azure.blob import (
     AzureBlobStorageSASTokenCredential,
 )
 
-from lakegc_assets.defs.connecting import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.settings import Settings

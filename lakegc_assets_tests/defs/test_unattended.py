@@ -15,15 +15,15 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs import delivery
-from lakegc_assets.defs.approving import who
+from lakegc_assets.defs.approval import who
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.instance_records import DagsterRecords
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
-from lakegc_assets.defs.records import DagsterRecords
 from lakegc_assets.defs.requests import is_unattended, require_own_config
 from lakegc_assets.defs.staleness import staleness_sensor
-from lakegc_assets.defs.waiting import waiting_sensor
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon

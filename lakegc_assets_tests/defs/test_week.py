@@ -17,13 +17,13 @@ import yaml
 from dagster._daemon.monitoring import run_monitoring
 
 import lakegc_assets
-from lakegc_assets.defs import resuming
+from lakegc_assets.defs import resume
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.connecting import LakeFSResource
+from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Override, Policies
-from lakegc_assets.defs.resuming import resume_sensor
+from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.lakefs.reads import utc_now
@@ -346,7 +346,7 @@ def test_what_was_published_and_not_reported_is_backed_up_before_it_is_swept(
     daemon.kill(run)
     site.root.new_attempt("daily", wave(0))
     monkeypatch.setattr(AttemptArtifacts, "has", lambda _, asset: asset == "deletion_candidates")
-    monkeypatch.setattr(resuming, "read_summary", lambda _store, _run: {})
+    monkeypatch.setattr(resume, "read_summary", lambda _store, _run: {})
     sensor = daemon.definitions.resolve_sensor_def("gc_resume")
     with dg.build_sensor_context(
         daemon.instance,

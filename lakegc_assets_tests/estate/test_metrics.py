@@ -16,7 +16,7 @@ from lakegc_assets.estate import metrics as module
 from lakegc_assets.estate.exposition import EstateCollector, text_of
 from lakegc_assets.estate.metrics import RepositoryMetrics, estate_metrics, repository_metrics
 from lakegc_assets.estate.run_state import Total
-from lakegc_assets.prune.removing import end_removal, is_left, remove_run
+from lakegc_assets.prune.removal import end_removal, is_left, remove_run
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.ledger import Outcome, record

@@ -15,7 +15,7 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.comparing import compare
+from lakegc_assets.mark.comparison import compare
 from lakegc_assets.mark.comparison_relations import WHY
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext

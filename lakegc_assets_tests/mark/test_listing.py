@@ -21,7 +21,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import Xid, encode_xid, new_slice_name
 from lakegc_assets.mark import key_ranges
 from lakegc_assets.mark.key_ranges import KeyRange, Plan, TimeRange, plan
-from lakegc_assets.mark.listed import require_ages, slices_of
+from lakegc_assets.mark.listing_pages import require_ages, slices_of
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore

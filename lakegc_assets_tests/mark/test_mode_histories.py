@@ -18,7 +18,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.setting_fields import MODES, Mode
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, running
-from lakegc_assets_tests.mark.test_carrying import History, candidates, listing
+from lakegc_assets_tests.mark.test_incremental_listing import History, candidates, listing
 from lakegc_assets_tests.mark.test_modes import mark
 from lakegc_assets_tests.sessions import Session
 

@@ -20,7 +20,7 @@ from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
-from lakegc_assets.mark import live
+from lakegc_assets.mark import live_ranges
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
@@ -32,8 +32,8 @@ from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
-from lakegc_assets_tests.mark.test_carrying import candidates, listing
-from lakegc_assets_tests.mark.test_forms import PLACES, lines_of, written
+from lakegc_assets_tests.mark.test_incremental_listing import candidates, listing
+from lakegc_assets_tests.mark.test_publication_layout import PLACES, lines_of, written
 from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session
 
@@ -190,7 +190,7 @@ def test_a_cut_listing_of_ranges_stops_an_uncommitted_mark(
         for page in list_to_the_end(store, prefix):
             yield page.filter(pc.not_equal(page["key"], f"_lakefs/{cut.meta_range_id}"))
 
-    monkeypatch.setattr(live, "list_to_the_end", all_but_one)
+    monkeypatch.setattr(live_ranges, "list_to_the_end", all_but_one)
     with pytest.raises(IntegrityError, match=f"{cut.meta_range_id}, the metarange of a commit"):
         mark(lake, spark, "uncommitted")
 

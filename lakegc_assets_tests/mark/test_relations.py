@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.candidates import COUNTS, JUDGED, SEEN, TOTALS, UNRESOLVED
-from lakegc_assets.mark.carrying import SWEPT
+from lakegc_assets.mark.incremental_listing import SWEPT
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.hashing import HASHES

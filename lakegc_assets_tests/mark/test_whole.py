@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark import live, ranges, uncommitted
+from lakegc_assets.mark import live_ranges, ranges, uncommitted
 from lakegc_assets.mark.ranges import KIND, ROWS, cached_ranges
 from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
@@ -44,7 +44,7 @@ def test_a_range_that_no_task_has_read(
     def all_but_one(*args: Any) -> Iterator[Any]:
         yield from list(read(*args))[1:]
 
-    monkeypatch.setattr(live, "read_entries", all_but_one)
+    monkeypatch.setattr(live_ranges, "read_entries", all_but_one)
     with pytest.raises(IntegrityError, match=r"of 2 live ranges of .* 1 were read"):
         mark(lake, spark)
 

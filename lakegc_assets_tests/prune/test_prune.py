@@ -13,9 +13,9 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.prune import prune as module
-from lakegc_assets.prune import removing
+from lakegc_assets.prune import removal
 from lakegc_assets.prune.prune import NoRecords, Pruned, prune
-from lakegc_assets.prune.removing import PRUNING
+from lakegc_assets.prune.removal import PRUNING
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import StorageError
@@ -156,13 +156,13 @@ def test_a_run_that_is_begun_again_meanwhile_stays(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again(estate, assets=MARK_ASSETS[:2])
-    real = removing.remove_run
+    real = removal.remove_run
 
     def late(root: ArtifactRoot, repository: str, run: str, *more: Any) -> None:
         root.new_attempt(repository, run)
         real(root, repository, run, *more)
 
-    monkeypatch.setattr(removing, "remove_run", late)
+    monkeypatch.setattr(removal, "remove_run", late)
     before = estate.of()
     with pytest.raises(RefusedError, match="was begun again: it stays"):
         estate.prune()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import Backup, find_backup
-from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from lakegc_assets.recovery.pruning import Pruning
+from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.recovery.conftest import Place

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.recovery.bringing_back import Copies, bring_back
-from lakegc_assets.recovery.proof import Proof
+from lakegc_assets.recovery.copy_verification import Proof
+from lakegc_assets.recovery.undeletion import Copies, bring_back
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
 

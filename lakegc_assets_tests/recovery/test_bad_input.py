@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
-from lakegc_assets.recovery import copying
+from lakegc_assets.recovery import backup_task
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, find_backup
-from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage import files, local
 from lakegc_assets.storage.codes import error_class
@@ -262,7 +262,7 @@ def cutting(monkeypatch: pytest.MonkeyPatch, chosen: Callable[[str, int], bool])
             raise StorageError(f"the copy {key!r} was cut short")
         return copy_object(source, key, *rest, **more)
 
-    monkeypatch.setattr(copying, "copy_object", cut)
+    monkeypatch.setattr(backup_task, "copy_object", cut)
     return tries
 
 
@@ -313,7 +313,7 @@ def test_a_copy_that_is_gone_when_all_is_looked_at_stops_the_backup(
             target.delete_many([key])
         return copied
 
-    monkeypatch.setattr(copying, "copy_object", losing)
+    monkeypatch.setattr(backup_task, "copy_object", losing)
     with pytest.raises(StorageError, match=f"lacks 1 copy .*{lost}"):
         make_backup(anywhere.context())
     monkeypatch.undo()

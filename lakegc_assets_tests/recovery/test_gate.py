@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.recovery import copying
+from lakegc_assets.recovery import backup_task
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
-from lakegc_assets.recovery.making import make_backup
-from lakegc_assets.recovery.undoable import undoable
+from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import StorageError
@@ -99,7 +99,7 @@ def test_what_the_backup_lacks_is_spared_and_what_it_lost_too(
             raise StorageError("it was cut short")
         return copy_object(source, key, target, there, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(copying, "copy_object", cut)
+    monkeypatch.setattr(backup_task, "copy_object", cut)
     path = anywhere.lake.objects / changed
     path.unlink()
     path.write_text("another one")
@@ -133,7 +133,7 @@ def test_a_sweep_that_was_killed_keeps_what_it_did(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.sweep.recorded.Recorded.write", die)
+        patch.setattr("lakegc_assets.sweep.ledger_state.Recorded.write", die)
         with pytest.raises(Killed):
             sweep(place.context())
     place.store.delete_many([min(marked.candidates)])
@@ -154,7 +154,7 @@ def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.sweep.recorded.Recorded.write", die)
+        patch.setattr("lakegc_assets.sweep.ledger_state.Recorded.write", die)
         with pytest.raises(Killed):
             sweep(place.context(backup_url=None, trash_days=timedelta(0)))
     make_backup(place.context())

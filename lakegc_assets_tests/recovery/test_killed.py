@@ -13,10 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.recovery import backups, copying, journal, looking, making, pruning
+from lakegc_assets.recovery import (
+    backup_creation,
+    backup_pruning,
+    backup_task,
+    backups,
+    batch_stat,
+    journal,
+)
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.liveness import NEEDED
-from lakegc_assets.recovery.making import make_backup
 from lakegc_assets.storage import local
 from lakegc_assets.storage.files import link_new, replace
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
@@ -84,8 +91,8 @@ def test_killed_at_any_line(
     every: bool,  # noqa: FBT001 - a parameter
     tries: int,
 ) -> None:
-    monkeypatch.setattr(copying, "_BATCH", 5)
-    modules = (making, copying, journal, looking, backups)
+    monkeypatch.setattr(backup_task, "_BATCH", 5)
+    modules = (backup_creation, backup_task, journal, batch_stat, backups)
     lines = Lines(*(module.__file__ for module in modules), state=lambda: len(written))
     with lines.watch():
         make_backup(place.context())
@@ -114,8 +121,8 @@ def test_killed_again_and_again(
     place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try goes on where the one before was killed, so that all is copied once."""
-    monkeypatch.setattr(copying, "_BATCH", 5)
-    monkeypatch.setattr(copying, "_THREADS", 1)
+    monkeypatch.setattr(backup_task, "_BATCH", 5)
+    monkeypatch.setattr(backup_task, "_THREADS", 1)
     lines = Lines(journal.__file__)
     with lines.watch():
         make_backup(place.context())
@@ -145,16 +152,16 @@ def test_a_prune_killed_at_every_line(
         asked.append(len(addresses))
         return NEEDED.empty_table()
 
-    monkeypatch.setattr(pruning, "needed_now", nobody)
+    monkeypatch.setattr(backup_pruning, "needed_now", nobody)
     for address in marked.candidates:
         (place.lake.objects / address).unlink()
 
     def prune() -> list[str]:
         names = [f"{REPOSITORY}/{RUN}"] if files(place) else []
         given = (lambda _repository, run: place.context(run), place.root.stores, place.url, None)
-        return [one.kept for one in pruning.Pruning(*given, names).run()]
+        return [one.kept for one in backup_pruning.Pruning(*given, names).run()]
 
-    lines = Lines(pruning.__file__)
+    lines = Lines(backup_pruning.__file__)
     with lines.watch():
         assert prune() == [""]
     assert files(place) == {}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.recovery import copying
-from lakegc_assets.recovery.copying import OVERHEAD, CopyingTask, Orders, Portion, batches, cut
+from lakegc_assets.recovery import backup_task
+from lakegc_assets.recovery.backup_task import OVERHEAD, CopyingTask, Orders, Portion, batches, cut
 from lakegc_assets.recovery.journal import read
 from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
@@ -46,8 +46,8 @@ def test_what_is_recorded_together_is_little(sizes: list[int]) -> None:
     assert [size for some in cuts for size in some["size"].to_pylist()] == sizes
     for some in cuts:
         held = some["size"].to_pylist()
-        assert len(held) == 1 or sum(held) <= copying._BATCH_BYTES
-        assert 0 < len(held) <= copying._BATCH
+        assert len(held) == 1 or sum(held) <= backup_task._BATCH_BYTES
+        assert 0 < len(held) <= backup_task._BATCH
 
 
 class Clock:
@@ -109,7 +109,7 @@ def test_a_portion_is_of_the_task_that_begins_it_first(orders: Orders) -> None:
     """Whatever is run again, or twice at a time, copies nothing twice."""
     portions = [portion(orders, number, f"data/{number}") for number in range(20)]
     with ThreadPoolExecutor(4) as pool:
-        told = pool.map(copying.copy_portions, [orders] * 4, [portions] * 4)
+        told = pool.map(backup_task.copy_portions, [orders] * 4, [portions] * 4)
         assert all(one.kind is None for one in told)
     rows = read(open_store(orders.backup_url))
     assert sorted(rows["address"].to_pylist()) == sorted(f"data/{n}" for n in range(20))

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery import making, pruning
+from lakegc_assets.recovery import backup_creation, backup_pruning
+from lakegc_assets.recovery.backup_creation import _totals, make_backup
+from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
-from lakegc_assets.recovery.making import _totals, make_backup
 from lakegc_assets.recovery.overview import all_backups
-from lakegc_assets.recovery.pruning import Pruning
-from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
@@ -166,7 +166,7 @@ def test_an_interrupted_prune_believes_no_empty_listing(
     interrupt_prune(swept)
     need(swept, first)
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.recovery.pruning._copies", lambda _store: iter(()))
+        patch.setattr("lakegc_assets.recovery.backup_pruning._copies", lambda _store: iter(()))
         assert "shows no copy, and" in prune(swept, days=0)[NAME]
     assert first in swept.contents()
     assert "the only copy of 1 object" in prune(swept, days=0)[NAME]
@@ -193,10 +193,10 @@ def test_who_was_suspended_while_it_removed_what_holds_nothing_removes_no_other_
     """Another prune ends what this one began, and the mark is backed up again and swept."""
     make_backup(place.context())
     interrupt_prune(place, *marked.candidates)
-    was, before = pruning._delete, dict[str, bytes]()
+    was, before = backup_pruning._delete, dict[str, bytes]()
 
     def suspended(*given: Any) -> None:
-        monkeypatch.setattr(pruning, "_delete", was)
+        monkeypatch.setattr(backup_pruning, "_delete", was)
         place.store.delete_many([k for page in place.store.list() for k in page["key"].to_pylist()])
         store = place.context().connect()[1].store()
         if store.exists(LEASE):
@@ -210,7 +210,7 @@ def test_who_was_suspended_while_it_removed_what_holds_nothing_removes_no_other_
     def context(_: str, run: str) -> RunContext:
         return place.context(run)
 
-    monkeypatch.setattr(pruning, "_delete", suspended)
+    monkeypatch.setattr(backup_pruning, "_delete", suspended)
     given = (context, place.root.stores, place.url, None, (NAME,))
     with suppress(RefusedError):
         list(Pruning(*given, alone=leased_to_prune).run())
@@ -237,7 +237,7 @@ def test_what_was_removed_while_it_was_made_is_no_backup(
         return _totals(rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_totals", pruned)
+        patch.setattr(backup_creation, "_totals", pruned)
         with pytest.raises(RefusedError, match="was removed while it was made: let"):
             make_backup(place.context())
     (found,) = all_backups(place.root.stores, place.url)

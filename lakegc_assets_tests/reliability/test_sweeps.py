@@ -14,7 +14,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark import lookups
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.live import live_ranges
+from lakegc_assets.mark.live_ranges import live_ranges
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.storage import files

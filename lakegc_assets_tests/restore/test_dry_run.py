@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.recovery.bringing_back import present
+from lakegc_assets.recovery.undeletion import present
 from lakegc_assets.restore.dry_run import plan
 from lakegc_assets.restore.restore import restore
 from lakegc_assets.storage.errors import StoreUnavailableError

@@ -15,9 +15,9 @@ from typing import Any
 import boto3
 import pytest
 
-from lakegc_assets.recovery.making import make_backup
-from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

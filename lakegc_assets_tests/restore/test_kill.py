@@ -10,13 +10,13 @@ import pytest
 
 from lakegc_assets.engine import datasets
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery import bringing_back
 from lakegc_assets.recovery import restore_record as recording
-from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.recovery import undeletion
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore import task
-from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run import pins
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import pinned, read_pins
@@ -74,7 +74,7 @@ def test_killed_at_every_step(
     store.delete_many(kept[::2])
     monkeypatch.setattr(task, "BATCH", 5)
     # One after the other, so that a kill ends all.
-    monkeypatch.setattr(bringing_back, "_THREADS", 1)
+    monkeypatch.setattr(undeletion, "_THREADS", 1)
     for owner, name in (
         (recording, "begin"),
         (restoring, "choose_sample"),
@@ -82,7 +82,7 @@ def test_killed_at_every_step(
         (restoring, "write_part"),
         (task, "bring_back"),
         (LocalStore, "_undelete"),
-        (bringing_back, "copy_object"),
+        (undeletion, "copy_object"),
         (task, "record"),
         (AttemptArtifacts, "writer"),
         (restoring, "read_sample"),

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, running
-from lakegc_assets_tests.mark.test_carrying import NO_AGE, History, candidates, listing
+from lakegc_assets_tests.mark.test_incremental_listing import NO_AGE, History, candidates, listing
 from lakegc_assets_tests.sessions import Session
 
 

@@ -13,10 +13,10 @@ import requests
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.errors import GoneError
-from lakegc_assets.recovery import bringing_back
-from lakegc_assets.recovery.making import make_backup
-from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.recovery import undeletion
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run.pins import PINS, read_pins, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
@@ -24,7 +24,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.restored import restored
+from lakegc_assets.sweep.restore_status import restored
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
 from lakegc_assets_tests.recovery.conftest import Place
@@ -189,7 +189,7 @@ def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> Non
                 (lake.objects / late).write_text("just written")
             return copy_object(source, key, *rest, **options)
 
-        patch.setattr(bringing_back, "copy_object", written_meanwhile)
+        patch.setattr(undeletion, "copy_object", written_meanwhile)
         manifest = restore(place.context(), ALL)
     found = outcomes(place.context(), manifest)
     assert found[early] == found[late] == ("already_there", None)

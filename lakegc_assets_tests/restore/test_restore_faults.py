@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.recovery import bringing_back, giving_up
+from lakegc_assets.recovery import circuit_breaker, undeletion
 from lakegc_assets.restore import restore as restoring
 from lakegc_assets.restore import task
 from lakegc_assets.restore.dry_run import plan
@@ -58,7 +58,7 @@ def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
         raise StorageError("the store cut it short")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bringing_back, "copy_object", cut_short)
+        patch.setattr(undeletion, "copy_object", cut_short)
         with pytest.raises(StorageError, match="Something is at its key now: restore again"):
             restore(place.context(), ALL)
     for manifest in (restore(place.context(), ALL), restore(place.context(), ALL)):
@@ -189,9 +189,9 @@ def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
         asked.append(key)
         raise AccessDeniedError("these may only read")
 
-    monkeypatch.setattr(bringing_back, "copy_object", refused)
+    monkeypatch.setattr(undeletion, "copy_object", refused)
     monkeypatch.setattr(task, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(giving_up, "_IN_A_ROW", 2)
+    monkeypatch.setattr(circuit_breaker, "_IN_A_ROW", 2)
     with pytest.raises(StorageError, match="AccessDenied: these may only read"):
         restore(place.context(), ALL)
     assert len(asked) == 2 < len(marked.candidates)

@@ -14,7 +14,7 @@ from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.commits import Commit, instant
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.retention.united import missing_heads, unite
+from lakegc_assets.retention.union import missing_heads, unite
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

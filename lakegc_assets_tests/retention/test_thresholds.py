@@ -12,7 +12,7 @@ from lakegc_assets.retention.commits import instant
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.thresholds import days_left, days_needed, days_of_previous
-from lakegc_assets.retention.united import still_inside
+from lakegc_assets.retention.union import still_inside
 from lakegc_assets_tests.retention.graphs import NOW, History, histories
 
 #: Commits are dated in whole seconds; a run begins at any microsecond.

@@ -11,26 +11,33 @@ from unittest import mock
 from lakegc_assets.engine import datasets
 from lakegc_assets.mark import commits, committed, refs, uncommitted
 from lakegc_assets.mark.references import References
-from lakegc_assets.recovery import backups, liveness, making, old_trash, overview, pruning
+from lakegc_assets.recovery import (
+    backup_creation,
+    backup_pruning,
+    backups,
+    liveness,
+    old_trash,
+    overview,
+)
 from lakegc_assets.restore import restore
-from lakegc_assets.retention.united import UnitedActiveCommits, unite
+from lakegc_assets.retention.union import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.sweep import (
     deletion,
     delta,
-    extending,
+    delta_extension_task,
     lease,
     leased,
-    look,
-    present,
+    liveness_look,
     rounds,
+    store_comparison,
     sweep,
 )
 from lakegc_assets.sweep.lease_record import lost, read_lease
-from lakegc_assets.sweep.look import Look, judge
-from lakegc_assets.sweep.marked import Candidates
-from lakegc_assets.sweep.present import Compared
+from lakegc_assets.sweep.liveness_look import Look, judge
+from lakegc_assets.sweep.marked_objects import Candidates
+from lakegc_assets.sweep.store_comparison import Compared
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.choices import Choices
@@ -170,7 +177,7 @@ _FOREVER: Final = 1e9
 GUARDS: Final[dict[str, Guard]] = {
     "HEADs before a batch": Guard(((deletion, "judge", _blind(heads=True)),)),
     "rules before a batch": Guard(((deletion, "judge", _blind(rules=True)),)),
-    "age of the delta mark": Guard(((look, "DELTA_LIFETIME", _FOREVER),), theme=2),
+    "age of the delta mark": Guard(((liveness_look, "DELTA_LIFETIME", _FOREVER),), theme=2),
     "suspension of a process": Guard((), {"notices_suspensions": False}, theme=2),
     "lease in the task": Guard(((deletion, "judge", _blind(lease=True)),), theme=5),
     "fence of the round": Guard(((deletion, "lost", _unfenced),), theme=4),
@@ -190,7 +197,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "lakeFS's own list of commits": Guard(
         (
             (commits, "read_commits_csv", _only_heads),
-            (extending, "read_commits_csv", _only_heads),
+            (delta_extension_task, "read_commits_csv", _only_heads),
         ),
         theme=7,
     ),
@@ -217,7 +224,7 @@ GUARDS: Final[dict[str, Guard]] = {
         ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
     "comparison before a batch": Guard(
-        ((present.Comparison, "compare", _uncompared),), theme=MORE + 3
+        ((store_comparison.Comparison, "compare", _uncompared),), theme=MORE + 3
     ),
     "age of the comparison": Guard(
         (
@@ -227,7 +234,9 @@ GUARDS: Final[dict[str, Guard]] = {
         theme=2,
     ),
     "branches behind the last": Guard(
-        tuple((module, "read_heads", _listed_once) for module in (uncommitted, commits, look)),
+        tuple(
+            (module, "read_heads", _listed_once) for module in (uncommitted, commits, liveness_look)
+        ),
         theme=MORE + 8,
     ),
     "tags before a batch": Guard(((deletion, "judge", _blind(rules=True)),), theme=MORE),
@@ -245,9 +254,13 @@ GUARDS: Final[dict[str, Guard]] = {
         theme=THEMES + 11,
     ),
     "look before trash goes": Guard(((old_trash, "needed_now", _none_needed),), theme=MORE + 6),
-    "look before a backup goes": Guard(((pruning, "needed_now", _none_needed),), theme=MORE - 1),
+    "look before a backup goes": Guard(
+        ((backup_pruning, "needed_now", _none_needed),), theme=MORE - 1
+    ),
     "begin.json beside the manifest of a backup": Guard(
-        tuple((module, "read_state", _by_manifest) for module in (backups, making, overview)),
+        tuple(
+            (module, "read_state", _by_manifest) for module in (backups, backup_creation, overview)
+        ),
         theme=THEMES + len(MARKING) + 1,
     ),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),

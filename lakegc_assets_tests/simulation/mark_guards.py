@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from lakegc_assets.mark import (
     candidates,
-    carrying,
     commits,
+    incremental_listing,
     listing,
     relations,
     report,
     uncommitted,
 )
-from lakegc_assets.mark.forms import mark_folder
 from lakegc_assets.mark.listing import _list, plan_listing
 from lakegc_assets.mark.publication import begin
+from lakegc_assets.mark.publication_layout import mark_folder
 from lakegc_assets.run import artifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
@@ -125,7 +125,7 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
     ),
     "fall-backs of optimized runs": (
         tuple(
-            (carrying, name, _nothing)
+            (incremental_listing, name, _nothing)
             for name in (
                 "_require_success",
                 "_require_same_rules",

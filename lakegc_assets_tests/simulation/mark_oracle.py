@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.forms import mark_folder
+from lakegc_assets.mark.publication_layout import mark_folder
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.oracle import START, LossError, Oracle, Since, Way

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.old_trash import prune_trash
-from lakegc_assets.recovery.pruning import Pruning
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.storage.trash import TRASH

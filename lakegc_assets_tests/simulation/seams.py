@@ -13,16 +13,16 @@ from unittest import mock
 
 from lakegc_assets.engine import datasets, tasks
 from lakegc_assets.mark import commits, committed, earlier_commits, references, uncommitted
-from lakegc_assets.mark.live import Live, LiveRanges
+from lakegc_assets.mark.live_ranges import Live, LiveRanges
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
+    backup_creation,
+    backup_location,
+    backup_pruning,
     backups,
     liveness,
-    making,
     old_trash,
     overview,
-    place,
-    pruning,
 )
 from lakegc_assets.restore import task
 from lakegc_assets.run import (
@@ -43,20 +43,20 @@ from lakegc_assets.sweep import (
     conditions,
     deletion,
     delta,
-    extending,
+    delta_extension_task,
+    drain,
     lease,
     leased,
     ledger,
-    moment,
+    monotonic_age,
     prefetch,
-    present,
-    putting_back,
+    put_back,
     rounds,
-    settling,
+    store_comparison,
     sweep,
 )
-from lakegc_assets.sweep.marked import Candidates
-from lakegc_assets.sweep.orders import Told
+from lakegc_assets.sweep.marked_objects import Candidates
+from lakegc_assets.sweep.task_orders import TaskResult
 from lakegc_assets_tests.simulation import encoding, mark_stages, twin_session
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
@@ -80,16 +80,16 @@ from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
 __all__ = ["inside", "installed", "served"]
 
 
-class SimExtender(extending.Extender):
+class SimExtender(delta_extension_task.Extender):
     """Reads ranges as the lake in memory has them."""
 
-    def _read(self, metaranges: Any, ranges: Any) -> extending.Found:
+    def _read(self, metaranges: Any, ranges: Any) -> delta_extension_task.Found:
         if len(metaranges) > world().most_metaranges:
-            raise extending.TooMuchError(f"{len(metaranges)} metaranges are to be read")
+            raise delta_extension_task.TooMuchError(f"{len(metaranges)} metaranges are to be read")
         found = _ranges_of(metaranges) - set(ranges)
         entries = [_entry(one) for one in sorted(found)]
         addresses = pa.array([entry.address for entry in entries], pa.string())
-        return extending.Found(
+        return delta_extension_task.Found(
             ranges=found,
             hashes=union([address_hashes(addresses)]),
             last_parts=frozenset(),
@@ -233,7 +233,7 @@ class SimTask(deletion.DeletingTask):
     def _make_ready(self, batch: Any, objects: pa.Table) -> Any:
         ready: Any = super()._make_ready(batch, objects)
         here = world()
-        stopped = isinstance(ready, Told)
+        stopped = isinstance(ready, TaskResult)
         here.covered["check", ready.outcome if stopped else "sent"] += 1
         sent = set() if stopped else {one.address for one in ready.to_send}
         here.compared(one.asked for one in batch if one.marked.address in sent)
@@ -256,14 +256,14 @@ def _condition(_store: ObjectStore) -> str:
     return "bulk" if weak.etags else "single" if weak.single else "none"
 
 
-def _reach(of: Any, orders: Any) -> deletion.Reach:
-    found: deletion.Reach = of(orders)
-    return deletion.Reach(
+def _reach(of: Any, orders: Any) -> deletion.TaskClients:
+    found: deletion.TaskClients = of(orders)
+    return deletion.TaskClients(
         found.client,
         found.deleting,
         found.asking,
         found.artifacts,
-        clock=moment.elapsed,
+        clock=monotonic_age.elapsed,
         sleep=sleep,
         thawed=world().thawed,
     )
@@ -290,10 +290,10 @@ def _replaced() -> list[tuple[object, str, object]]:
     ]
     keeping = (datasets, records, uncommitted, table_cache, pins)
     answers += [(module, "pq", encoding) for module in keeping]
-    drawing = (datasets, lease, artifacts, conditions, putting_back, undelete_probe)
+    drawing = (datasets, lease, artifacts, conditions, put_back, undelete_probe)
     answers += [(module, "secrets", secrets) for module in drawing]
-    answers += [(module, "open_store", _open_store) for module in (backups, place)]
-    answers += [(module, "secrets", secrets) for module in (making, task)]
+    answers += [(module, "open_store", _open_store) for module in (backups, backup_location)]
+    answers += [(module, "secrets", secrets) for module in (backup_creation, task)]
     answers += [
         (leased, "repository_lease", held),
         (leased, "owner_of", lambda **_: {"host": world().process.name}),
@@ -301,12 +301,12 @@ def _replaced() -> list[tuple[object, str, object]]:
     reading = (delta, committed, liveness)
     answers += [(m, "live_ranges", _live_ranges) for m in (*reading, references)]
     answers += [(module, "read_live", _read_live) for module in reading]
-    answers += [(module, "needed_now", _needed_now) for module in (old_trash, pruning)]
+    answers += [(module, "needed_now", _needed_now) for module in (old_trash, backup_pruning)]
     answers += [(module, "open_store", _open_store) for module in (overview,)]
     elsewhere = (staged_addresses, read_full, inside_of)
     names = ("staged_addresses", "read_full", "inside")
     answers += [(references, *one) for one in zip(names, elsewhere, strict=True)]
-    answers += [(liveness, "secrets", secrets), (pruning, "repository_lock", nullcontext)]
+    answers += [(liveness, "secrets", secrets), (backup_pruning, "repository_lock", nullcontext)]
     return [
         *simpler(),
         *answers,
@@ -316,11 +316,11 @@ def _replaced() -> list[tuple[object, str, object]]:
         (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),
         (sweep, "require_one_server", mark_stages.one_server),
         (sweep, "Deltas", SimDeltas),
-        (sweep, "settle", partial(settling.settle, pause=sleep)),
+        (sweep, "settle", partial(drain.settle, pause=sleep)),
         (sweep, "probe_conditions", _condition),
         (sweep, "probe_deadlines", lambda *_, **__: world().weak.deadlines),
-        (moment, "time", clock),
-        (moment, "_boot_id", lambda: world().process.boot),
+        (monotonic_age, "time", clock),
+        (monotonic_age, "_boot_id", lambda: world().process.boot),
         (ledger, "datetime", Datetime),
         (tasks, "ThreadPoolExecutor", Pool),
         (tasks.Tasks, "run", run_tasks),
@@ -332,9 +332,9 @@ def _replaced() -> list[tuple[object, str, object]]:
         (liveness, "_served", _served_by_size),
         (deletion, "Extender", SimExtender),
         (prefetch, "threading", threads),
-        (present, "_FEW", _Few(present._FEW)),
+        (store_comparison, "_FEW", _Few(store_comparison._FEW)),
         (deletion, "DeletingTask", SimTask),
-        (deletion.Reach, "of", partial(_reach, deletion.Reach.of)),
+        (deletion.TaskClients, "of", partial(_reach, deletion.TaskClients.of)),
         (connections, "_own", SimpleNamespace()),
         (commits, "latest_mark", _latest(earlier_commits.latest_mark)),
     ]

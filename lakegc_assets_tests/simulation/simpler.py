@@ -31,7 +31,7 @@ from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run import artifacts, context, hashing, sets, strings
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.sweep import extending, look
+from lakegc_assets.sweep import delta_extension_task, liveness_look
 from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets_tests.simulation import columns
 from lakegc_assets_tests.simulation import rows as pa
@@ -46,7 +46,7 @@ def simpler() -> list[tuple[object, str, object]]:
     return [
         *_constants(),
         *frozen(),
-        *((module, "etag_hashes", etag_hashes) for module in (extending, listing_rows)),
+        *((module, "etag_hashes", etag_hashes) for module in (delta_extension_task, listing_rows)),
         *((module, "hashlib", _DIGESTS) for module in (datasets, context)),
         (hashing, "_hashes", hashes_of),
         (strings, "among", columns.is_in),
@@ -61,7 +61,7 @@ def simpler() -> list[tuple[object, str, object]]:
         (Rules, "parse", _rules),
         (Settings, "to_json", _to_json),
         (artifacts, "_sizes", sizes_of),
-        (look, "_digest", _digest),
+        (liveness_look, "_digest", _digest),
         (Manifest, "from_bytes", manifest_of),
         (Manifest, "to_bytes", _encoded),
         (Manifest, "sha256", property(_sha256)),
@@ -249,7 +249,7 @@ def etag_hashes(etags: pa.Array) -> pa.Array:
 
 
 _instant: Final = lru_cache(maxsize=_MANY)(instant)
-_real_digest: Final = look._digest
+_real_digest: Final = liveness_look._digest
 
 
 def _digest(told: Any) -> str:

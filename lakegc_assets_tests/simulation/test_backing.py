@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.recovery import making
+from lakegc_assets.recovery import backup_creation
+from lakegc_assets.recovery.backup_location import require_no_other_backup
 from lakegc_assets.recovery.backups import BEGIN, Record, Subject, subject_of
-from lakegc_assets.recovery.place import require_no_other_backup
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -60,8 +60,8 @@ def test_two_who_begin_a_backup_at_a_time_finish_one(monkeypatch: pytest.MonkeyP
         store.put(BEGIN, Record(told[-1], datetime(2026, 1, 1, tzinfo=timezone.utc)).to_bytes())
         require_no_other_backup(store, stores)
 
-    monkeypatch.setattr(making, "subject_of", subject)
-    monkeypatch.setattr(making, "require_no_other_backup", overtaken)
+    monkeypatch.setattr(backup_creation, "subject_of", subject)
+    monkeypatch.setattr(backup_creation, "require_no_other_backup", overtaken)
     ended = interleave(Choices(None, (0, _FIRST)))
     assert ended.failure is None
     assert ended.world.covered["ended well", "backup"] == len(told) == 1

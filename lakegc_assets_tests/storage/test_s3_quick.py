@@ -26,7 +26,7 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients
-from lakegc_assets.storage.s3.quick import Quick
+from lakegc_assets.storage.s3.fast_requests import Quick
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 
@@ -141,7 +141,7 @@ def test_what_may_be_repeated_is(
     store: ObjectStore, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("lakegc_assets.storage.s3.quick.sleep", pauses.append)
+    monkeypatch.setattr("lakegc_assets.storage.s3.fast_requests.sleep", pauses.append)
     script.answers = [Answer(503, error("SlowDown")), Answer(500), _FOUND]
     assert store.get("one") == b"data"
     assert len(script.requests) == 3

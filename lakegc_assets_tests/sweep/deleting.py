@@ -13,12 +13,12 @@ import pytest
 
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.sweep.deletion import DeletingTask, Reach
+from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.look import fingerprint
-from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.orders import Orders, Told
-from lakegc_assets.sweep.pace import Limits
+from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.sweep.rate_limit import Limits
+from lakegc_assets.sweep.task_orders import Orders, TaskResult
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.sweep.stand_ins import as_listed
 
@@ -81,16 +81,16 @@ def run(
     orders: Orders,
     addresses: Iterable[str],
     etags: Mapping[str, str] | None = None,
-    reach: Reach | None = None,
+    reach: TaskClients | None = None,
     number: int = 0,
-) -> Iterator[Told]:
+) -> Iterator[TaskResult]:
     """Objects as they are listed now, some with other etags, in one task."""
-    reach = reach or Reach.of(orders)
+    reach = reach or TaskClients.of(orders)
     objects = as_listed(orders.connections.store(), addresses, etags)
     return DeletingTask(orders, number, reach).run([objects])
 
 
-def names(told: Iterable[Told]) -> list[str]:
+def names(told: Iterable[TaskResult]) -> list[str]:
     return [one.outcome for one in told]
 
 
@@ -109,9 +109,9 @@ class Time:
         self.now += seconds
 
 
-def reach_at(orders: Orders, time: Time) -> Reach:
+def reach_at(orders: Orders, time: Time) -> TaskClients:
     """The real world, at a time that the test tells."""
-    return replace(Reach.of(orders), clock=time, sleep=time.sleep)
+    return replace(TaskClients.of(orders), clock=time, sleep=time.sleep)
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import lease, rounds
-from lakegc_assets.sweep.deletion import DeletingTask, Reach
+from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
-from lakegc_assets.sweep.look import fingerprint
-from lakegc_assets.sweep.marked import Candidates
-from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.orders import Orders, Portion, Progress, progress_of
-from lakegc_assets.sweep.present import Marked
+from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.marked_objects import Candidates
+from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.sweep.store_comparison import Marked
+from lakegc_assets.sweep.task_orders import Orders, Portion, Progress, progress_of
 
 Take = Callable[[Deltas, Candidates], DeltaMark]
 OBJECTS = pa.schema(
@@ -58,7 +58,7 @@ def let_the_killed_be_gone(patch: pytest.MonkeyPatch) -> None:
 def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
     """Delete as the tasks do, in small batches, where a kill can be placed."""
     small = replace(orders, batch=5)
-    reach = Reach.of(small)
+    reach = TaskClients.of(small)
     return progress_of(
         [
             told

@@ -17,14 +17,14 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep import moment
-from lakegc_assets.sweep.deletion import DeletingTask, Reach
+from lakegc_assets.sweep import monotonic_age
+from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_owner import owner_of
-from lakegc_assets.sweep.look import fingerprint
-from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.orders import Orders
-from lakegc_assets.sweep.pace import Limits
+from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.sweep.rate_limit import Limits
+from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.lake import REPOSITORY
 from lakegc_assets_tests.sweep.stand_ins import as_listed
 
@@ -43,7 +43,7 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
         return time.clock_gettime(clock) + float((folder / MACHINE_AHEAD).read_text())
 
     since_boot = SimpleNamespace(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, clock_gettime=elapsed)
-    moment.time = since_boot  # type: ignore[assignment,attr-defined]
+    monotonic_age.time = since_boot  # type: ignore[assignment,attr-defined]
     LocalStore.server_time = server_time  # type: ignore[method-assign,assignment]
     lakefs = LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml"))
     stores = StoreConfig(local_root=local_root)
@@ -64,7 +64,7 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
             batch=2,
             limits=Limits(1e9, 1e9),
         )
-        task = DeletingTask(orders, 0, Reach.of(orders))
+        task = DeletingTask(orders, 0, TaskClients.of(orders))
         told = [one._asdict() for one in task.run([as_listed(store, addresses)])]
         sys.stdout.write(f"{json.dumps(told)}\n")
         # A suspended owner does not get its lease back either.

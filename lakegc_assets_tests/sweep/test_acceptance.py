@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.recovery.bringing_back import bring_back
-from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins

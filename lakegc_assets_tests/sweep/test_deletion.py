@@ -15,12 +15,19 @@ from moto.s3.responses import S3Response
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.sweep import answers, deletion
-from lakegc_assets.sweep.deletion import Reach, delete_portion
+from lakegc_assets.sweep import delete_responses, deletion
+from lakegc_assets.sweep.deletion import TaskClients, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.look import CHECK_LIFETIME, CHECK_TIME
-from lakegc_assets.sweep.marked import Stretch
-from lakegc_assets.sweep.orders import Orders, Portion, Told, progress_of, summed, told_of
+from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
+from lakegc_assets.sweep.marked_objects import Stretch
+from lakegc_assets.sweep.task_orders import (
+    Orders,
+    Portion,
+    TaskResult,
+    progress_of,
+    results_of,
+    summed,
+)
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
@@ -46,10 +53,12 @@ _OUTCOMES = st.sampled_from(["deleted", "already_missing", "failed"])
 
 @given(st.lists(st.builds(Outcome, st.text(max_size=3), st.integers(0, 2**40), _OUTCOMES)))
 def test_what_is_told_adds_up(outcomes: list[Outcome]) -> None:
-    told = {one.outcome: one for one in summed([*told_of(outcomes[:3]), *told_of(outcomes[3:])])}
+    told = {
+        one.outcome: one for one in summed([*results_of(outcomes[:3]), *results_of(outcomes[3:])])
+    }
     for name in ("deleted", "already_missing", "failed"):
         of_it = [outcome.size for outcome in outcomes if outcome.outcome == name]
-        found = told.get(name, Told(name))
+        found = told.get(name, TaskResult(name))
         assert (found.objects, found.size) == (len(of_it), sum(of_it))
     gone = [outcome for outcome in outcomes if outcome.outcome != "failed"]
     assert progress_of(list(told.values())).deleted == len(gone)
@@ -57,10 +66,10 @@ def test_what_is_told_adds_up(outcomes: list[Outcome]) -> None:
 
 def test_one_failure_is_told() -> None:
     failed = Outcome("a", 1, "failed", "AccessDenied", "not yours")
-    one, other = told_of([failed, Outcome("b", 1, "deleted")])
+    one, other = results_of([failed, Outcome("b", 1, "deleted")])
     assert (one.error_code, one.detail) == ("AccessDenied", "a: not yours")
     assert other.error_code is None
-    progress = progress_of([one, other, Told("stale", detail="too old")])
+    progress = progress_of([one, other, TaskResult("stale", detail="too old")])
     assert progress.error == "AccessDenied: a: not yours"
     assert progress.ended_early == {"stale": "too old"}
 
@@ -79,10 +88,10 @@ def test_orders_travel(orders: Orders) -> None:
 def test_a_portion_is_deleted(bare: SmallLake, orders: Orders) -> None:
     addresses = plant(bare, 5)
     objects = as_listed(orders.connections.store(), addresses)
-    part = write_part(Reach.of(orders).artifacts, "swept_set/survivors/", objects)
+    part = write_part(TaskClients.of(orders).artifacts, "swept_set/survivors/", objects)
     portion = Portion(3, [Stretch(part, 0, 1), Stretch(part, 1, 3), Stretch(part, 4, 1)])
     assert portion.rows == len(addresses)
-    assert delete_portion(orders, portion) == [Told("deleted", 5, 35)]
+    assert delete_portion(orders, portion) == [TaskResult("deleted", 5, 35)]
     assert delete_portion(orders, portion)[0].outcome == "taken"
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")
 
@@ -139,7 +148,7 @@ def test_nothing_is_sent_when_every_answer_takes_long(
     addresses, before = plant(bare, 2), bare.keys()
     left = slow_answers(bare, time, [20] * 9)
     (stale,) = run(orders, addresses, reach=reach_at(orders, time))
-    assert stale == Told("stale", detail="lakeFS and the store take too long to answer")
+    assert stale == TaskResult("stale", detail="lakeFS and the store take too long to answer")
     assert len(left) == 6
     assert bare.keys() == before
 
@@ -264,5 +273,5 @@ def test_a_store_that_never_takes_a_key_fails_it_and_stops(
     told = list(run(s3_orders, addresses, reach=reach_at(s3_orders, s3_time)))
     assert {(one.outcome, one.error_code) for one in told} == {("failed", "SlowDown")}
     assert keys(s3_orders) == set(addresses)
-    assert len(s3_time.waited) >= answers.TRIES - 1
+    assert len(s3_time.waited) >= delete_responses.TRIES - 1
     assert names(run(s3_orders, addresses, number=1)) == ["stopped"]

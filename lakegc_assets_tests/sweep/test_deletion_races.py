@@ -10,8 +10,8 @@ import pytest
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep.deletion import Reach
-from lakegc_assets.sweep.orders import Orders
+from lakegc_assets.sweep.deletion import TaskClients
+from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
@@ -58,8 +58,10 @@ class Meddling:
         return self.store.delete_many(keys, etags, **more)
 
 
-def meddling(orders: Orders, happen: Callable[[Sequence[str]], object]) -> tuple[Reach, Meddling]:
-    reach = Reach.of(orders)
+def meddling(
+    orders: Orders, happen: Callable[[Sequence[str]], object]
+) -> tuple[TaskClients, Meddling]:
+    reach = TaskClients.of(orders)
     store = Meddling(reach.deleting, happen)
     return replace(reach, deleting=cast("ObjectStore", store)), store
 

@@ -13,7 +13,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.pins import PINS, Pin, write_pin
-from lakegc_assets.sweep.look import fingerprint
+from lakegc_assets.sweep.liveness_look import fingerprint
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

@@ -18,16 +18,16 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds, suspension
 from lakegc_assets.sweep.delta import STAGED
-from lakegc_assets.sweep.extending import ALIKE, HELD
+from lakegc_assets.sweep.delta_extension_task import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.moment import elapsed
-from lakegc_assets.sweep.orders import Orders, Portion, Progress
-from lakegc_assets.sweep.pace import Pace
+from lakegc_assets.sweep.monotonic_age import elapsed
+from lakegc_assets.sweep.rate_limit import Pace
 from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.task_orders import Orders, Portion, Progress
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept

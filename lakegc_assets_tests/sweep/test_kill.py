@@ -20,7 +20,7 @@ from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.deletion import DeletingTask
 from lakegc_assets.sweep.delta import Deltas
-from lakegc_assets.sweep.recorded import Recorded
+from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

@@ -20,7 +20,7 @@ from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.sweep import lease as module
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, lost, read_lease
-from lakegc_assets.sweep.look import CHECK_LIFETIME
+from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets_tests.sweep.clocked import START, ClockedStore
 
 DURATION = timedelta(minutes=3)

@@ -16,7 +16,7 @@ from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
-from lakegc_assets_tests.mark.test_carrying import mark as mark_under
+from lakegc_assets_tests.mark.test_incremental_listing import mark as mark_under
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import OTHER, candidates, commit, make_other, name_it
 from lakegc_assets_tests.sweep.others import mark as mark_candidates

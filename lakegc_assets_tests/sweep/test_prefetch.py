@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StoreUnavailableError
 from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome, ObjectInfo
-from lakegc_assets.sweep import present
-from lakegc_assets.sweep.deletion import Reach
-from lakegc_assets.sweep.orders import Orders
+from lakegc_assets.sweep import store_comparison
+from lakegc_assets.sweep.deletion import TaskClients
 from lakegc_assets.sweep.prefetch import Prefetch
-from lakegc_assets.sweep.present import Compared, Marked, compare
+from lakegc_assets.sweep.store_comparison import Compared, Marked, compare
+from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
@@ -78,10 +78,10 @@ class _Paged:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is a glance, as with real stores."""
-    monkeypatch.setattr(present, "_GLANCE", _PAGE)
-    monkeypatch.setattr(present, "_SPARSE", 5)
-    monkeypatch.setattr(present, "_SINGLES", 2)
-    monkeypatch.setattr(present, "_FEW", 0)
+    monkeypatch.setattr(store_comparison, "_GLANCE", _PAGE)
+    monkeypatch.setattr(store_comparison, "_SPARSE", 5)
+    monkeypatch.setattr(store_comparison, "_SINGLES", 2)
+    monkeypatch.setattr(store_comparison, "_FEW", 0)
 
 
 def _key(number: int) -> str:
@@ -178,9 +178,9 @@ def test_a_listing_that_ends_early_is_begun_anew_for_the_next_batch() -> None:
     assert len(store.begun) == 2
 
 
-def _hooked(orders: Orders, time: Time, delete: Callable[[Sequence[str]], object]) -> Reach:
+def _hooked(orders: Orders, time: Time, delete: Callable[[Sequence[str]], object]) -> TaskClients:
     """A world in which something happens before each call that deletes."""
-    reach = Reach.of(orders)
+    reach = TaskClients.of(orders)
     real = reach.deleting
 
     class Deleting:
@@ -199,7 +199,7 @@ def test_the_next_batch_is_compared_before_this_one_is_answered(
     addresses = sorted(fill(s3_orders, 6))
     happened: list[str] = []
     compared = {address: threading.Event() for address in addresses}
-    real = present.Comparison.compare
+    real = store_comparison.Comparison.compare
 
     def note(comparison: Any, batch: Sequence[Marked]) -> list[Compared]:
         found = real(comparison, batch)
@@ -218,7 +218,7 @@ def test_the_next_batch_is_compared_before_this_one_is_answered(
             happened.append("looked")
 
     bare.on_request = see
-    monkeypatch.setattr(present.Comparison, "compare", note)
+    monkeypatch.setattr(store_comparison.Comparison, "compare", note)
     assert (
         names(run(s3_orders, addresses, reach=_hooked(s3_orders, s3_time, delete)))
         == ["deleted"] * 3
@@ -253,14 +253,14 @@ def test_an_error_of_a_comparison_ahead_ends_the_task_in_its_turn(
 ) -> None:
     """What was under way is recorded, nothing behind it is sent, and no thread is left."""
     addresses = sorted(fill(s3_orders, 6))
-    real = present.Comparison.compare
+    real = store_comparison.Comparison.compare
 
     def fail(comparison: Any, batch: Sequence[Marked]) -> list[Compared]:
         if batch[0].address == addresses[2]:
             raise StoreUnavailableError("no answer")
         return real(comparison, batch)
 
-    monkeypatch.setattr(present.Comparison, "compare", fail)
+    monkeypatch.setattr(store_comparison.Comparison, "compare", fail)
     task = run(s3_orders, addresses)
     assert next(task).outcome == "deleted"
     with pytest.raises(StoreUnavailableError, match="no answer"):

@@ -13,7 +13,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.mark import full
+from lakegc_assets.mark import full_addresses
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.sweep import sweep
@@ -168,7 +168,7 @@ def test_what_did_not_change_is_not_read_again(
     commit(lake)
     mark(lake, spark)
     fetched: list[str] = []
-    monkeypatch.setattr(full, "fetch", lambda _store, _url, name: fetched.append(name))
+    monkeypatch.setattr(full_addresses, "fetch", lambda _store, _url, name: fetched.append(name))
     with counted(lake) as seen:
         ctx = mark(lake, spark, "later")
     assert candidates(ctx) == marked.candidates
@@ -198,7 +198,7 @@ def test_one_look_at_a_repository_serves_all_that_are_collected(
         fetched.append(f"{url}/{name}")
         return store.get(f"_lakefs/{name}")
 
-    monkeypatch.setattr(full, "fetch", fetch)
+    monkeypatch.setattr(full_addresses, "fetch", fetch)
     ctx = replace(lake.context(spark, "of-third"), repository="third")
     for stage in STAGES[:5]:
         stage(ctx)

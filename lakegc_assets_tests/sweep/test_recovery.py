@@ -10,15 +10,15 @@ import pytest
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import old_trash
-from lakegc_assets.recovery.undoable import undoable
-from lakegc_assets.restore.choosing import Choice
+from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.storage.values import Lost, Recovery
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.lease_record import PROBES
-from lakegc_assets.sweep.recorded import Recorded
+from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
-from lakegc_assets.recovery.making import make_backup
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.restore.choosing import Choice
 from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import PINNED, Pin, pinned, write_pin
@@ -16,8 +16,8 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.sweep import delta, ledger, rounds
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.orders import Orders, Portion, Progress
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.task_orders import Orders, Portion, Progress
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.test_kill import Killed

@@ -14,7 +14,7 @@ from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.retention.retain import Retain
-from lakegc_assets.sweep.look import fingerprint
+from lakegc_assets.sweep.liveness_look import fingerprint
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

@@ -23,14 +23,14 @@ from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
-from lakegc_assets.sweep.deletion import DeletingTask, Reach
+from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
-from lakegc_assets.sweep.look import fingerprint
-from lakegc_assets.sweep.moment import Moment
-from lakegc_assets.sweep.orders import Orders, summed
-from lakegc_assets.sweep.pace import Limits
-from lakegc_assets.sweep.present import Marked
+from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.sweep.rate_limit import Limits
+from lakegc_assets.sweep.store_comparison import Marked
+from lakegc_assets.sweep.task_orders import Orders, summed
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.storage.conftest import azure_client
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
@@ -167,7 +167,7 @@ class Sweep:
         )
         done = self.outcomes("deleted", "already_missing", "spared")
         left = table_of(m for m in marked if m.address not in done)
-        reach = replace(Reach.of(orders), sleep=self.sleep)
+        reach = replace(TaskClients.of(orders), sleep=self.sleep)
         told = summed(DeletingTask(orders, 0, reach).run([left]))
         return {one.outcome: one.objects or 1 for one in told}
 

@@ -37,7 +37,7 @@ from lakegc_assets_tests.sweep.others import (
     mark,
     name_it,
 )
-from lakegc_assets_tests.sweep.test_putting_back import revive_after_first_batch
+from lakegc_assets_tests.sweep.test_put_back import revive_after_first_batch
 
 STRAY = "5" * 64
 #: What a half-written upload, a crash or a person leaves: none of it can be a table.

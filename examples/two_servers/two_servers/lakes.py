@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from lakegc_assets.cli.team import Calendar, Team
-from lakegc_assets.defs.connecting import LakeFSResource
+from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 
 REPOSITORY: Final = "models"

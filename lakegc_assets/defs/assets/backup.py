@@ -14,7 +14,7 @@ import dagster as dg
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_backup
 from lakegc_assets.defs.stages import stage
-from lakegc_assets.sweep.backing_up import back_up
+from lakegc_assets.sweep.leased_backup import back_up
 
 
 @stage(deps=("gc_report",), skippable=True)

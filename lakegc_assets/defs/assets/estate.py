@@ -10,7 +10,7 @@ be read has a row that says so.
 
 import dagster as dg
 
-from lakegc_assets.defs.due import schedules_on
+from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.estate import of_overview, overview
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.links import pages

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.forecasting import of_forecast
+from lakegc_assets.defs.forecast import of_forecast
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.forecast.forecast import forecast
 

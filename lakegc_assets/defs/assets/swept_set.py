@@ -22,9 +22,9 @@ from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.approval import approved, recorded_sweep, when
+from lakegc_assets.sweep.attempts import recorded_try
+from lakegc_assets.sweep.auto_sweep import waits_for
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets.sweep.tries import recorded_try
-from lakegc_assets.sweep.unattended import waits_for
 
 
 @stage(deps=("gc_report", "backup"), skippable=True)

@@ -19,7 +19,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
-from lakegc_assets.storage.shared import once_per_process
+from lakegc_assets.storage.process_cache import once_per_process
 
 #: Of the service, in every request: old enough for private clouds and emulators.
 VERSION: Final = "2021-12-02"

@@ -13,7 +13,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.gcs.objects import FIELDS, GcsObject, Told, require_absent
+from lakegc_assets.storage.gcs.objects import FIELDS, GcsObject, ObjectState, require_absent
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import Copied
 
@@ -44,7 +44,7 @@ def copy(source: GcsObject, target: GcsObject, *, size: int, etag: str, if_absen
     return Copied(copied.generation, "size")
 
 
-def _rewritten(source: GcsObject, target: GcsObject, etag: str, *, if_absent: bool) -> Told:
+def _rewritten(source: GcsObject, target: GcsObject, etag: str, *, if_absent: bool) -> ObjectState:
     """A large object takes several requests."""
     url = f"{source.service.url}/storage/v1{source.path}/rewriteTo{target.path}"
     query = {

@@ -43,7 +43,7 @@ class Sizes:
     part: int = PART
 
 
-class Told(NamedTuple):
+class ObjectState(NamedTuple):
     """What the service says of an object.
 
     Attributes:
@@ -92,16 +92,16 @@ class GcsObject:
         bucket = quote(self.bucket, safe="")
         return f"{self.service.url}/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
 
-    def look(self) -> Told:
+    def look(self) -> ObjectState:
         """What the service says of it. Raises StorageError."""
         with explaining(self.where):
             return self.told(self.service.client.send("GET", self.url(fields=FIELDS)).content)
 
-    def told(self, body: bytes) -> Told:
+    def told(self, body: bytes) -> ObjectState:
         """Read what the service says of it. Raises StorageError where it is about another one."""
         return self.read(_json(body, self.where))
 
-    def read(self, found: Any) -> Told:  # noqa: ANN401 - any JSON
+    def read(self, found: Any) -> ObjectState:  # noqa: ANN401 - any JSON
         """Read what the service says of it. Raises StorageError where it is about another one."""
         try:
             size, generation = int(found["size"]), str(int(found["generation"]))
@@ -109,7 +109,7 @@ class GcsObject:
                 raise StorageError(f"{self.where}: the answer names {found['name']!r}")
         except (LookupError, TypeError, ValueError) as error:
             raise StorageError(f"{self.where}: the store's answer is damaged: {error!r}") from error
-        return Told(size, generation, _hashes(found.get("md5Hash"), found.get("crc32c")))
+        return ObjectState(size, generation, _hashes(found.get("md5Hash"), found.get("crc32c")))
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         """Begin to read from an offset on. Raises HttpFailure."""

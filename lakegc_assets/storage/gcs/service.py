@@ -21,7 +21,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.gcs.signing import ending
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
-from lakegc_assets.storage.shared import once_per_process
+from lakegc_assets.storage.process_cache import once_per_process
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"

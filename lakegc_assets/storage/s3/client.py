@@ -30,13 +30,13 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
+from lakegc_assets.storage.process_cache import once_per_process
 from lakegc_assets.storage.s3.credentials import open_session
+from lakegc_assets.storage.s3.fast_requests import Quick, tell_ways
 from lakegc_assets.storage.s3.listing import keep_page
 from lakegc_assets.storage.s3.native import Native
 from lakegc_assets.storage.s3.pools import CONNECTIONS, Pools
-from lakegc_assets.storage.s3.quick import Quick, tell_ways
 from lakegc_assets.storage.s3.signing import prepare
-from lakegc_assets.storage.shared import once_per_process
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -24,7 +24,7 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
 from lakegc_assets import traffic
-from lakegc_assets.storage.s3.quick import Quick
+from lakegc_assets.storage.s3.fast_requests import Quick
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

@@ -28,9 +28,9 @@ from lakegc_assets.storage.pages import Page, follow, read_level, read_range, re
 from lakegc_assets.storage.s3.client import Clients, clients, translated
 from lakegc_assets.storage.s3.copies import copy
 from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
-from lakegc_assets.storage.s3.keeping import kept_by, retained_by
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, named_by
+from lakegc_assets.storage.s3.retention_settings import kept_by, retained_by
 from lakegc_assets.storage.s3.unfinished import S3Unfinished
 from lakegc_assets.storage.s3.uploads import Sizes, put_once, write
 from lakegc_assets.storage.s3.versions import S3Versions

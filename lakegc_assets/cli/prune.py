@@ -1,0 +1,88 @@
+"""The command ``prune``: removes old runs that nothing needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.options import Duration
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.wording import counted
+
+if TYPE_CHECKING:
+    from lakegc_assets.defs.prune import Outcome
+
+
+@click.command()
+@click.argument("repositories", nargs=-1, metavar="[REPOSITORY]...")
+@click.option(
+    "--keep-runs",
+    type=Duration(),
+    default="30d",
+    show_default=True,
+    help="Younger runs stay; 2d are the least.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@exit_status
+def prune(
+    repositories: tuple[str, ...],
+    keep_runs: timedelta,
+    dry_run: bool,  # noqa: FBT001 - an option
+    yes: bool,  # noqa: FBT001 - an option
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Remove old runs that nothing needs any more.
+
+    Without REPOSITORY, of all that lakeFS has.
+
+    Their artifacts, partition keys and Dagster runs go, and what is cached for them alone. What the
+    next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says
+    what would go, and asks, before anything does.
+    """
+    from lakegc_assets.cli.prune_queries import as_values, prune_runs  # noqa: PLC0415 - Dagster loads slowly
+
+    removing = yes and not dry_run
+    if as_json and not yes and not dry_run:
+        raise RefusedError("nobody can be asked where JSON is printed: give --dry-run or --yes")
+    outcomes, notes = prune_runs(repositories, keep_runs, dry_run=not removing)
+    if not as_json:
+        _show(outcomes, notes, dry_run=not removing)
+    if not removing and not dry_run:
+        if not any(_something(one) for one in outcomes):
+            click.echo("nothing is to go", err=True)
+        elif click.confirm("Remove what would go?", err=True):
+            outcomes, notes = prune_runs(repositories, keep_runs, dry_run=False)
+            _show(outcomes, notes, dry_run=False)
+            removing = True
+    if as_json:
+        values = [as_values(one, dry_run=not removing) for one in outcomes]
+        click.echo(json.dumps({"repositories": values, "notes": notes}, indent=1))
+    if any(one.problem for one in outcomes):
+        sys.exit(FAILURE)
+
+
+def _something(outcome: Outcome) -> bool:
+    return bool(outcome.forgotten or (outcome.pruned and outcome.pruned.anything))
+
+
+def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
+    from lakegc_assets.defs.prune import sentences  # noqa: PLC0415 - likewise
+    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+
+    for one in outcomes:
+        for sentence in sentences(one, dry_run=dry_run):
+            click.echo(sentence)
+    for note in notes:
+        click.echo(note)
+    runs = [run for one in outcomes for run in one.gone]
+    cached = sum(one.pruned.cached_size for one in outcomes if one.pruned)
+    size = human_bytes(sum(run.size for run in runs) + cached)
+    gone = "would go" if dry_run else "is gone" if len(runs) == 1 else "are gone"
+    click.echo(f"{counted(len(runs), 'run')}, {size} {gone}")

@@ -1,0 +1,174 @@
+"""The commands of restores: ``restore`` takes a sweep back, ``pins`` lists what stays for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.options import settings_of, task_options
+from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.wording import aligned, counted
+
+#: Of the objects that read again, so many are named.
+_SHOWN = 3
+#: Of what would not come back so many are named.
+_LOST_SHOWN = 10
+#: What a restore would not bring back, or nobody knows.
+_GAPS = ("lost", "not_known")
+#: Where objects come back from is said of these even if nothing does.
+_ALWAYS = ("versions", "trash", "backup")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+@click.command()
+@click.argument("repository")
+@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@click.option("--all", "everything", is_flag=True, help="All that the mark names.")
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    help="The object at an address. May be given several times.",
+)
+@click.option("--branch", help="What a branch, tag or commit shows.")
+@click.option("--path", help="Only what is at this path of the branch.")
+@click.option("--prefix", help="Only what is below this prefix of the branch.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what would come back; fails where something is lost.",
+)
+@task_options
+@exit_status
+def restore(
+    repository: str,
+    run_id: str,
+    everything: bool,  # noqa: FBT001 - an option
+    addresses: tuple[str, ...],
+    branch: str | None,
+    path: str | None,
+    prefix: str | None,
+    dry_run: bool,  # noqa: FBT001 - an option
+    engine: str | None,
+    others: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001 - an option
+) -> None:
+    """Bring back what a sweep of REPOSITORY deleted.
+
+    From what the store kept, else from the backup. What is there is never overwritten, and what is
+    restored is left alone by the next marks for pin_days. A restore that was killed is run again in
+    the same way. Say what: --all, --address, or --branch, with --path or --prefix if you like.
+
+    --dry-run says first how many objects would come back, from where, and how many are lost; where
+    any is, it ends with status 1, as the restore itself would. Deleted too much? docs/undo.md has
+    it step by step.
+    """
+    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.restore_queries import last_restore, planned  # noqa: PLC0415 - likewise
+    from lakegc_assets.restore.selection import Choice  # noqa: PLC0415 - likewise
+
+    settings = settings_of(others, engine=engine)
+    choice = Choice(everything, addresses, branch, path, prefix)
+    if dry_run:
+        plan = planned(repository, run_id, choice, settings)
+        _show_plan(plan, as_json)
+        if any(plan[gap]["objects"] for gap in _GAPS):
+            sys.exit(FAILURE)
+        return
+    asked = choice.to_json()
+    asked["branch"] = asked.pop("ref")
+    given = {name: value for name, value in asked.items() if value is not None}
+    run_job("gc_restore", repository, run_id, settings, {"restored_set": given})
+    found = last_restore(repository, run_id)
+    _show(found, as_json)
+    if "not_kept" in found["outcomes"]:
+        sys.exit(FAILURE)
+
+
+def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    click.echo(f"restore of {found['repository']}, mark {found['run']}")
+    for name, total in found["outcomes"].items():
+        click.echo(_line(name.replace("_", " "), total))
+    for source, total in found["sources"].items():
+        where = {"store": "  from what the store kept", "backup": "  from the backup"}[source]
+        click.echo(_line(where, total))
+    _show_sample(found["sample"])
+    click.echo(f"  engine     {found.get('engine', 'unknown')}")
+    if found["pinned_until"]:
+        click.echo(f"  no mark takes them before {_minute(found['pinned_until'])}")
+    for warning in found["warnings"]:
+        click.echo(f"  warning: {warning}")
+
+
+def _show_sample(sample: list[dict[str, str]]) -> None:
+    """How lakeFS answers for what was restored: some of it, and all that does not read."""
+    reads = [one for one in sample if one["after"] == "reads"]
+    for one in [*(one for one in sample if one not in reads), *reads[:_SHOWN]]:
+        click.echo(
+            f"  {one['path']} of commit {one['commit'][:12]}: was {one['before']}, {one['after']}"
+        )
+    if len(reads) > _SHOWN:
+        click.echo(f"  and {len(reads) - _SHOWN} more that were looked at read through lakeFS")
+
+
+def _minute(time: str) -> str:
+    return f"{time[:16].replace('T', ' ')} UTC"
+
+
+def _show_plan(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    click.echo(_answer(found))
+    for name in ("chosen", "already_there", "would_come_back", *_GAPS):
+        click.echo(_line(name.replace("_", " "), found[name]))
+        for one in found[name].get("some", ())[:_LOST_SHOWN]:
+            click.echo(f"    {one['address']}{': ' if one['why'] else ''}{one['why']}")
+    click.echo(f"  {found['store']}")
+    for warning in found["warnings"]:
+        click.echo(f"  warning: {warning}")
+
+
+def _answer(found: dict[str, Any]) -> str:
+    """What a person wants to know first: would it come back?"""
+    back = found["would_come_back"]
+    sources = ", ".join(
+        f"{source.replace('_', ' ')} {count:,}"
+        for source, count in back["from"].items()
+        if count or source in _ALWAYS
+    )
+    answer = f"would come back {back['objects']:,} ({sources}), lost {found['lost']['objects']:,}"
+    unknown = found["not_known"]["objects"]
+    return f"{answer}, not known {unknown:,}" if unknown else answer
+
+
+def _line(name: str, total: dict[str, int]) -> str:
+    return f"  {name:<42} {aligned(total['objects'])} {human_bytes(total['bytes']):>12}"
+
+
+@click.command()
+@click.argument("repository")
+@click.option("--prune", is_flag=True, help="Remove those that have ended.")
+@_JSON
+@exit_status
+def pins(repository: str, prune: bool, as_json: bool) -> None:  # noqa: FBT001 - options
+    """Say until when marks leave alone what was restored."""
+    from lakegc_assets.cli.restore_queries import known_pins, pruned_pins  # noqa: PLC0415 - Dagster loads slowly
+
+    found = pruned_pins(repository) if prune else known_pins(repository)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    if not found:
+        what = "pins that have ended" if prune else "pins"
+        click.echo(f"there are no {what} in {repository!r}", err=True)
+    for one in found:
+        until = f"until {_minute(one['until'])} ({one['state']})"
+        click.echo(f"{one['pin']}\t{counted(one['objects'], 'object')}\t{until}\t{one['why']}")

@@ -1,0 +1,207 @@
+"""``gc_waiting``: which marks wait for a person: the list to approve, and a notice of each."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import dagster as dg
+
+from lakegc_assets.defs.delivery import (
+    Document,
+    deliver,
+    document,
+    entry,
+    link_to_run,
+    said_of,
+    ways_of,
+)
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN_TAG, WAITING, Names
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import NoticeSection, Policies
+from lakegc_assets.defs.requests import WAITS_TAG, remembered
+from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
+from lakegc_assets.estate.repository_state import UNREADABLE, standing
+from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.command_line import command_line, in_dagster, printing
+from lakegc_assets.wording import counted
+
+#: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
+_LOOK: Final = timedelta(hours=1)
+#: Runs that are found again, since some storages compare whole seconds.
+_OVERLAP: Final = timedelta(seconds=2)
+_THREADS: Final = 4
+_IN_PROGRESS: Final = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+
+
+def waiting_sensor(
+    policies: Policies,
+    names: Names,
+    section: NoticeSection,
+    now: Callable[[], datetime] = utc_now,
+) -> dg.SensorDefinition:
+    """``gc_waiting``, which starts nothing.
+
+    Args:
+        policies: of all repositories.
+        names: of the component.
+        section: who is told.
+        now: the time, UTC.
+    """
+
+    @dg.sensor(
+        name=names.of("gc_waiting"),
+        required_resource_keys=names.resources("stores", "collector"),
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Keeps the list of marks that {names.of('gc_approve')} can approve, and tells "
+        "a URL, or people by mail, about each mark that waits.",
+    )
+    @printing(names.source)
+    def waiting(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        moment, memory = now(), remembered(context)
+        pending = memory.get("pending", {})
+        listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
+        # Another code location may have listed marks of another server.
+        ours = listed.intersection(memory.get("told", []))
+        current, looked = ours, memory.get("looked")
+        if looked is None or _is_due(context.instance, datetime.fromisoformat(looked), moment):
+            looked = moment.isoformat()
+            root = Resources(context.resources, names).root
+            found, unclear = _look(context, policies, names, root, moment)
+            current = set(found) | {key for key in ours if key.split("|")[0] in unclear}
+            for key in sorted(found.keys() - set(memory.get("told", []))):
+                made = _notice(context.instance, policies, section, found[key], moment)
+                pending[key] = entry(ways_of(section), moment, document=made)
+        pending = {key: one for key, one in pending.items() if key in current}
+        problems = deliver(
+            ways_of(section), pending, lambda _, one: one["document"], moment, context.log
+        )
+        changes: list[Any] = []
+        if new := sorted(current - listed):
+            changes.append(names.waiting.build_add_request(new))
+        if gone := sorted(ours - current):
+            changes.append(names.waiting.build_delete_request(gone))
+        cursor = {"looked": looked, "told": sorted(current), "pending": pending}
+        return dg.SensorResult(
+            skip_reason=said_of(
+                pending,
+                problems,
+                f"{counted(len(current), 'mark waits', 'marks wait')} for approval",
+            ),
+            cursor=json.dumps(cursor, sort_keys=True),
+            dynamic_partitions_requests=changes,
+        )
+
+    return waiting
+
+
+def _is_due(instance: dg.DagsterInstance, looked: datetime, now: datetime) -> bool:
+    """Whether something may have changed since the artifacts were looked at."""
+    if now - looked >= _LOOK:
+        return True
+    changed = dg.RunsFilter(updated_after=looked - _OVERLAP)
+    return bool(instance.get_run_records(changed, limit=1))
+
+
+def _look(
+    context: dg.SensorEvaluationContext,
+    policies: Policies,
+    names: Names,
+    root: ArtifactRoot,
+    now: datetime,
+) -> tuple[dict[str, WaitingMark], set[str]]:
+    """The marks that wait, by their partition keys; and repositories of which nobody can tell.
+
+    Raises:
+        LakegcError: nobody can tell of any repository.
+    """
+    known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
+    stands = thread_map(
+        lambda name: standing(root, name, policies.of(name).sweep, now), sorted(known), _THREADS
+    )
+    unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
+    if unreadable and len(unreadable) == len(known):
+        raise LakegcError(next(iter(unreadable.values())))
+    found: dict[str, WaitingMark] = {}
+    unclear = set(unreadable)
+    for mark in thread_map(partial(waiting_mark, root), stands, _THREADS):
+        if mark is None:
+            continue
+        if _is_busy(context.instance, mark):
+            # The run that made it may be about to sweep it.
+            unclear.add(mark.repository)
+        else:
+            found[str(partition_key(mark.repository, mark.run))] = mark
+    return found, unclear
+
+
+def _is_busy(instance: dg.DagsterInstance, mark: WaitingMark) -> bool:
+    tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
+    return instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=list(_IN_PROGRESS))) > 0
+
+
+def _notice(
+    instance: dg.DagsterInstance,
+    policies: Policies,
+    section: NoticeSection,
+    mark: WaitingMark,
+    now: datetime,
+) -> Document:
+    """The notice about a mark that waits: size, age, limits, the run, and the command."""
+    tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
+    last = next(iter(instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)), None)
+    run = last.dagster_run if last else None
+    share = mark.objects / mark.listed if mark.listed else 1.0
+    said = mark.because if run is None else run.tags.get(WAITS_TAG, mark.because)
+    approving = ["approve", mark.repository, "--run", mark.run]
+    if mark.refused:
+        approving += ["--max-candidate-share", f"{min(share + 0.005, 1):.2f}"]
+    policy = policies.of(mark.repository)
+    hours = (now - mark.marked) / timedelta(hours=1)
+    return document(
+        "waiting",
+        f"{mark.repository}, mark {mark.run} waits for approval",
+        f"It names {counted(mark.objects, 'object')}, {human_bytes(mark.size)}, {share:.1%} of "
+        f"what was listed, and was made {hours:.1f} hours ago. {_limits(policies, mark)}. {said}",
+        f"look at its report, then launch {in_dagster('gc_approve')}, or "
+        f"`{command_line(*approving)}`",
+        link_to_run(section, run.run_id if run else None),
+        repository=mark.repository,
+        run=mark.run,
+        objects=mark.objects,
+        bytes=mark.size,
+        share=round(share, 6),
+        marked=mark.marked.isoformat(),
+        dagster_run=run.run_id if run else None,
+        owners=policy.owners,
+    )
+
+
+def _limits(policies: Policies, mark: WaitingMark) -> str:
+    """What the policy of the repository lets be swept by itself, in words."""
+    policy = policies.of(mark.repository)
+    if policy.sweep != "auto":
+        return f"`sweep` is `{policy.sweep}`, max_candidate_share {policy.max_candidate_share:g}"
+    limits = policy.auto.limits()
+    shown = {
+        "share": limits.share,
+        "objects": limits.objects,
+        "bytes": limits.bytes,
+        "growth": limits.growth,
+        "required": limits.required if limits.required != "nothing" else None,
+    }
+    kept = ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
+    return f"`sweep` is `auto`, with the limits {kept or 'none'}"

@@ -1,0 +1,367 @@
+"""How repositories stand, by their artifacts and what stops their sweeps: what each waits for.
+
+Nothing here decides anything: it is what a table shows. A repository that cannot be read has a row
+that says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.guards import Guards, read_guards
+from lakegc_assets.estate.run_state import (
+    MARKED,
+    ON_HOLD,
+    REFUSED,
+    RESTORED,
+    STOPPED,
+    SWEEPING,
+    SWEPT,
+    UNFINISHED,
+    RunManifests,
+    RunState,
+    Total,
+    no_sweep,
+    run_state,
+)
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.sweep.approval import approval_of
+from lakegc_assets.sweep.auto_sweep import how_to_approve
+
+UNREADABLE: Final = "unreadable"
+WAITING: Final = "waiting for approval"
+APPROVED: Final = "approved"
+NEVER_RUN: Final = "never run"
+#: The words for how a repository stands, those first that need a person.
+STATES: Final = (
+    ON_HOLD,
+    UNREADABLE,
+    REFUSED,
+    STOPPED,
+    WAITING,
+    SWEEPING,
+    UNFINISHED,
+    APPROVED,
+    MARKED,
+    SWEPT,
+    RESTORED,
+    NEVER_RUN,
+)
+#: States in which somebody has to do something.
+PERSON: Final = STATES[:5]
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_REPOSITORIES: Final = 4
+_RUNS: Final = 8
+
+
+@dataclass(frozen=True)
+class Freed:
+    """What one sweep deleted: objects, their bytes, and when it recorded the last of them."""
+
+    run: str
+    at: datetime
+    objects: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one repository stands.
+
+    Attributes:
+        repository: its name.
+        state: one of ``STATES``.
+        because: a sentence about the state.
+        run: that the state is about; None where there is none.
+        objects: that the store held when it was listed last, without those that were deleted by
+            the sweep of that listing's mark; None where nobody has listed it.
+        size: of these, in bytes.
+        garbage: objects that the last published mark names and no sweep of it is done with; None
+            without a mark.
+        garbage_size: of these, in bytes.
+        last_mark: when the last published mark was finished.
+        last_sweep: when the last sweep was finished.
+        freed: what each sweep deleted, in the order of time.
+    """
+
+    repository: str
+    state: str
+    because: str
+    run: str | None = None
+    objects: int | None = None
+    size: int | None = None
+    garbage: int | None = None
+    garbage_size: int | None = None
+    last_mark: datetime | None = None
+    last_sweep: datetime | None = None
+    freed: Sequence[Freed] = ()
+
+
+@dataclass(frozen=True)
+class Estate:
+    """How all repositories stand, in the order of their names; and what could not be looked at."""
+
+    rows: Sequence[Standing]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A run that cannot be read: why, and its attempt where that much is known."""
+
+    run: str
+    error: Exception
+    attempt: str | None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What the runs of a repository have left.
+
+    Attributes:
+        read: those that can be read, the one that was begun last as the last.
+        unread: the others.
+        guards: what stops sweeps of the repository.
+        states: how far each of ``read`` came that a sweep was begun of, by its id.
+    """
+
+    read: Sequence[RunManifests]
+    unread: Sequence[Unread]
+    guards: Guards
+    states: Mapping[str, RunState]
+
+    @property
+    def marks(self) -> list[RunManifests]:
+        """Those whose mark is published, the one that was finished last as the last."""
+        return sorted((one for one in self.read if one.report), key=lambda r: _finished(r.report))
+
+
+def estate(
+    root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
+) -> Estate:
+    """How all repositories stand that are known or have left artifacts.
+
+    Args:
+        root: of the artifacts; nothing else is read.
+        names: of repositories that have a row in any case.
+        mode_of: how marks of a repository are swept that nobody asked for (``unattended.MODES``).
+        now: the time, UTC.
+    """
+    found, notes = known_names(root, names)
+
+    def row(name: str) -> Standing:
+        return standing(root, name, mode_of(name), now)
+
+    return Estate(thread_map(row, found, _REPOSITORIES), notes)
+
+
+def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], list[str]]:
+    """The repositories that are known or have left artifacts, and what could not be looked at."""
+    found = set(names)
+    try:
+        prefixes = root.open().list_prefixes().prefixes
+    except LakegcError as error:
+        note = (
+            f"the artifacts at {root.url} cannot be listed ({error}): a repository that is known "
+            "by its artifacts only is not shown"
+        )
+        return sorted(found), [note]
+    found |= {name.rstrip("/") for name in prefixes if not name.startswith("_")}
+    return sorted(found), []
+
+
+def standing(
+    root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool = False
+) -> Standing:
+    """How one repository stands; ``unreadable`` with the reason where nobody can tell.
+
+    Args:
+        root: of the artifacts.
+        repository: its name.
+        mode: one of ``unattended.MODES``.
+        now: the time, UTC.
+        checked: leave out runs whose marks have not come to their checks.
+    """
+    if not is_name(repository):
+        return Standing(
+            repository, "unreadable", f"{repository!r} cannot be the name of a repository"
+        )
+    try:
+        return standing_of(repository, read_runs(root, repository), mode, now, checked=checked)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others have their rows
+        return Standing(repository, "unreadable", f"its artifacts cannot be read: {_said(error)}")
+
+
+def is_name(repository: str) -> bool:
+    """Whether a text can be the name of a repository."""
+    return _NAME.fullmatch(repository) is not None
+
+
+def read_runs(root: ArtifactRoot, repository: str) -> Runs:
+    """Read what the runs of a repository have left.
+
+    Raises:
+        StorageError: the store of the artifacts does not answer.
+        IntegrityError: a record of checks is damaged.
+    """
+    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
+    runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
+    guards = _guards(root, runs)
+    states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
+    return Runs(runs, [one for one in found if isinstance(one, Unread)], guards, states)
+
+
+def standing_of(
+    repository: str, found: Runs, mode: str, now: datetime, *, checked: bool = False
+) -> Standing:
+    """How a repository stands by its runs; for the arguments see ``standing``."""
+    runs = [one for one in found.read if one.candidates is not None or not checked]
+    states, marks = found.states, found.marks
+    state, because, run = _state(repository, runs, found.unread, found.guards, mode, now)
+    objects, size = _held(runs, states)
+    garbage, garbage_size = _garbage(marks[-1], states) if marks else (None, None)
+    freed = (
+        Freed(name, one.recorded, *one.deleted)
+        for name, one in states.items()
+        if one.recorded is not None
+    )
+    return Standing(
+        repository,
+        state,
+        because,
+        run,
+        objects,
+        size,
+        garbage,
+        garbage_size,
+        _finished(marks[-1].report) if marks else None,
+        max((one.swept.finished for one in runs if one.swept), default=None),
+        tuple(sorted(freed, key=lambda one: one.at)),
+    )
+
+
+def _guards(root: ArtifactRoot, runs: Sequence[RunManifests]) -> Guards:
+    """Those of the namespace that the last run was about; none before there was a mark."""
+    last = next((one.candidates for one in reversed(runs) if one.candidates is not None), None)
+    return Guards() if last is None else read_guards(last.namespace, root.stores)
+
+
+# One run
+
+
+def _read(root: ArtifactRoot, repository: str, run: str) -> RunManifests | Unread:
+    attempt: AttemptArtifacts | None = None
+    try:
+        attempt = root.attempt(repository, run)
+        return RunManifests.of(attempt)
+    except Exception as error:  # noqa: BLE001 - it is told in the row
+        return Unread(run, error, None if attempt is None else attempt.attempt)
+
+
+def _begun(one: RunManifests | Unread) -> str:
+    """The id of an attempt, which sorts by time; behind all others where it is not known."""
+    if isinstance(one, RunManifests):
+        return one.attempt.attempt
+    return one.attempt or "~"
+
+
+def _finished(manifest: Manifest | None) -> datetime:
+    if manifest is None:
+        raise TypeError("what did not finish has no time")
+    return manifest.finished
+
+
+def _held(
+    runs: Sequence[RunManifests], states: Mapping[str, RunState]
+) -> tuple[int | None, int | None]:
+    """Objects and bytes of the last listing of all that the store held."""
+    for one in reversed(runs):
+        if one.candidates is not None and one.candidates.mode != "committed":
+            facts, state = one.candidates.facts, states.get(one.attempt.run)
+            objects, size = (0, 0) if state is None else state.gone
+            return facts["listed"] - objects, facts["listed_bytes"] - size
+    return None, None
+
+
+def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
+    """What the last mark names and no sweep of it is done with."""
+    if last.swept is not None or last.report is None:
+        return Total(0, 0)
+    facts, state = last.report.facts, states.get(last.attempt.run)
+    objects, size = (0, 0) if state is None else state.done
+    return Total(facts["objects"] - objects, facts["bytes"] - size)
+
+
+# The state
+
+
+def _state(
+    repository: str,
+    runs: Sequence[RunManifests],
+    unread: Sequence[Unread],
+    guards: Guards,
+    mode: str,
+    now: datetime,
+) -> tuple[str, str, str | None]:
+    """State, sentence, and the run that they are about."""
+    if (held := _on_hold(repository, runs, guards)) is not None:
+        return held
+    last = runs[-1] if runs else None
+    newest = max(unread, key=_begun, default=None)
+    if newest is not None and (last is None or _begun(newest) > _begun(last)):
+        return UNREADABLE, f"run {newest.run} cannot be read: {_said(newest.error)}", newest.run
+    if last is None:
+        return NEVER_RUN, "no run has left artifacts", None
+    state, because = _of(last, guards, mode, now)
+    if unread:
+        count = "1 earlier run" if len(unread) == 1 else f"{len(unread)} earlier runs"
+        because += f" ({count} cannot be read, {unread[0].run} for one)"
+    return state, because, last.attempt.run
+
+
+def _on_hold(
+    repository: str, runs: Sequence[RunManifests], guards: Guards
+) -> tuple[str, str, str | None] | None:
+    """The hold of a repository, or where nobody can tell the last alarm without a later sweep."""
+    if guards.hold is not None:
+        run = guards.hold.get("run")
+        about = next((one for one in runs if one.attempt.run == run), None)
+        if about is not None and about.report is not None:
+            return ON_HOLD, run_state(about, guards).because, about.attempt.run
+        alarm = guards.hold.get("alarm") or "an alarm has left a hold"
+        return ON_HOLD, f"{alarm}. {no_sweep(repository)}", None
+    alarms = [(one.alarm, one) for one in runs if one.alarm is not None]
+    if not guards.problem or not alarms:
+        return None
+    at, last = max(alarms, key=lambda alarm: alarm[0])
+    if any(one.swept is not None and one.swept.started > at for one in runs):
+        return None
+    return ON_HOLD, run_state(last, guards).because, last.attempt.run
+
+
+def _of(last: RunManifests, guards: Guards, mode: str, now: datetime) -> tuple[str, str]:
+    """State and sentence of a repository by the last of its runs, as far as that came."""
+    found = run_state(last, guards)
+    if found.state != MARKED or last.report is None:
+        return found.state, found.because
+    attempt, name = last.attempt, f"mark {last.attempt.run}"
+    approval = approval_of(attempt, now)
+    if approval is not None:
+        until = f"until {approval.ends:%Y-%m-%d %H:%M} UTC"
+        return APPROVED, f"{name} is approved by {approval.by} {until}"
+    if not last.report.facts["objects"]:
+        return MARKED, f"{name} names no garbage"
+    if mode == "never":
+        return MARKED, f"{name} is not swept: `sweep` is `never`"
+    return WAITING, f"{name}: {how_to_approve(attempt)}"
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, LakegcError) else f"{type(error).__name__}: {error}"

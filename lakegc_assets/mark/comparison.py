@@ -1,0 +1,306 @@
+"""Compares two marks, of ours or of lakeFS's collector: what both name, and what only one does.
+
+Nothing is believed of either: what only one names is said with the reason of the run that marked
+it, and with the reason of the run that keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark import comparison_relations
+from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
+from lakegc_assets.mark.diff_inputs import Side, side_of
+from lakegc_assets.mark.foreign_mark_reader import NAMED
+from lakegc_assets.mark.retention_reasons import KEPT, Kept, sentence, why_kept
+from lakegc_assets.mark.why import staging_areas
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.scratch import COMPARED, scratch
+
+#: Columns of what relations take and give.
+_COMPARED: Final = pa.schema([*NAMED, ("named_by", pa.string())])
+_TOTALS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("named_by", "reason", "branch")),
+        *((name, pa.int64()) for name in ("objects", "sized", "bytes")),
+    ]
+)
+_SHOWN: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("address", "reason", "commit_id", "branch")),
+        *((name, pa.string()) for name in ("kind", "why", "kept_commit", "kept_branch")),
+        *((name, pa.int64()) for name in ("size", "kept_size")),
+    ]
+)
+_WHAT: Final = "compare marks"
+
+
+@dataclass(frozen=True)
+class Total:
+    """Objects and their bytes, which nobody knows of what no run of ours has listed."""
+
+    objects: int = 0
+    bytes: int | None = 0
+
+    def __add__(self, other: Total) -> Total:
+        known = self.bytes is not None and other.bytes is not None
+        size = (self.bytes or 0) + (other.bytes or 0) if known else None
+        return Total(self.objects + other.objects, size)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What only one of two marks names.
+
+    Attributes:
+        total: of all of it; what is not in the store, or was not listed, counts for no bytes.
+        marked: by the reason of the run that marked it; empty for a foreign mark.
+        kept: by the reason of the run that keeps it; empty where the other is a foreign mark.
+        objects: some of it, the largest first: address, size, marked, kept.
+    """
+
+    total: Total
+    marked: Mapping[str, Total]
+    kept: Mapping[str, Total]
+    objects: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two marks beside each other.
+
+    Attributes:
+        repository: lakeFS repository.
+        run: the first: its id, which kind it is, when it was begun, and what it names.
+        other: the second.
+        both: what both name.
+        only_run: what only the first names.
+        only_other: what only the second names.
+        notes: what has to be known to read it, in sentences.
+    """
+
+    repository: str
+    run: Mapping[str, Any]
+    other: Mapping[str, Any]
+    both: Total
+    only_run: Difference
+    only_other: Difference
+    notes: Sequence[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
+    """Compare two marks.
+
+    Args:
+        ctx: of the repository; its run is of no interest.
+        run: id of a run, or of a foreign mark as ``find_mark`` takes it.
+        other: the same.
+        listed: how many objects of each difference are to be named.
+
+    Raises:
+        RefusedError: one of them is unknown, or did not finish.
+        IntegrityError: one of them is damaged.
+    """
+    client, connections = ctx.connect()
+    with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames(connections) as frames:
+        first, second = (
+            side_of(ctx, connections, frames, url, name, folder)
+            for name, folder in ((run, "a/"), (other, "b/"))
+        )
+        compared = _beside(frames, url, first, second)
+        totals = []
+        if compared.rows:
+            of_groups = comparison_relations.totals(frames.read(compared), _TOTALS.names[:3])
+            totals = frames.collect(of_groups, _TOTALS, _WHAT).to_pylist()
+        asked = _Asked(ctx, client, connections, frames, compared, totals, listed)
+        return Comparison(
+            ctx.repository,
+            _told(first),
+            _told(second),
+            _total(row for row in totals if row["named_by"] == BOTH),
+            _difference(asked, FIRST, first, second),
+            _difference(asked, SECOND, second, first),
+            _notes(first, second),
+        )
+
+
+# Both, and one alone
+
+
+def _beside(frames: Session, url: str, first: Side, second: Side) -> Dataset:
+    """What the two name (``_COMPARED``)."""
+    beside = comparison_relations.beside(first.named, second.named)
+    return Dataset(url, frames.write(beside, url, "beside/", _COMPARED, _WHAT), _COMPARED)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the differences are made of.
+
+    Attributes:
+        ctx: of the repository.
+        client: of lakeFS.
+        connections: how tasks reach the stores.
+        frames: the session.
+        compared: what the two marks name (``_COMPARED``).
+        totals: of it (``_TOTALS``).
+        listed: how many objects of each difference are to be named.
+    """
+
+    ctx: RunContext
+    client: LakeFSClient
+    connections: Connections
+    frames: Session
+    compared: Dataset
+    totals: Sequence[Mapping[str, Any]]
+    listed: int
+
+
+def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Difference:
+    """What only one side names, summed up, and some of it named."""
+    frames, mine = asked.frames, [row for row in asked.totals if row["named_by"] == which]
+    objects = sum(row["objects"] for row in mine)
+    if not objects:
+        return Difference(Total(), {}, {}, [])
+    alone = comparison_relations.only_in(frames.read(asked.compared), which)
+    kept = _why_kept(asked, f"{which}/", other, alone)
+    marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
+    whys = _by((row["why"], row) for row in kept.totals)
+    reasons = marked if side.attempt else whys
+    size = sum(total.bytes or 0 for total in reasons.values()) if reasons else None
+    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
+
+
+def _why_kept(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Kept:
+    """Why the run of the other side keeps it; nothing of a foreign mark."""
+    frames, url, attempt = asked.frames, asked.compared.url, other.attempt
+    if attempt is None:
+        return Kept(Dataset(url, [], KEPT))
+    parts = attempt.manifest("deletion_candidates").parts
+    candidates = frames.read(Dataset(attempt.url, parts["data"], HASHES))
+    return why_kept(
+        asked.ctx,
+        asked.connections,
+        frames,
+        attempt,
+        parts["spared"],
+        alone,
+        candidates,
+        url,
+        folder,
+    )
+
+
+def _largest(asked: _Asked, alone: DataFrame, kept: Kept) -> list[dict[str, Any]]:
+    """The largest objects of a difference; those that are not there come last."""
+    if not asked.listed:
+        return []
+    judged = comparison_relations.with_kept(alone, asked.frames.read(kept.rows))
+    largest = comparison_relations.largest(judged, asked.listed)
+    rows = asked.frames.collect(largest, _SHOWN, _WHAT).to_pylist()
+    staged = {row["address"] for row in rows if row["kind"] == STAGED}
+    areas = _staging_areas(asked, staged) if staged else {}
+    return [
+        {
+            "address": row["address"],
+            "size": row["size"],
+            "marked": _marked_sentence(row),
+            "kept": areas.get(row["address"], _kept_sentence(row)),
+        }
+        for row in rows
+    ]
+
+
+def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
+    """Of some groups; bytes are known where each object has a size."""
+    found = Total()
+    for row in rows:
+        found += Total(row["objects"], row["bytes"] if row["sized"] == row["objects"] else None)
+    return found
+
+
+def _by(pairs: Iterator[tuple[str | None, Mapping[str, Any]]]) -> dict[str, Total]:
+    """Objects and bytes by a key; what has none, or no size, counts for nothing."""
+    found: dict[str, Total] = {}
+    for key, row in pairs:
+        if key is not None:
+            found[key] = found.get(key, Total()) + Total(row["objects"], row["bytes"] or 0)
+    return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
+
+
+def _marked_because(row: Mapping[str, Any]) -> str | None:
+    reason, branch = row["reason"], row["branch"]
+    return reason if branch is None else f"{reason}: last held on branch {branch}"
+
+
+def _marked_sentence(row: Mapping[str, Any]) -> str | None:
+    if row["reason"] is None or row["commit_id"] is None:
+        return None if row["reason"] is None else str(row["reason"])
+    on = f" of branch {row['branch']!r}" if row["branch"] else ""
+    return f"{row['reason']}: the commit {row['commit_id']}{on} held it last"
+
+
+def _kept_sentence(row: Mapping[str, Any]) -> str | None:
+    if row["kind"] is None:
+        return None
+    of_run = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
+    return sentence({**row, **{name: row[column] for name, column in of_run.items()}})
+
+
+def _staging_areas(asked: _Asked, staged: set[str]) -> dict[str, str]:
+    """On which branch and path objects are staged; the search ends with the last of them."""
+    found: dict[str, str] = {}
+    areas = staging_areas(asked.client, asked.ctx.repository, asked.connections, staged)
+    for address, branch, path in areas:
+        found.setdefault(address, f"it is staged on branch {branch!r} at {path!r}")
+        if len(found) == len(staged):
+            break
+    return found
+
+
+# What has to be known to read it
+
+
+def _told(side: Side) -> dict[str, Any]:
+    return {
+        "id": side.id,
+        "kind": side.kind,
+        "made": side.made.isoformat(),
+        "objects": side.objects,
+    }
+
+
+def _notes(first: Side, second: Side) -> list[str]:
+    """What the order in time of a run and a foreign mark means."""
+    if (first.attempt is None) == (second.attempt is None):
+        return []
+    run, mark = (first, second) if first.attempt else (second, first)
+    order = "older" if run.made < mark.made else "younger"
+    times = (
+        f"{run.words()} ({run.made:%Y-%m-%d %H:%M:%S} UTC) is {order} than {mark.words()} "
+        f"({mark.made:%Y-%m-%d %H:%M:%S} UTC)"
+    )
+    if order == "older":
+        meaning = (
+            f"what was deleted, expired or grew old enough in between only {mark.words()} can "
+            "name, and that is no fault of either. Mark again, and compare that run"
+        )
+    else:
+        meaning = (
+            f"what became garbage in between only {run.words()} can name, and what came back to "
+            f"life since is named by {mark.words()} alone"
+        )
+    return [f"{times}: {meaning}"]

@@ -1,0 +1,205 @@
+"""What a listing holds, written down page by page, and what of it lies in which slice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.mark.incremental_listing import settled
+from lakegc_assets.mark.listing_rows import MULTIPART
+from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.storage.base import ObjectStore
+
+_ASSET: Final = "store_listing"
+_PARTS: Final = {
+    "data": LISTING,
+    "settled": LISTING,
+    "multipart": pa.schema([("address", pa.string()), ("etag", pa.string())]),
+    "cuts": pa.schema([("key", pa.string())]),
+}
+#: What each slice holds, and whether it is settled: whether nobody writes to it any more.
+SLICES: Final = pa.schema(
+    [
+        ("slice", pa.string()),
+        ("keys", pa.int64()),
+        ("size", pa.int64()),
+        ("oldest", pa.timestamp("us", "UTC")),
+        ("settled", pa.bool_()),
+    ]
+)
+_SLICE: Final = len("data/") + 20
+
+
+class Slice(NamedTuple):
+    """What is listed in one slice.
+
+    Attributes:
+        name: of the slice; empty for what is in none.
+        keys: number of objects.
+        size: of all of them, in bytes.
+        oldest: when the oldest was written.
+    """
+
+    name: str
+    keys: int
+    size: int
+    oldest: datetime
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What was listed: files by the name of their part, digests, and what each slice holds.
+
+    Attributes:
+        parts: ``data``, ``settled`` (those of ``data`` with nothing but settled slices),
+            ``multipart`` and ``cuts``; where some of it was carried forward, ``carried``, too:
+            those of ``settled`` that were.
+        digest: of all addresses.
+        settled: of those in settled slices.
+        slices: what each holds.
+    """
+
+    parts: Mapping[str, Sequence[Part]]
+    digest: KeyDigest
+    settled: KeyDigest
+    slices: Sequence[Slice]
+
+
+def added_up(listed: Sequence[Listed]) -> Listed:
+    """What several tasks have listed."""
+    return Listed(
+        {name: [part for one in listed for part in one.parts[name]] for name in _PARTS},
+        sum((one.digest for one in listed), KeyDigest()),
+        sum((one.settled for one in listed), KeyDigest()),
+        _joined(s for one in listed for s in one.slices),
+    )
+
+
+class Listing:
+    """Takes the pages of one task, from several threads, and writes what is in them."""
+
+    def __init__(self, artifacts: ObjectStore, before: datetime) -> None:
+        self._writers = {
+            name: PartWriter(artifacts, f"{_ASSET}/{name}/", schema)
+            for name, schema in _PARTS.items()
+        }
+        self._before = before
+        self._taking = threading.Lock()
+        self._digests = {"data": KeyDigest(), "settled": KeyDigest()}
+        self._slices: list[Slice] = []
+
+    def add(self, rows: pa.RecordBatch, *, at_cut: bool) -> None:
+        """Take a page, with at least one row; ``at_cut`` if its last key is to be remembered."""
+        slices = slices_of(rows)
+        gets_no_more = settled([one.name for one in slices], self._before)
+        if len(gets_no_more) == len(slices):
+            sorted_out = {"settled": rows}
+        elif gets_no_more:
+            mask = pc.is_in(_slice_names(rows), pa.array(gets_no_more))
+            sorted_out = {"settled": rows.filter(mask), "data": rows.filter(pc.invert(mask))}
+        else:
+            sorted_out = {"data": rows}
+        digests = {name: key_digest(some["address"]) for name, some in sorted_out.items()}
+        in_parts = rows.filter(pc.match_substring_regex(rows["etag"], MULTIPART))
+        with self._taking:
+            for name, some in sorted_out.items():
+                self._writers[name].add(some)
+                self._digests[name] += digests[name]
+            self._writers["multipart"].add(in_parts.select(_PARTS["multipart"].names))
+            if at_cut:
+                last = rows["address"].slice(rows.num_rows - 1)
+                self._writers["cuts"].add(pa.RecordBatch.from_arrays([last], schema=_PARTS["cuts"]))
+            self._slices += slices
+
+    def finish(self) -> Listed:
+        """All of it."""
+        parts = {name: writer.finish() for name, writer in self._writers.items()}
+        parts["data"] = [*parts["data"], *parts["settled"]]
+        digest, settled_digest = self._digests["data"], self._digests["settled"]
+        return Listed(parts, digest + settled_digest, settled_digest, _joined(self._slices))
+
+
+def _slice_names(rows: pa.RecordBatch) -> pa.Array:
+    """The slice of each object; empty where it is in none."""
+    address = rows["address"]
+    inside = pc.and_(
+        pc.starts_with(address, "data/"),
+        pc.equal(pc.utf8_slice_codeunits(address, _SLICE, _SLICE + 1), "/"),
+    )
+    return pc.if_else(inside, pc.utf8_slice_codeunits(address, len("data/"), _SLICE), "")
+
+
+def slices_of(rows: pa.RecordBatch) -> list[Slice]:
+    """What one page, with at least one row, holds of each slice."""
+    name = _slice_names(rows)
+    if name[0].as_py() and name[0] == name[-1]:
+        # In order, so that all between two of one slice are of it, too.
+        oldest = pc.min(rows["last_modified"]).as_py()
+        return [Slice(name[0].as_py(), len(name), pc.sum(rows["size"]).as_py(), oldest)]
+    grouped = (
+        pa.table({"name": name, "size": rows["size"], "last_modified": rows["last_modified"]})
+        .group_by("name", use_threads=False)
+        .aggregate([("size", "count"), ("size", "sum"), ("last_modified", "min")])
+    )
+    columns = ("name", "size_count", "size_sum", "last_modified_min")
+    return [Slice(*row) for row in zip(*(grouped[c].to_pylist() for c in columns), strict=True)]
+
+
+def _joined(found: Iterable[Slice]) -> list[Slice]:
+    joined: dict[str, Slice] = {}
+    for one in found:
+        known = joined.get(one.name)
+        joined[one.name] = (
+            one
+            if known is None
+            else Slice(
+                one.name,
+                one.keys + known.keys,
+                one.size + known.size,
+                min(one.oldest, known.oldest),
+            )
+        )
+    return list(joined.values())
+
+
+def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> None:
+    """Look whether slices are as old as their names say.
+
+    What may stay unlisted is told from names of slices. So no object may be older than its slice.
+
+    Raises:
+        IntegrityError: one is, by more than clocks may differ.
+    """
+    for one in slices:
+        made = slice_time(one.name)
+        oldest = one.oldest.astimezone(timezone.utc)
+        # A name that tells of the future is no slice's.
+        if made and oldest + 2 * ctx.settings.clock_skew < made <= start:
+            if ctx.settings.skip_new_slices:
+                raise IntegrityError(
+                    f"data/{one.name}/ holds an object of {oldest}, but the slice was made at "
+                    f"{made}, by its name: a clock was wrong, or the folder is not lakeFS's. Look "
+                    "at it; skip_new_slices=false lists every slice, whatever its name says",
+                )
+            ctx.log.warning("data/%s/ is younger than an object in it", one.name)
+
+
+def slices_table(slices: Sequence[Slice], before: datetime) -> pa.Table:
+    """Rows of ``SLICES``; those made before a time are settled."""
+    named = [one for one in slices if one.name]
+    gets_no_more = set(settled([one.name for one in named], before))
+    rows = [(*one, one.name in gets_no_more) for one in named]
+    columns = list(zip(*rows, strict=True)) or [()] * len(SLICES)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, SLICES, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SLICES)

@@ -1,0 +1,376 @@
+"""The ranges that are live, and the addresses that they keep alive, as hashes.
+
+Read by ranges: a range that several commits share is decoded once, and once in the life of the
+repository. Without retention rules every range below ``_lakefs/`` counts as active, since the log
+does not reach the commits that only a deleted branch, a tag or a reset held; and so it does in the
+mode ``uncommitted``, which collects only what was never committed. What lies there and cannot be a
+table is passed over if no metarange and no commit names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from types import MappingProxyType
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.errors import FormatError, NoTableError
+from lakegc_assets.graveler.sstable import table_kind
+from lakegc_assets.mark.damage import isolate
+from lakegc_assets.mark.full_addresses import cached_full
+from lakegc_assets.mark.metaranges import (
+    RangesRead,
+    cached_metaranges,
+    ranges_of,
+    require_in_full,
+    table_url,
+)
+from lakegc_assets.mark.ranges import (
+    HASHES,
+    Wanted,
+    cached_ranges,
+    read_entries,
+    seconds,
+    spread_ranges,
+    wanted,
+)
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
+from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.lists import list_to_the_end
+
+#: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
+RANGES: Final = pa.schema(
+    [
+        ("range_id", pa.string()),
+        ("entries", pa.int64()),
+        ("digest", pa.string()),
+        ("from_cache", pa.bool_()),
+    ]
+)
+_ENTRIES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+_FOLDER: Final = "folder"
+_NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
+_TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
+#: Its marks and rules, logs of its actions, and its own object; dumps of refs have a manifest.
+_OF_LAKEFS: Final = (
+    "_lakefs/retention/",
+    "_lakefs/actions/",
+    "_lakefs/dummy",
+    "_lakefs/refs_manifest.json",
+)
+#: Work of telling a range from a metarange, on one core, in seconds.
+_KIND_S: Final = 0.01
+_THREADS: Final = 8
+
+
+@dataclass(frozen=True)
+class Live:
+    """What some ranges keep alive.
+
+    Attributes:
+        runs: of the hashes of addresses.
+        ranges: what was read (``RANGES``).
+        unresolved: last path components of full addresses that nobody can place.
+        digest: of the runs' hashes.
+        damaged: ranges that could not be read, by their ids, and what is wrong with them.
+    """
+
+    runs: Sequence[Part]
+    ranges: pa.Table
+    unresolved: Sequence[str]
+    digest: KeyDigest
+    damaged: Mapping[str, IntegrityError] = field(default_factory=dict)
+
+
+def every_range(listing: Manifest, rules: object) -> bool:
+    """Whether a mark takes every range for live, whatever commit has it, if any.
+
+    Args:
+        listing: of the mark.
+        rules: of the repository; None where it has none.
+    """
+    return rules is None or listing.mode == "uncommitted"
+
+
+@dataclass(frozen=True)
+class LiveRanges:
+    """The ranges that are live.
+
+    Attributes:
+        ranges: range_id, and entries by the metaranges' word, null where none tells.
+        metaranges: how many metaranges were read.
+        cached: how many of these came from the cache.
+        lone: ids of ranges that no metarange names.
+        passed_over: files that were not read, by their ids, with what is wrong with each: no
+            metarange that can be read and none of the commits names them.
+        foreign: keys of other files below ``_lakefs/`` that are none of lakeFS's.
+    """
+
+    ranges: pa.Table
+    metaranges: int
+    cached: int
+    lone: frozenset[str] = frozenset()
+    passed_over: Mapping[str, IntegrityError] = field(default_factory=dict)
+    foreign: Sequence[str] = ()
+
+
+def live_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    metarange_ids: Collection[str],
+    *,
+    every: bool,
+    strict: bool = True,
+) -> LiveRanges:
+    """The ranges of some commits, or all that are there.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store.
+        metarange_ids: of the commits; empty ones are those of commits without objects.
+        every: whether all ranges below ``_lakefs/`` are wanted, which must hold those of the
+            commits.
+        strict: whether a damaged table that nothing names is an error. What cannot be a table and
+            is named by nothing never is.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged; or the store's listing lacks what is
+            there.
+    """
+    ids = set(metarange_ids) - {""}
+    if not every:
+        read = ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+        return LiveRanges(read.rows.select(_ENTRIES.names), read.metaranges, read.cached)
+    tables = all_tables(ctx, connections, ids)
+    more = {i for i, kind in tables.kinds.items() if kind == "metaranges"} - ids
+    found, damaged = _named_ranges(ctx, connections, ids, more, strict=strict)
+    rows = pa.concat_tables([one.rows.select(_ENTRIES.names) for one in found])
+    known = rows.group_by("range_id").aggregate([("entries", "max")]).rename_columns(_ENTRIES.names)
+    named = set(known["range_id"].to_pylist())
+    lone = sorted({i for i, kind in tables.kinds.items() if kind == "ranges"} - named)
+    # A metarange that names one of them makes it a range, which is read, and is damaged.
+    passed = damaged | {i: error for i, error in tables.unreadable.items() if i not in named}
+    for error in passed.values():
+        if strict and not isinstance(error, NoTableError):
+            raise IntegrityError(
+                f"{error}. No metarange names it, but it may be a range, and every range counts "
+                "where there are no retention rules, or none that count in this mode. Restore it; "
+                "or remove it if it was never lakeFS's",
+            ) from error
+    unnamed = pa.table([pa.array(lone, pa.string()), pa.nulls(len(lone), pa.int64())], _ENTRIES)
+    return LiveRanges(
+        pa.concat_tables([known.cast(_ENTRIES), unnamed]),
+        sum(one.metaranges for one in found),
+        sum(one.cached for one in found),
+        frozenset(lone),
+        passed,
+        tables.foreign,
+    )
+
+
+def _named_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    of_commits: Collection[str],
+    others: Collection[str],
+    *,
+    strict: bool,
+) -> tuple[list[RangesRead], dict[str, IntegrityError]]:
+    """The ranges of metaranges; without those of damaged ones that no commit has, if not strict."""
+
+    def read(ids: Collection[str]) -> RangesRead:
+        return ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+
+    if strict:
+        return [read([*of_commits, *others])], {}
+    found, damaged = isolate(read, sorted(others))
+    return [read(of_commits), *found], dict(damaged)
+
+
+def read_live(
+    ctx: RunContext,
+    connections: Connections,
+    ranges: pa.Table,
+    artifacts: ObjectStore,
+    folder: str,
+    *,
+    strict: bool = True,
+    below: Mapping[str, Sequence[str]] = _NOT_CUT,
+) -> Live:
+    """Read ranges down to the hashes of the addresses that they keep alive.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        ranges: range_id and entries.
+        artifacts: where the runs are written.
+        folder: relative to ``artifacts``, with a slash at its end.
+        strict: whether a damaged range is an error; else it is noted, and the others are read.
+        below: of ranges of which not all is alive, by their ids: what paths of it must begin with,
+            as ``retain.prefix_of`` gives it.
+
+    Raises:
+        IntegrityError: a range is missing or damaged, or was not read.
+    """
+    slots = cached_ranges(connections) if ranges.num_rows else {}
+    orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
+    cost = sum(seconds(one) for order in orders for one in order)
+    task = partial(_read_ranges, connections, artifacts.url, folder, strict, below)
+    read = ctx.tasks.run("read ranges", task, orders, cost)
+    found = pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)])
+    damaged = {i: error for one in read for i, error in one.damaged.items()}
+    if {*found["range_id"].to_pylist(), *damaged} != set(ranges["range_id"].to_pylist()):
+        raise IntegrityError(
+            f"of {ranges.num_rows} live ranges of {connections.namespace_url} {found.num_rows} "
+            "were read: what the others hold would be taken for dead. This is a fault of the "
+            "mark, please report it",
+        )
+    return Live(
+        runs=[run for one in read for run in one.runs],
+        ranges=found,
+        unresolved=sorted({last for one in read for last in one.unresolved}),
+        digest=sum((one.digest for one in read), KeyDigest()),
+        damaged=damaged,
+    )
+
+
+def _read_ranges(
+    connections: Connections,
+    url: str,
+    folder: str,
+    strict: bool,  # noqa: FBT001 - given to tasks by its place
+    below: Mapping[str, Sequence[str]],
+    ranges: Sequence[Wanted],
+) -> Live:
+    artifacts = connections.open(url)
+    rows: list[tuple[str, int, str, bool]] = []
+    unresolved: set[str] = set()
+    runs: list[Part] = []
+    digest = KeyDigest()
+    held: list[Hashes] = []
+    damaged: dict[str, IntegrityError] = {}
+
+    def write() -> None:
+        nonlocal digest, held
+        whole = union(held)
+        runs.extend(write_set(artifacts, f"{folder}data/", [whole]))
+        digest += digest_of_hashes(whole)
+        held = []
+
+    columns_read = (*HASHES, _FOLDER) if below else HASHES
+    for one in read_entries(connections, ranges, columns_read, None if strict else damaged):
+        rows_of_range = one.group
+        if one.range_id in below:
+            rows_of_range = rows_of_range.filter(_is_below(rows_of_range, below[one.range_id]))
+        held.append(rows_of_range["hash"].to_numpy())
+        unresolved.update(one.unresolved)
+        rows.append((one.range_id, one.entries, one.digest, one.from_cache))
+        # Ranges share most of their addresses, so many of them fit into one run.
+        if sum(map(len, held)) > 2 * RUN_LENGTH:
+            held = [union(held)]
+            if len(held[0]) > RUN_LENGTH:
+                write()
+    if held:
+        write()
+    columns = list(zip(*rows, strict=True)) or [()] * len(RANGES)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=RANGES)
+    return Live(runs, table, sorted(unresolved), digest, damaged)
+
+
+def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
+    """Whether the path of each of some entries begins with one of some folders."""
+    folders = entries[_FOLDER].cast(pa.string())
+    return reduce(pc.or_, [pc.starts_with(folders, prefix) for prefix in prefixes])
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What lies below ``_lakefs/`` under the name of a table.
+
+    Attributes:
+        kinds: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
+        unreadable: files of which nobody can tell, by their ids, and what is wrong with them.
+        foreign: keys of other files that are none of lakeFS's.
+    """
+
+    kinds: Mapping[str, str]
+    unreadable: Mapping[str, FormatError]
+    foreign: Sequence[str]
+
+
+def all_tables(ctx: RunContext, connections: Connections, active: Collection[str]) -> Tables:
+    """Every range and metarange below ``_lakefs/``, and which of the two it is.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store.
+        active: metaranges that must be listed, of commits that are known.
+
+    Raises:
+        IntegrityError: the store does not list all metaranges that are known.
+    """
+    ids, foreign = listed_files(connections.store())
+    if missing := sorted(set(active) - set(ids)):
+        raise IntegrityError(
+            f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, is not "
+            "listed: what a listing of all ranges lacks would be taken for dead, since there are "
+            "no retention rules, or none that count in this mode. If it is in the store, run again",
+        )
+    cached = {
+        # Of another repository what was read for full addresses alone.
+        "ranges": cached_ranges(connections).keys() | cached_full(connections).keys(),
+        "metaranges": cached_metaranges(connections).keys(),
+    }
+    known = {i: kind for kind, found in cached.items() for i in found & set(ids)}
+    unknown = [i for i in ids if i not in known]
+    costs = [_KIND_S] * len(unknown)
+    tasks = bin_pack(unknown, costs, ctx.settings.range_num_partitions)
+    told = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
+    unreadable: dict[str, FormatError] = {}
+    for table_id, kind in ((i, kind) for task in told for i, kind in task.items()):
+        if isinstance(kind, FormatError):
+            unreadable[table_id] = kind
+        else:
+            known[table_id] = kind
+    return Tables(known, unreadable, foreign)
+
+
+def listed_files(store: ObjectStore) -> tuple[list[str], list[str]]:
+    """What lies below ``_lakefs/``: the ids of all tables, and keys that are none of lakeFS's."""
+    ids: list[str] = []
+    foreign: list[str] = []
+    # What this list lacks would be taken for dead.
+    for batch in list_to_the_end(store, "_lakefs/"):
+        for key in batch["key"].to_pylist():
+            if match := _TABLE_ID.fullmatch(key):
+                ids.append(match[1])
+            elif not key.startswith(_OF_LAKEFS):
+                foreign.append(key)
+    return ids, foreign
+
+
+def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str | FormatError]:
+    store = connections.store()
+
+    def kind(table_id: str) -> str | FormatError:
+        data = store.get(f"_lakefs/{table_id}")
+        try:
+            return table_kind(data, table_url(connections.namespace_url, table_id))
+        except FormatError as error:
+            require_in_full(store, connections.namespace_url, table_id, data)
+            return error
+
+    return dict(zip(table_ids, thread_map(kind, table_ids, _THREADS), strict=True))

@@ -1,0 +1,271 @@
+"""What is read of each other repository of the server: staged addresses, HEADs, tables.
+
+Only what lies there is read, never changed, and nothing in it is believed to be complete unless it
+shows: the metarange of every commit that a branch leads to must be in the store's listing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import DECODER_VERSION
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
+from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.mark.live_ranges import listed_files
+from lakegc_assets.mark.lookups import Page
+from lakegc_assets.mark.refs import load_commits
+from lakegc_assets.mark.staged import changed_paths
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+
+#: What is cached of commits: those that one look read.
+_KIND: Final = Kind("commits", 1, "look")
+#: What was seen of other repositories, in the cache of the one that is collected.
+_LOOKS: Final = f"others/v1-{DECODER_VERSION}/"
+_COMMITS: Final = pa.schema(
+    [
+        ("commit_id", pa.string()),
+        ("parents", pa.list_(pa.string())),
+        ("creation_date", pa.int64()),
+        ("metarange_id", pa.string()),
+        ("version", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another repository of the server.
+
+    Attributes:
+        repository: as lakeFS lists it.
+        connections: how to reach its store and its caches.
+    """
+
+    repository: Repository
+    connections: Connections
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.repository.id
+
+    def is_same(self, listed: Repository) -> bool:
+        """Whether a list means this very repository, and not one made anew under its name."""
+        mine = (self.name, self.repository.storage_namespace, self.repository.creation_date)
+        return mine == (listed.id, listed.storage_namespace, listed.creation_date)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What is below ``_lakefs/`` of a repository, and what its commits need of it.
+
+    Attributes:
+        look: names these tables and HEADs.
+        metaranges: of all commits that a branch leads to; none where the last look was the same.
+        naming: the ranges that name something in the namespace in question, where the last look was
+            the same; else None.
+    """
+
+    look: str
+    metaranges: frozenset[str]
+    naming: Sequence[str] | None
+
+
+def others_of(ctx: RunContext, client: LakeFSClient, connections: Connections) -> list[Other]:
+    """The other repositories that could name objects of this one, by their names.
+
+    lakeFS lets a repository name objects in its own kind of store only; others are left out, and so
+    are those that ``ignored_repositories`` names.
+
+    Raises:
+        IntegrityError: the list lacks the very repository that is collected, or one that an earlier
+            run has read and that may be there: lakeFS lists only what the user may see.
+        ConfigurationError: a namespace cannot be read.
+    """
+    found: list[Other] = []
+    listed: set[str] = set()
+    namespace = connections.namespace()
+    for repository in client.repositories():
+        listed.add(repository.id)
+        if repository.id == ctx.repository or repository.id in ctx.settings.ignored_repositories:
+            continue
+        if namespace.is_same_kind(repository.storage_namespace):
+            place = StorageNamespace.parse(repository.storage_namespace)
+            found.append(Other(repository, ctx.connections(repository.id, place)))
+    if ctx.repository not in listed:
+        raise IntegrityError(
+            f"the list of repositories has {len(listed)}, and not {ctx.repository!r}: it is not "
+            "complete. Run again",
+        )
+    for name in sorted(
+        _names_read(connections.cache()) - listed - {*ctx.settings.ignored_repositories}
+    ):
+        if client.may_have_repository(name):
+            raise IntegrityError(
+                f"the list of repositories lacks {name!r}, which an earlier run has read, and "
+                f"which may name objects of {ctx.repository!r}: give these credentials "
+                "fs:ListRepositories on *, or name it in ignored_repositories if it names none"
+            )
+    return found
+
+
+def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
+    """HEAD of every branch; none of a bare repository.
+
+    Raises:
+        IntegrityError: the list lacks the default branch, which exists.
+    """
+    heads = {branch.id: branch.commit_id for branch in client.branches(other.name)}
+    default = other.repository.default_branch
+    if default not in heads:
+        try:
+            client.branch(other.name, default)
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            # A repository that was made bare has no branches at first.
+            return heads
+        raise IntegrityError(
+            f"the list of branches of {other.name!r} has {len(heads)} branches, and not its "
+            f"default branch {default!r}: it is not complete. Run again",
+        )
+    return heads
+
+
+def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> Iterator[str]:
+    """The full addresses that lakeFS serves where a branch has staged something.
+
+    Raises:
+        IntegrityError: an answer is not whole.
+    """
+    page = Page(client, other.name)
+    found = (page.address(branch, path) for path in changed_paths(client, other.name, branch))
+    return (address for address in found if address is not None)
+
+
+def tables_of(
+    client: LakeFSClient, other: Other, heads: Mapping[str, str], cache: ObjectStore
+) -> Tables:
+    """The tables of a repository, as they are listed now.
+
+    Args:
+        client: the server.
+        other: the repository.
+        heads: of its branches.
+        cache: of the repository that is collected.
+
+    Raises:
+        IntegrityError: a table is not listed that a commit needs; or the log is damaged.
+    """
+    ids, _ = listed_files(other.connections.store())
+    seen = [other.connections.namespace_url, sorted(ids), sorted(set(heads.values()))]
+    look = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    naming = _recorded(cache, other.name, look)
+    if naming is not None:
+        return Tables(look, frozenset(), naming)
+    known = _known_commits(other.connections.cache())
+    read = load_commits(client, other.name, heads.values(), known.keys())
+    if read:
+        _keep_commits(other.connections.cache(), look, read)
+    commits = {**known, **read}
+    behind = _behind(commits, heads.values())
+    metaranges = {commits[commit].metarange_id for commit in behind} - {""}
+    if missing := sorted(metaranges - set(ids)):
+        raise IntegrityError(
+            f"{other.connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, "
+            "is not listed: what that commit keeps alive cannot be known. If it is in the store, "
+            "run again; else restore it",
+        )
+    return Tables(look, frozenset(metaranges), None)
+
+
+def record_look(cache: ObjectStore, other: Other, look: str, naming: Sequence[str]) -> None:
+    """Remember which ranges name something, of all that a look names.
+
+    Args:
+        cache: of the repository in which they name it.
+        other: the repository that was looked at.
+        look: that of its ``Tables``.
+        naming: ids of the ranges.
+    """
+    data = json.dumps([look, sorted(naming)]).encode()
+    cache.put(f"{_LOOKS}{other.name}.json", _with_digest(data))
+
+
+def _names_read(cache: ObjectStore) -> set[str]:
+    """The repositories that earlier runs have looked at."""
+    keys = (key for batch in cache.list(_LOOKS) for key in batch["key"].to_pylist())
+    return {key.removeprefix(_LOOKS).removesuffix(".json") for key in keys}
+
+
+def _recorded(cache: ObjectStore, name: str, look: str) -> list[str] | None:
+    """What the last look found, if it was the same, and is recorded in full."""
+    try:
+        data = cache.get(f"{_LOOKS}{name}.json")
+    except ObjectNotFoundError:
+        return None
+    text = data.partition(b"\n")[2]
+    if data != _with_digest(text):
+        return None
+    recorded: tuple[str, list[str]] = json.loads(text)
+    return recorded[1] if recorded[0] == look else None
+
+
+def _with_digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode() + b"\n" + data
+
+
+# Commits that were read before
+
+
+def _known_commits(cache: ObjectStore) -> dict[str, Commit]:
+    """Commits with all that is behind them; none where that cannot be said of one."""
+    known: dict[str, Commit] = {}
+    tables = TableCache(cache, _KIND)
+    for file, slots in by_file(tables.compact().values()):
+        for table in tables.read(file, slots) or ():
+            columns = (table[name].to_pylist() for name in _COMMITS.names)
+            for commit, parents, date, metarange, version in zip(*columns, strict=True):
+                known[commit] = Commit(commit, tuple(parents), date, metarange, version)
+    whole = all(parent in known for commit in known.values() for parent in commit.parents)
+    return known if whole else {}
+
+
+def _keep_commits(cache: ObjectStore, look: str, read: Mapping[str, Commit]) -> None:
+    commits = list(read.values())
+    columns = [
+        [commit.id for commit in commits],
+        [list(commit.parents) for commit in commits],
+        [commit.creation_date for commit in commits],
+        [commit.metarange_id for commit in commits],
+        [commit.version for commit in commits],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _COMMITS, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=_COMMITS)
+    TableCache(cache, _KIND).write([Decoded(look, table, {})])
+
+
+def _behind(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:
+    """The commits that can be reached from some, by all parents."""
+    found: set[str] = set()
+    waiting = list(heads)
+    while waiting:
+        commit = waiting.pop()
+        if commit not in found:
+            found.add(commit)
+            waiting += commits[commit].parents
+    return found

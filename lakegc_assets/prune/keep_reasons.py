@@ -1,0 +1,242 @@
+"""Why a run stays, as is seen by looking at it alone: an undo, an approval, what was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.prune.decisions import SUCCESS
+from lakegc_assets.prune.run_inventory import Files, Seen, restores_of, sweeps_of
+from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
+from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
+from lakegc_assets.recovery.restore_record import folder
+from lakegc_assets.recovery.undo_window import kept_until
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line, recorded_settings
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.pins import read_pins
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.storage.values import Recovery
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.approval import FOLDER as APPROVALS
+from lakegc_assets.sweep.approval import Approval, approval_of
+from lakegc_assets.sweep.ledger import ASSET as SWEPT
+
+#: For how long a store may keep what its rules let go.
+_LATE: Final = timedelta(days=2)
+#: Of how many objects it is asked whether the trash still holds them.
+_ASKED: Final = 100
+_THREADS: Final = 8
+#: What reading damaged files raises, and facts that another version wrote.
+_DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is known of a repository, besides its runs.
+
+    Attributes:
+        namespace: the store rooted at the storage namespace.
+        pinned: runs of which something is pinned.
+        trash: folders of trash in the namespace.
+        recovery: what the store keeps now of what is deleted.
+    """
+
+    namespace: ObjectStore
+    pinned: Collection[str]
+    trash: Sequence[str]
+    recovery: Recovery
+
+    @classmethod
+    def of(cls, namespace: ObjectStore, now: datetime) -> Surroundings:
+        """Look around.
+
+        Raises:
+            IntegrityError: a pin is damaged.
+            StorageError: the store did not answer.
+        """
+        lasting = {pin.run for pin, _ in read_pins(namespace) if pin.until > now}
+        trash = namespace.list_prefixes(TRASH).prefixes
+        return cls(namespace, lasting, trash, namespace.recovery())
+
+
+def needed(ctx: RunContext, around: Surroundings, seen: Seen, files: Files, now: datetime) -> str:
+    """Why a run stays; empty for no reason.
+
+    Args:
+        ctx: of the repository.
+        around: of the repository.
+        seen: the run, of the namespace that the repository is at.
+        files: of its present attempt.
+        now: the time, UTC.
+
+    Raises:
+        StorageError: nobody can tell.
+    """
+    attempt, manifests = seen.artifacts, seen.manifests or {}
+    if seen.run.needed or attempt is None:
+        return seen.run.needed
+    try:
+        return (
+            _half_done(around, attempt, manifests, files)
+            or _approved(attempt, files, now)
+            or _restored(around, attempt, files)
+            or _undoable(around, attempt, manifests, files, now)
+            or _backed_up(ctx, attempt, manifests, files)
+        )
+    except (IntegrityError, *_DAMAGE) as error:
+        return f"nobody can tell what of it is needed: {error}"
+
+
+def _half_done(
+    around: Surroundings,
+    attempt: AttemptArtifacts,
+    manifests: Mapping[str, Manifest],
+    files: Files,
+) -> str:
+
+    def command(name: str) -> str:
+        of_run = attempt.repository, "--run", attempt.run
+        return command_line(name, *of_run, settings=recorded_settings(attempt))
+
+    if SUCCESS not in manifests:
+        if "deletion_candidates" in manifests and read_summary(around.namespace, attempt.run):
+            return f"its mark was published, but not reported: `{command('mark')}` finishes it"
+        return ""
+    # Two looks: neither is believed alone that shows nothing.
+    folders = attempt.store().list_prefixes().prefixes
+    if SWEPT not in manifests and (files.any_in(f"{SWEPT}/") or f"{SWEPT}/" in folders):
+        return f"its sweep did not finish: `{command('sweep')}` goes on"
+    return ""
+
+
+def _approved(attempt: AttemptArtifacts, files: Files, now: datetime) -> str:
+    if attempt.has(SWEPT):
+        return ""
+    approval = approval_of(attempt, now)
+    # What another listing shows; those of other marks of this run, too.
+    keys = sorted(k for k in files.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
+    store = attempt.store()
+    if not keys and APPROVALS in store.list_prefixes().prefixes:
+        return f"nobody can tell whether its sweep is approved: {attempt.url}/{APPROVALS} is there"
+    others = [Approval.from_bytes(store.get(key), f"{attempt.url}/{key}") for key in keys]
+    for one in [*([] if approval is None else [approval]), *others]:
+        if now < one.ends:
+            return f"its sweep is approved by {one.by} until {one.ends:%Y-%m-%d %H:%M} UTC"
+    return ""
+
+
+def _restored(around: Surroundings, attempt: AttemptArtifacts, files: Files) -> str:
+    if attempt.run in around.pinned:
+        return "objects of it are pinned, since they were restored"
+    ids = restores_of(attempt, files)
+    if ids and not attempt.has(folder(ids[-1])):
+        return f"its restore {ids[-1]} did not finish"
+    return ""
+
+
+def _undoable(
+    around: Surroundings,
+    attempt: AttemptArtifacts,
+    manifests: Mapping[str, Manifest],
+    files: Files,
+    now: datetime,
+) -> str:
+    """Whether the store may still give back what a finished sweep deleted."""
+    if SWEPT not in manifests:
+        return ""
+    swept = manifests[SWEPT]
+    told = swept.facts["recovery"]
+    if told["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
+        return "the store may have kept what an earlier try of its sweep deleted"
+    if told["kind"] == "nothing" or not _deleted(swept):
+        return ""
+    what = f"what its sweep deleted can be had back ({told['kind'].replace('_', ' ')})"
+    if told["kind"] == "trash":
+        return _in_trash(around, attempt, swept, files, now)
+    days = _days(told, around.recovery)
+    if days is None:
+        return f"{what}, until when is not known"
+    until = kept_until(swept.finished, days)
+    return f"{what} until {until:%Y-%m-%d %H:%M} UTC" if now < until + _LATE else ""
+
+
+def _deleted(swept: Manifest) -> int:
+    outcomes = swept.facts["outcomes"]
+    return sum(total["objects"] for name, total in outcomes.items() if name != "spared")
+
+
+def _days(told: Mapping[str, Any], present: Recovery) -> float | None:
+    """For how long at most the store keeps what a sweep deleted; None where no end is known.
+
+    A rule of versions holds for what is there already, whenever it was made. Other settings hold
+    for what is deleted under them.
+    """
+    recorded: float | None = told["days"]
+    now = present.days if present.kind == "versions" else None
+    if told["kind"] in {"versions", "unknown"} and now is not None:
+        return max(now, recorded or 0)
+    # A rule that was lifted since keeps what is left of it for ever.
+    lifted = told["kind"] == "versions" and present.kind in {"versions", "unknown"}
+    return None if lifted else recorded
+
+
+def _in_trash(
+    around: Surroundings,
+    attempt: AttemptArtifacts,
+    swept: Manifest,
+    files: Files,
+    now: datetime,
+) -> str:
+    until = swept.facts["recovery"]["until"]
+    if until is None or now < datetime.fromisoformat(until):
+        return f"what its sweep deleted is in the trash until {until or 'nobody knows when'}"
+    because = "the trash still holds what its sweep deleted"
+    names = sweeps_of(files)
+    if any(folder.rstrip("/").endswith(f"-{name}") for folder in around.trash for name in names):
+        return because
+    # That listing may have been empty for no reason.
+    rows = ledger.read(attempt)
+    places = rows.filter(pc.is_valid(rows["version"]))["version"].to_pylist()
+    some = places[:: max(1, len(places) // _ASKED)]
+    return because if any(thread_map(around.namespace.exists, some, _THREADS)) else ""
+
+
+def _backed_up(
+    ctx: RunContext, attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], files: Files
+) -> str:
+    """Whether there is a backup, of whatever state: a restore and its end read the run."""
+    if SUCCESS not in manifests:
+        return ""
+    place = ctx.settings.backup_url
+    present = folder_url(place, attempt.repository, attempt.run) if place is not None else None
+    recorded = manifests[SWEPT].facts["backup"] if SWEPT in manifests else None
+    where = None if present is None else open_store(present, ctx.root.stores)
+    if recorded is not None and (where is None or recorded != where.url):
+        # Whatever is not found there may be on a server that is not known here.
+        return (
+            f"its backup is at {recorded}, and backup_url is {place or 'not set'}: set it to where "
+            "that was made, so that it can be seen whether it is there"
+        )
+    if where is None or place is None:
+        if not files.any_in(f"{BACKUP}/"):
+            return ""
+        return "a backup of it was begun, and backup_url is not set: set it to where that was made"
+    # Who cannot be listed has nothing to say about what is missing.
+    found = open_store(place, ctx.root.stores).list_prefixes(f"{attempt.repository}/").prefixes
+    there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
+    if there or f"{attempt.repository}/{attempt.run}/" in found:
+        name = f"{attempt.repository}/{attempt.run}"
+        prune = command_line("backups", "prune", "--url", place, "--backup", name)
+        return f"its backup is at {where.url}: `{prune}` removes that first"
+    return ""

@@ -1,0 +1,214 @@
+"""What is known of the runs of a repository, from what they left behind.
+
+An asset counts by its manifest, which is asked for by name. What no name leads to (the ledger of a
+sweep that was cut off, approvals, restores) is found by a listing, and a listing is believed only
+where it shows every file that the manifests name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Final
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.prune.decisions import Listing, Run
+from lakegc_assets.recovery.restore_record import ASSET as RESTORED
+from lakegc_assets.recovery.restore_record import restores
+from lakegc_assets.run.artifacts import (
+    MARK_ASSETS,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+    validate_run_id,
+)
+from lakegc_assets.sweep.ledger import ASSET as SWEPT
+
+_THREADS: Final = 8
+_STAMP: Final = "%Y%m%dT%H%M%SZ"
+_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+_LISTING: Final = "store_listing"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run as it was found.
+
+    Attributes:
+        run: what is known of it.
+        namespace: that it is of, by each of its manifests; empty where it has none.
+        artifacts: its present attempt; None where nobody can tell which that is.
+        manifests: of its finished assets, by name.
+    """
+
+    run: Run
+    namespace: str = ""
+    artifacts: AttemptArtifacts | None = None
+    manifests: Mapping[str, Manifest] | None = None
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of the present attempt of a run.
+
+    Attributes:
+        sizes: in bytes, by key.
+        last: when the newest was written, by the store's clock.
+    """
+
+    sizes: Mapping[str, int]
+    last: datetime
+
+    def any_in(self, folder: str) -> bool:
+        """Whether something is in a folder, with a slash at its end."""
+        return any(key.startswith(folder) for key in self.sizes)
+
+    def folders_in(self, folder: str) -> set[str]:
+        """The folders in a folder, without slashes."""
+        inside = (k.removeprefix(folder) for k in self.sizes if k.startswith(folder))
+        return {key.partition("/")[0] for key in inside if "/" in key}
+
+
+def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Seen]:
+    """The runs of a repository, with what their manifests say.
+
+    Args:
+        root: of the artifacts.
+        repository: lakeFS repository.
+        more: names of runs that are asked for, too, whether a listing shows them or not.
+
+    Raises:
+        StorageError: a store did not answer: then nobody knows what a run needs of another one.
+    """
+    names = sorted({*root.runs(repository), *filter(_can_be_a_run, more)})
+    found = thread_map(lambda name: _look_at(root, repository, name), names, _THREADS)
+    return [one for one in found if one is not None]
+
+
+def _can_be_a_run(name: str) -> bool:
+    try:
+        validate_run_id(name)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:
+    try:
+        attempt = root.attempt(repository, name)
+    except RefusedError:
+        # What has no attempt is no run.
+        return None
+    except IntegrityError as error:
+        return Seen(Run(name, "", _NEVER, needed=_unclear(error)))
+    manifests: dict[str, Manifest] = {}
+    needed = ""
+    for asset in (*MARK_ASSETS, SWEPT):
+        try:
+            if attempt.has(asset):
+                manifests[asset] = attempt.recorded(asset)
+        except IntegrityError as error:
+            needed = needed or _unclear(error)
+    listing = None
+    try:
+        listing = _listing(manifests.get(_LISTING))
+    except (KeyError, ValueError, TypeError) as error:
+        needed = needed or _unclear(error)
+    namespaces = {manifest.namespace for manifest in manifests.values()}
+    if len(namespaces) > 1:
+        needed = f"its assets are of different namespaces: {', '.join(sorted(namespaces))}"
+    begun = _stamped(attempt.attempt.partition("-")[0])
+    run = Run(
+        id=name,
+        attempt=attempt.attempt,
+        last=max([begun, *(manifest.finished for manifest in manifests.values())]),
+        finished={asset: manifest.finished for asset, manifest in manifests.items()},
+        listing=listing,
+        needed=needed,
+    )
+    return Seen(run, min(namespaces, default=""), attempt, manifests)
+
+
+def _unclear(error: Exception) -> str:
+    return f"nobody can tell what of it is needed: {error}"
+
+
+def _stamped(name: str) -> datetime:
+    """The time that a name begins with; the earliest there is for other names."""
+    try:
+        return datetime.strptime(name, _STAMP).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return _NEVER
+
+
+def _listing(manifest: Manifest | None) -> Listing | None:
+    if manifest is None:
+        return None
+    facts = manifest.facts
+    clean_at = facts.get("clean_at")
+    return Listing(
+        start=datetime.fromisoformat(str(facts["start"])),
+        finished=manifest.finished,
+        cutoff=manifest.cutoff,
+        whole=manifest.mode != "committed",
+        clean_at=None if clean_at is None else datetime.fromisoformat(str(clean_at)),
+        swept_since=frozenset((run, attempt) for run, attempt in facts.get("swept_since", ())),
+    )
+
+
+def with_files(seen: Seen) -> tuple[Seen, Files]:
+    """A run with what only a listing of its files shows.
+
+    Args:
+        seen: with its present attempt.
+
+    Returns:
+        The run, needed where the listing cannot be believed; and the files.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    attempt, manifests = seen.artifacts, seen.manifests or {}
+    if attempt is None:
+        return seen, Files({}, _NEVER)
+    sizes: dict[str, int] = {}
+    last = seen.run.last
+    for page in attempt.store().list():
+        sizes.update(zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True))
+        last = max([last, *page["last_modified"].to_pylist()])
+    files = Files(sizes, last)
+    run = replace(
+        seen.run,
+        last=last,
+        restored=max((_stamped(name[:16]) for name in restores_of(attempt, files)), default=None),
+        needed=seen.run.needed or _not_shown(attempt, manifests, sizes),
+    )
+    return replace(seen, run=run), files
+
+
+def _not_shown(
+    attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], sizes: Mapping[str, int]
+) -> str:
+    """What a listing lacks that is named, in a sentence; empty where it has all."""
+    named = [f"{asset}/manifest.json" for asset in manifests]
+    named += [part.key for m in manifests.values() for parts in m.parts.values() for part in parts]
+    lacking = [key for key in named if key not in sizes]
+    if not lacking:
+        return ""
+    return (
+        f"a listing of {attempt.url} does not show {lacking[0]}, so nobody can tell what else is "
+        "there. If nothing of this run is needed, remove it by hand"
+    )
+
+
+def restores_of(attempt: AttemptArtifacts, files: Files) -> Sequence[str]:
+    """Ids of the restores of a run, in the order in which they began; by two listings."""
+    return sorted({*restores(attempt), *files.folders_in(f"{RESTORED}/")})
+
+
+def sweeps_of(files: Files) -> Sequence[str]:
+    """Short names of the tries to sweep that left something in the attempt."""
+    return sorted(files.folders_in(f"{SWEPT}/"))

@@ -1,0 +1,368 @@
+"""Removes whole backups, and never the only copy of something that is needed now.
+
+What the manifest said goes to ``pruning.json``, then the manifest goes, so that nobody takes the
+rest for a backup; then the copies, then what is left. A prune that was killed is run again: what is
+being removed is looked at once more, for what is still there, and goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.recovery.backup_location import placed, repository_at
+from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
+from lakegc_assets.recovery.batch_stat import missing
+from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.overview import Found, all_backups, found_at
+from lakegc_assets.recovery.undeletion import present
+from lakegc_assets.run import strings
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.sets import members_of
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.wording import counted
+
+_SWEPT = "swept_set"
+#: Of how many copies it is asked whether they are gone, where a listing shows none.
+_ASKED = 100
+_LEFT = pa.schema([("address", pa.string()), ("size", pa.int64())])
+Context = Callable[[str, str], RunContext]
+#: Raises where others may be at work by now.
+Require = Callable[[], object]
+
+
+def _with_nobody(_: RunContext) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What becomes of a backup.
+
+    Attributes:
+        found: the backup.
+        kept: why it stays; empty where it goes.
+    """
+
+    found: Found
+    kept: str = ""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Which backups are to go.
+
+    Attributes:
+        context: gives the run of a repository and a run's id.
+        stores: how the store of the backups is reached.
+        backup_url: the place of all backups.
+        older_than: younger ones stay, and those whose mark was swept later; None for any age.
+        names: ``repository/run`` of the only ones that are looked at; of these, those also go
+            whose mark was not swept, and those that were not finished. Empty for all.
+        dry_run: nothing is removed, and nobody is kept out.
+        alone: keeps sweeps and restores of a repository from beginning, from wherever, or raises
+            LakegcError where one is at work: a sweep may rely on the backup, a restore read it. So
+            it does where an alarm is to be looked at first. It gives what raises once it does not
+            keep them any more, since this process was suspended; or None.
+    """
+
+    context: Context
+    stores: StoreConfig
+    backup_url: str
+    older_than: timedelta | None
+    names: Collection[str] = ()
+    dry_run: bool = False
+    alone: Callable[[RunContext], AbstractContextManager[Require | None]] = _with_nobody
+
+    def run(self) -> Iterator[Judged]:
+        """Remove what is to go, one after the other; what became of each.
+
+        Raises:
+            RefusedError: there is no backup of a name; or others may be at work since it was
+                looked at what is needed, and what was to be removed stays.
+            IntegrityError: what a backup says of itself is damaged.
+            StorageError: the store refused something; run it again.
+        """
+        backups = list(all_backups(self.stores, self.backup_url))
+        if unknown := sorted(set(self.names) - {found.name for found in backups}):
+            raise RefusedError(f"{self.backup_url} holds no backup {unknown[0]}")
+        for found in backups:
+            if not self.names or found.name in self.names:
+                yield self._prune(found)
+
+    def _prune(self, found: Found) -> Judged:
+        subject = found.record.subject
+        ctx = self.context(subject.repository, subject.run)
+        if kept := self._stays(ctx, found):
+            return Judged(found, kept)
+        with ExitStack() as stack:
+            try:
+                # Also where it holds nothing: whoever is suspended may wake up to another backup.
+                if not self.dry_run:
+                    stack.enter_context(repository_lock(subject.namespace))
+                require = stack.enter_context(self.alone(ctx))
+                _require_unchanged(found)
+                kept = _needed(ctx, found, _held(found))
+            except LakegcError as error:
+                kept = f"nobody can tell what of it is needed: {error}"
+            if kept or self.dry_run:
+                return Judged(found, kept)
+            remove(found, require or _nobody_else)
+            return Judged(found)
+
+    def _stays(self, ctx: RunContext, found: Found) -> str:
+        """Why a backup stays, before anybody asks what of it is needed."""
+        if found.state == "being removed":
+            return ""
+        swept = _swept(ctx, found)
+        if young := self._young(found.record.since, swept, ctx.clocks.now()):
+            return young
+        return "" if found.name in self.names else _unclear(found, swept)
+
+    def _young(self, since: datetime, swept: datetime | None, now: datetime) -> str:
+        """Why a backup is too young; empty if it is not."""
+        if self.older_than is None:
+            return ""
+        if now - since < self.older_than:
+            return f"it is {counted((now - since).days, 'day')} old"
+        # Until then what it holds was in the store, too.
+        if swept is not None and now - swept < self.older_than:
+            return f"its mark was swept {counted((now - swept).days, 'day')} ago"
+        return ""
+
+
+def _unclear(found: Found, swept: datetime | None) -> str:
+    """Why a backup goes only if somebody says which; empty for no reason."""
+    by_name = f"tell it by name (--backup {found.name}) if it is to go"
+    if found.copy_of:
+        return f"somebody copied it there from {found.copy_of}; {by_name}"
+    if found.state == "unfinished":
+        return f"it was not finished; {by_name}"
+    if swept is None:
+        return f"its mark was not swept, as far as the artifacts here tell; {by_name}"
+    return ""
+
+
+def _require_unchanged(found: Found) -> None:
+    """Refuse what is not the backup any more that was found: it was finished, or made anew.
+
+    Others were looked at in between, and whoever was at work was waited for.
+
+    Raises:
+        RefusedError: it is another one now.
+    """
+    now = found_at(found.store)
+    if now is None or (now.state, now.record) != (found.state, found.record):
+        raise RefusedError(f"{found.store.url} has changed meanwhile: prune again")
+
+
+def _swept(ctx: RunContext, found: Found) -> datetime | None:
+    """When the sweep of its mark ended; None where it did not, or nobody can tell."""
+    try:
+        attempt = ctx.root.attempt(ctx.repository, ctx.run)
+        if attempt.attempt != found.record.subject.attempt or not attempt.has(_SWEPT):
+            return None
+        return attempt.recorded(_SWEPT).finished
+    except LakegcError:
+        return None
+
+
+def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
+    """Why something is lost if a backup goes; empty where nothing is.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
+    subject = found.record.subject
+    client, connections = ctx.connect()
+    if connections.namespace_url != subject.namespace:
+        raise RefusedError(
+            f"{subject.repository!r} is at {connections.namespace_url} now, and the backup is of "
+            f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
+        )
+    place = placed(found.store.url, connections.stores)
+    if there := repository_at(client, connections.stores, place):
+        return f"{found.store.url} is in the storage namespace of {there}, or around it"
+    threads = ctx.settings.backup_list_threads
+    only = missing(connections.store(), held, threads)
+    if not len(only):
+        return ""
+    needed = needed_now(ctx, subject.namespace, held.filter(strings.among(held["address"], only)))
+    if not needed.num_rows:
+        return ""
+    first = needed.slice(0, 1).to_pylist()[0]
+    objects = counted(needed.num_rows, "object that is", "objects that are")
+    return (
+        f"it holds the only copy of {objects} needed now, "
+        f"{first['address']!r} for one ({first['why']}): {_advice(found, needed)}"
+    )
+
+
+def _advice(found: Found, needed: pa.Table) -> str:
+    """How objects that are needed get out of a backup, as far as their copies are there."""
+    wanted: list[str] = needed.sort_by("address")["address"].to_pylist()
+    there = present(found.store, wanted)
+    restored = _restorable(found, needed["address"])
+    readable = {key for key, copy in there.items() if copy and restored.get(key) == copy.size}
+    by_hand = [key for key in wanted if there[key] and key not in readable]
+    absent = [key for key in wanted if there[key] is None]
+    told = ["restore them first"] if readable else []
+    if by_hand:
+        told.append(
+            f"no restore reads the copies of {_some(by_hand)}: look whether they are whole, and "
+            f"copy them by hand, from {found.store.url}/ to {found.record.subject.namespace}/, "
+            "each to its own address"
+        )
+    if absent:
+        told.append(
+            f"the copies of {_some(absent)}, are not there. If they are gone for good, remove "
+            f"{found.store.url} by hand once all others are back"
+        )
+    return "; ".join(told)
+
+
+def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
+    """Sizes of the copies that a restore looks for: it reads what is finished alone."""
+    if found.record.finished is None or found.copy_of:
+        return {}
+    copied = found.copied()
+    copied = copied.filter(strings.among(copied["address"], addresses))
+    return dict(zip(copied["address"].to_pylist(), copied["size"].to_pylist(), strict=True))
+
+
+def _some(addresses: Sequence[str]) -> str:
+    return f"{counted(len(addresses), 'object')}, {addresses[0]!r} for one"
+
+
+def _held(found: Found) -> pa.Table:
+    """What a backup can give back (address, size): all that was copied, or what is there of it.
+
+    What was copied and not recorded any more may be the only copy all the same.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
+    if found.state == "finished":
+        copied = found.copied()
+        both = pa.concat_tables([copied, _unnamed(found.store, copied)])
+        return strings.in_order(both, "address")
+    left = pa.table(_columns(_copies(found.store)), schema=_LEFT)
+    try:
+        copied = found.copied()
+    except IntegrityError:
+        if left.num_rows:
+            raise
+        # What says what was copied goes when all copies are gone.
+        return left
+    if not left.num_rows:
+        _require_gone(found.store, copied["address"])
+    # One that was cut short has not the size that the object has.
+    at = strings.places(left["address"], copied["address"])
+    known = copied["size"].take(at)
+    return left.set_column(1, "size", pc.coalesce(known, left["size"]))
+
+
+def _unnamed(store: ObjectStore, copied: pa.Table) -> pa.Table:
+    """What lies among the copies of a finished backup, and that it does not name (``_LEFT``).
+
+    A try that was killed may have copied what was gone when the next one came to it.
+    """
+    known = [np.sort(address_hashes(copied["address"]))]
+    tables = [_LEFT.empty_table()]
+    for page in list_to_the_end(store):
+        new = pa.array(~members_of(known, address_hashes(page["key"])))
+        rows = page.filter(pc.and_not(new, pc.starts_with(page["key"], FOLDER)))
+        tables.append(pa.table([rows["key"], rows["size"]], schema=_LEFT))
+    return pa.concat_tables(tables)
+
+
+def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
+    """Ask for some copies that a listing does not show: it may have been empty for no reason.
+
+    Raises:
+        StorageError: one is there.
+    """
+    step = max(1, len(addresses) // _ASKED)
+    for address in addresses.to_pylist()[::step]:
+        if store.exists(address):
+            raise StorageError(
+                f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
+            )
+
+
+def _copies(store: ObjectStore) -> Iterator[tuple[str, int]]:
+    """Key and size (bytes) of each copy, in order: what this lacks is removed, too."""
+    for page in list_to_the_end(store):
+        for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
+            if not key.startswith(FOLDER):
+                yield key, size
+
+
+def _columns(rows: Iterable[tuple[str, int]]) -> list[list[str] | list[int]]:
+    some = list(rows)
+    return [[key for key, _ in some], [size for _, size in some]]
+
+
+def _nobody_else() -> None:
+    """Nobody else is at work."""
+
+
+def remove(found: Found, require: Require = _nobody_else) -> None:
+    """Remove a backup; may be run again after a kill.
+
+    Args:
+        found: of which nothing is needed.
+        require: raises where others may be at work by now.
+
+    Raises:
+        RefusedError: they may; what was not removed yet stays.
+        StorageError: the store refused something.
+    """
+    store = found.store
+    require()
+    store.put(PRUNING, found.record.to_bytes())
+    # Who begins to sweep from here on does not rely on it, and who began before has the lease.
+    require()
+    _delete(store, [MANIFEST])
+    # Listed again until nothing is found: a store may end a listing early.
+    while _delete_pages(store, lambda key: not key.startswith(FOLDER), require):
+        pass
+    while _delete_pages(store, lambda key: key not in {BEGIN, PRUNING}, require):
+        pass
+    require()
+    _delete(store, [BEGIN])
+    _delete(store, [PRUNING])
+
+
+def _delete_pages(store: ObjectStore, chosen: Callable[[str], bool], require: Require) -> bool:
+    """Delete what a listing shows of the chosen; whether there was any."""
+    some = False
+    for page in store.list():
+        keys = [key for key in page["key"].to_pylist() if chosen(key)]
+        if keys:
+            some = True
+            # A restore may read what is left.
+            require()
+            _delete(store, keys)
+    return some
+
+
+def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
+    failed = [one for one in store.delete_many(keys) if one.outcome == "failed"]
+    if failed:
+        raise StorageError(
+            f"{store.url}/{failed[0].key} could not be removed: {failed[0].error_code}: "
+            f"{failed[0].detail}. Let the credentials delete there, then prune again"
+        )

@@ -1,0 +1,228 @@
+"""Copies marked objects to a backup in a task, portion by portion, each batch recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.recovery import journal
+from lakegc_assets.recovery.backups import FOLDER, MANIFEST
+from lakegc_assets.recovery.circuit_breaker import HOPELESS, Streak, hopeless_kind
+from lakegc_assets.recovery.journal import Outcome
+from lakegc_assets.recovery.pace import Pace
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.copies import Copied, copy_object
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    ChangedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
+
+#: Objects that a task copies at a time.
+_THREADS: Final = 8
+#: What is copied before it is recorded: so many objects, or so many bytes.
+_BATCH: Final = 256
+_BATCH_BYTES: Final = 256 << 20
+#: How often an object is copied whose copy is not what it should be.
+_TRIES: Final = 2
+#: What an object costs besides its bytes, in bytes.
+OVERHEAD: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a task that copies needs to know; picklable, and holds no secrets.
+
+    Attributes:
+        connections: how to reach the store.
+        artifacts_url: where the attempt's artifacts are.
+        backup_url: folder of the backup.
+        log_url: folder of the logs of the run; None for no logs.
+        name: of this round of this backup, which no other has.
+        rate: of one task, in bytes a second; None for no limit.
+    """
+
+    connections: Connections
+    artifacts_url: str
+    backup_url: str
+    log_url: str | None
+    name: str
+    rate: float | None
+
+
+class Portion(NamedTuple):
+    """Some of the work; whoever begins it first has it."""
+
+    number: int
+    part: Part
+
+
+class TaskResult(NamedTuple):
+    """What a task says when it ends.
+
+    Attributes:
+        kind: of the error that it could not get past; None where it did all that it took.
+        stopped: its message.
+    """
+
+    kind: type[LakegcError] | None = None
+    stopped: str = ""
+
+
+def copy_portions(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
+    """The task: take one of the portions after the other, and copy it."""
+    try:
+        task = CopyingTask(orders)
+        for portion in portions:
+            if task.begin(portion):
+                task.copy(portion)
+    except HOPELESS as error:
+        # It is told in place of being raised, so that nobody tries again.
+        return TaskResult(hopeless_kind(error), str(error))
+    return TaskResult()
+
+
+class CopyingTask:
+    """One attempt of a task that copies.
+
+    Args:
+        orders: of the round.
+    """
+
+    def __init__(self, orders: Orders) -> None:
+        to = orders.connections
+        self._orders = orders
+        self._source = to.store()
+        self._target = to.open(orders.backup_url)
+        self._artifacts = to.open(orders.artifacts_url)
+        self._log = None if orders.log_url is None else to.open(orders.log_url)
+        self._pace = Pace(orders.rate)
+        self._denied = Streak()
+
+    def begin(self, portion: Portion) -> bool:
+        """Take a portion, unless another task, or another attempt of this one, has it."""
+        try:
+            self._artifacts.put_if_absent(f"{notes(self._orders.name)}{portion.number:06d}", b"")
+        except PreconditionFailedError:
+            return False
+        return True
+
+    def copy(self, portion: Portion) -> None:
+        """Copy the objects of a portion, and record what became of each.
+
+        Raises:
+            LakegcError: nothing can be copied now; what was done is recorded.
+        """
+        rows = read_part(self._artifacts, portion.part)
+        for number, batch in enumerate(batches(rows)):
+            self._require_unfinished()
+            errors: list[LakegcError] = []
+            objects = [tuple(row.values()) for row in batch.to_pylist()]
+            outcomes = thread_map(partial(self._copied, errors), objects, _THREADS)
+            self._record(f"{self._orders.name}-{portion.number:06d}-{number:06d}", outcomes)
+            if errors:
+                raise errors[0]
+
+    def _require_unfinished(self) -> None:
+        """Refuse to replace copies that somebody may rely on by now.
+
+        Raises:
+            RefusedError: another process has finished the backup.
+        """
+        if self._target.exists(MANIFEST):
+            raise RefusedError(f"another process has finished the backup {self._target.url}")
+
+    def _record(self, name: str, outcomes: Sequence[Outcome]) -> None:
+        journal.record(self._target, name, outcomes)
+        if self._log is not None:
+            journal.write_log(self._log, name, outcomes)
+
+    def _copied(self, errors: list[LakegcError], row: tuple[str, int, str]) -> Outcome:
+        """What became of one object; what no other gets past either is put to the errors."""
+        address, size, etag = row
+        failed = partial(Outcome, address, size, etag, None, None)
+        if errors:
+            return failed("failed", "NotTried", "the store takes nothing any more")
+        try:
+            made = self._copy(address, size, etag)
+        except ObjectNotFoundError as error:
+            return failed("missing", None, str(error))
+        except ChangedError as error:
+            return failed("changed", None, str(error))
+        except LakegcError as error:
+            alone = isinstance(error, AccessDeniedError) and not self._denied.met()
+            if isinstance(error, HOPELESS) and not alone:
+                errors.append(error)
+            return failed("failed", type(error).__name__.removesuffix("Error"), str(error))
+        self._denied.end()
+        return Outcome(address, size, etag, made.etag, made.verified_by, "copied")
+
+    def _copy(self, address: str, size: int, etag: str) -> Copied:
+        if address.startswith(FOLDER):
+            raise InvalidKeyError(f"{address!r} is where a backup keeps its own files")
+        self._pace.wait(size)
+        for tries in range(1, _TRIES + 1):
+            try:
+                return copy_object(
+                    self._source, address, self._target, address,
+                    size=size, etag=etag, if_absent=False,
+                )  # fmt: skip
+            except ObjectNotFoundError:
+                if not self._source.exists(address):
+                    raise
+                if tries == _TRIES:
+                    raise StorageError(
+                        f"{self._target.url}: the copy {address!r} was gone at once"
+                    ) from None
+            except StorageError as error:
+                # Any other kind says by itself that it is of no use to try again.
+                if type(error) is not StorageError or tries == _TRIES:
+                    raise
+        raise AssertionError(address)
+
+
+def notes(name: str) -> str:
+    """Where the tasks of a round say which portions they have begun, relative to the attempt."""
+    return f"backup/tasks/{name}/"
+
+
+def batches(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows (with ``size``) in batches that are recorded together."""
+    sizes = rows["size"].to_numpy()
+    at = 0
+    while at < len(sizes):
+        some = np.cumsum(sizes[at : at + _BATCH])
+        count = max(1, int(np.searchsorted(some, _BATCH_BYTES, side="right")))
+        yield rows.slice(at, count)
+        at += count
+
+
+def cut(sizes: npt.NDArray[np.int64], parts: int) -> list[tuple[int, int]]:
+    """Cut objects into stretches of about equal bytes, none of them empty.
+
+    Args:
+        sizes: of the objects, in bytes.
+        parts: the most stretches.
+
+    Returns:
+        Where each begins, and how many objects it has.
+    """
+    if not len(sizes):
+        return []
+    ends = np.cumsum(sizes + OVERHEAD)
+    marks = ends[-1] * np.arange(1, parts) / parts
+    starts = np.unique([0, *np.searchsorted(ends, marks, side="left") + 1])
+    starts = starts[starts < len(sizes)]
+    return [(int(a), int(b - a)) for a, b in zip(starts, [*starts[1:], len(sizes)], strict=True)]

@@ -1,0 +1,291 @@
+"""Brings deleted objects back: from what the store kept of them, else from a backup.
+
+Nothing that is at a key is ever touched, whatever it is, also if it is written while this runs: the
+store itself is asked to write only where nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.recovery.copy_verification import MD5, Proof
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import (
+    ChangedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
+
+#: Where an object came back from.
+KEPT: Final = "store"
+BACKUP: Final = "backup"
+#: One object in so many came back, where a listing costs less than asking for each of them.
+_SPARSE: Final = 20
+#: How many objects are listed before it shows how close together they lie, and how few are asked.
+_GLANCE: Final = 1000
+_FEW: Final = 4
+_THREADS: Final = 16
+#: Bytes that may be read in vain, sooner than it is asked whether something is at their key.
+_SMALL: Final = 1 << 16
+#: How it begins where something else is at a key than what was marked.
+ANOTHER: Final = "another object is there"
+#: What these mean of a copy in a backup.
+_CODES: Final[dict[type[Exception], str]] = {
+    ObjectNotFoundError: "CopyMissing",
+    ChangedError: "CopyChanged",
+}
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What became of one object that was to come back.
+
+    Attributes:
+        key: as it was asked for.
+        outcome: ``already_there`` where something is at the key, whatever it is.
+        source: ``KEPT`` or ``BACKUP`` where it was restored.
+        error_code: what went wrong when failed: the store's code, or a name of ours.
+        detail: for people; of ``already_there`` only where it is not what was marked (``ANOTHER``),
+            or where nobody can tell.
+    """
+
+    key: str
+    outcome: Literal["restored", "already_there", "not_kept", "failed"]
+    source: str | None = None
+    error_code: str | None = None
+    detail: str | None = None
+
+
+class Present(NamedTuple):
+    """What is at a key: size in bytes, and etag."""
+
+    size: int
+    etag: str
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Verified copies of objects.
+
+    Attributes:
+        store: that keeps them under the same keys.
+        etags: of the copies, by key; what has none was not copied.
+        proof: of copies that have other etags by now.
+    """
+
+    store: ObjectStore
+    etags: Mapping[str, str]
+    proof: Proof
+
+
+def bring_back(
+    store: ObjectStore, objects: Sequence[Lost], copies: Copies | None = None
+) -> list[Brought]:
+    """Bring objects back where nothing is now. What goes wrong is an outcome, never an exception.
+
+    Args:
+        store: rooted at the storage namespace.
+        objects: as they were marked, each key once.
+        copies: where the store kept nothing, or cannot tell.
+
+    Returns:
+        Exactly one outcome for each object, in their order.
+    """
+    if not objects:
+        return []
+    told = _given_back(store, objects, copies)
+    there = _looked(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
+    brought = [_verified(one, t, there) for one, t in zip(objects, told, strict=True)]
+    wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
+    found = thread_map(
+        lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, _THREADS
+    )
+    for at, one in zip(wanting, found, strict=True):
+        brought[at] = one
+    if isinstance(there, str):
+        return brought
+    # What is there may be a copy that went wrong in an earlier try.
+    odd = [
+        at
+        for at, (one, now) in enumerate(zip(objects, brought, strict=True))
+        if now.outcome == "already_there" and _differs(one, there.get(one.key))
+    ]
+    why = thread_map(
+        lambda at: _another(store, objects[at], there.get(objects[at].key), copies), odd, _THREADS
+    )
+    for at, detail in zip(odd, why, strict=True):
+        brought[at] = replace(brought[at], detail=detail)
+    return brought
+
+
+def _given_back(
+    store: ObjectStore, objects: Sequence[Lost], copies: Copies | None
+) -> Sequence[UndeleteOutcome]:
+    """What the store kept; one that keeps nothing is asked only for what nobody else has.
+
+    To look for versions takes some servers longer than to copy.
+    """
+    if copies is None or store.recovery().kind != "nothing":
+        return store.undelete_many(objects)
+    asked = [one for one in objects if one.key not in copies.etags]
+    told = {one.key: one for one in store.undelete_many(asked)} if asked else {}
+    return [told.get(one.key) or UndeleteOutcome(one.key, "not_kept") for one in objects]
+
+
+def _verified(
+    one: Lost, told: UndeleteOutcome, there: Mapping[str, Present | None] | str
+) -> Brought:
+    """What the store says of an object, where what it gave back is what was marked."""
+    if told.outcome == "already_there":
+        return Brought(one.key, told.outcome)
+    if told.outcome != "restored":
+        return Brought(one.key, told.outcome, None, told.error_code, told.detail)
+    if isinstance(there, str):
+        return Brought(one.key, "failed", None, "NotVerified", there)
+    found = there.get(one.key)
+    if found is None or found.size != one.size:
+        came = "is gone again" if found is None else f"came back with {found.size} bytes"
+        detail = f"it {came}, and had {one.size}"
+        return Brought(one.key, "failed", None, "NotVerified", detail)
+    return Brought(one.key, "restored", KEPT)
+
+
+def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None] | str:
+    """What is at some keys, or why nobody can tell."""
+    try:
+        return present(store, keys)
+    except (StorageError, ConfigurationError) as error:
+        return f"it could not be looked at: {error}"
+
+
+def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None]:
+    """What is at some keys, None for nothing.
+
+    Args:
+        store: that they may be in.
+        keys: each once.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    found: dict[str, Present | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
+    unlisted = [key for key in keys if key not in found]
+    return found | dict(
+        zip(unlisted, thread_map(partial(_asked, store), unlisted, _THREADS), strict=True)
+    )
+
+
+def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, Present]:
+    """What a listing of the keys' stretch shows, as far as it is worth it."""
+    wanted, listed = pa.array(keys, pa.string()), 0
+    found: dict[str, Present] = {}
+    # All keys in between begin like the first one.
+    for page in store.list(start_after=min(keys)[:-1] or None, end_before=max(keys) + "\0"):
+        listed += page.num_rows
+        rows = page.filter(pc.is_in(page["key"], wanted))
+        columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
+        found |= {key: Present(size, etag) for key, size, etag in zip(*columns, strict=True)}
+        if listed >= _GLANCE and len(found) * _SPARSE < listed:
+            break
+    return found
+
+
+def _asked(store: ObjectStore, key: str) -> Present | None:
+    try:
+        info = store.head(key)
+    except ObjectNotFoundError:
+        return None
+    return Present(info.size, info.etag)
+
+
+def _differs(one: Lost, found: Present | None) -> bool:
+    """Whether what is at a key may be something else; also where it was not looked at."""
+    return found is None or (found.size, found.etag) != (one.size, one.etag)
+
+
+def _another(
+    store: ObjectStore, one: Lost, found: Present | None, copies: Copies | None
+) -> str | None:
+    """Why what is at a key is not what was marked; None where nothing tells that it is not."""
+    try:
+        found = found or _asked(store, one.key)
+        if found is None:
+            return None
+        if found.size != one.size:
+            return f"{ANOTHER}: it has {found.size} bytes, and {one.size} were marked"
+        here, known = store.checksums(one.key), _known(one, copies)
+    except (StorageError, ConfigurationError) as error:
+        return f"whether it is the one that was marked could not be found out: {error}"
+    for name in sorted(here.keys() & known.keys()):
+        if here[name] != known[name]:
+            return f"{ANOTHER}: its {name} is {here[name]}, and should be {known[name]}"
+    return None
+
+
+def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
+    """Checksums of an object that was marked, as far as anybody names them."""
+    known = {"md5": one.etag} if MD5.fullmatch(one.etag) else {}
+    if copies is not None and one.key in copies.etags:
+        with suppress(ObjectNotFoundError):
+            known |= copies.store.checksums(one.key)
+    return known
+
+
+def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | None) -> Brought:
+    """An object that the store did not give back: there after all, or copied from a backup."""
+    try:
+        # Whether something is there the store says when it is put, too; a small one is read in vain
+        # for less than it takes to ask.
+        small = told.outcome == "not_kept" and one.size <= _SMALL
+        copied = copies is not None and one.key in copies.etags
+        if not (small and copied) and store.exists(one.key):
+            return told if told.error_code == "NotVerified" else Brought(one.key, "already_there")
+        if copies is None or one.key not in copies.etags:
+            return told
+        _copy(store, one, copies)
+    except PreconditionFailedError:
+        return Brought(one.key, "already_there")
+    except (StorageError, ConfigurationError) as error:
+        code = _CODES.get(type(error)) or type(error).__name__.removesuffix("Error")
+        return Brought(one.key, "failed", None, code, f"{error}{_left(store, one)}")
+    return Brought(one.key, "restored", BACKUP)
+
+
+def _copy(store: ObjectStore, one: Lost, copies: Copies) -> None:
+    """Copy an object from a backup, by the etag that was recorded or one that is proven."""
+    copied = partial(
+        copy_object, copies.store, one.key, store, one.key, size=one.size, if_absent=True
+    )
+    try:
+        copied(etag=copies.etags[one.key])
+    except ChangedError as error:
+        etag = copies.proof.etag(one, copies.etags[one.key])
+        if etag is None:
+            raise ChangedError(
+                f"{error}. Nothing proves that it is what was backed up. If you know it (its "
+                f"backup was moved, say), copy {copies.store.url}/{one.key} to "
+                f"{store.url}/{one.key} by hand, then restore again"
+            ) from error
+        copied(etag=etag)
+
+
+def _left(store: ObjectStore, one: Lost) -> str:
+    """What a copy that failed may have left at the key: it is never removed here."""
+    try:
+        there = store.exists(one.key)
+    except (StorageError, ConfigurationError):
+        return ""
+    told = ". Something is at its key now: restore again, which says whether it is another object"
+    return told if there else ""

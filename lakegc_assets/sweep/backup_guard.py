@@ -1,0 +1,141 @@
+"""Where backups are made, a sweep deletes only what the backup of its mark holds, verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery.backup_creation import whole
+from lakegc_assets.recovery.backups import OUTCOMES, Backup, find_backup, folder_url, subject_of
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.sweep import ledger, relations
+from lakegc_assets.sweep.ledger_state import Recorded, totals_of
+from lakegc_assets.wording import counted
+
+#: Written before the first delete of a sweep that relies on a backup.
+_BEGUN: Final = f"{ledger.ASSET}/backup.json"
+#: Columns of what a backup holds, of what was to be copied to it, and of what it lacks.
+_HELD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "etag")])
+_TOLD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "outcome", "error_code")])
+LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
+
+
+def spare_what_is_not_backed_up(
+    recorded: Recorded, chain: Mapping[str, Manifest], sweep: str
+) -> tuple[str | None, int]:
+    """Record as spared what the backup of a mark does not hold as it was copied.
+
+    Args:
+        recorded: what was done, and all that the mark names.
+        chain: the manifests of the mark.
+        sweep: short name of the sweep.
+
+    Returns:
+        Where the backup is, None where ``settings.backup_url`` is not set; and how many objects it
+        does not hold that an earlier try has deleted, which may have had no backup.
+
+    Raises:
+        RefusedError: there is no finished backup of this very mark; or an earlier sweep of it,
+            which did not end, relied on one, and now none is set.
+        IntegrityError: the backup is damaged.
+        StorageError: the store of the backup does not tell.
+    """
+    ctx, artifacts = recorded.ctx, recorded.attempt.store()
+    url = ctx.settings.backup_url
+    if url is None:
+        _require_no_backup(ctx, artifacts)
+        return None, 0
+    backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run)
+    if backup is None:
+        of_run = ctx.repository, "--run", ctx.run
+        raise RefusedError(
+            f"{folder_url(url, ctx.repository, ctx.run)} holds no finished backup of mark "
+            f"{ctx.run!r}, and backup_url is set: run "
+            f"`{command_line('backup', *of_run, settings=ctx.given_settings)}` first, or sweep "
+            "without backup_url"
+        )
+    backup.require_of(subject_of(chain))
+    spared, gone = _lacking(recorded, backup, f"{ledger.ASSET}/{sweep}/lacking/")
+    for number, part in enumerate(spared):
+        name = f"{sweep}-0000-backup-{number:05d}"
+        ledger.record_spared(artifacts, name, read_part(artifacts, part))
+    artifacts.put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
+    if count := sum(part.rows for part in spared):
+        ctx.log.warning("%s spared: not in the backup", counted(count, "object is", "objects are"))
+    return backup.store.url, gone
+
+
+def _lacking(recorded: Recorded, backup: Backup, folder: str) -> tuple[list[Part], int]:
+    """What is to be spared since a backup does not hold it (``LACKING``), and how much is gone."""
+    ctx, attempt, url = recorded.ctx, recorded.attempt, recorded.attempt.url
+    held = whole(backup, ctx.settings.backup_list_threads).select(_HELD.names).cast(_HELD)
+    with ctx.frames(recorded.connections) as frames:
+        lacking = frames.write(
+            relations.not_backed_up(
+                frames.read(recorded.marked.dataset(attempt)),
+                frames.create(held),
+                frames.read(Dataset(backup.store.url, backup.record.parts, _TOLD)),
+            ),
+            url,
+            folder,
+            LACKING,
+            "compare the mark with its backup",
+        )
+        recorded.ledger.read()
+        swept = recorded.ledger.parts
+        if not lacking or not swept:
+            return lacking, 0
+        some = frames.read(Dataset(url, lacking, LACKING))
+        done = frames.read(Dataset(url, swept, ledger.SWEPT))
+        what = "leave out what is done"
+        spared = frames.write(relations.remaining(some, done), url, folder, LACKING, what)
+        totals = relations.totals(relations.outcomes(relations.named(done, some)))
+        found = totals_of(frames, totals)
+    return spared, sum(one.objects for one in found if one.outcome == "deleted")
+
+
+def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
+    """Let nobody go on without a backup by mistake, where a sweep that did not end relied on one.
+
+    Raises:
+        RefusedError: one did.
+    """
+    if not (place := relied_on(artifacts)):
+        return
+    begun = f"a sweep of mark {ctx.run!r} was begun with its backup ({place}), and did not end"
+    if ctx.settings.without_backup:
+        # What it had backed up stays known, for whoever brings something back.
+        ctx.log.warning("%s: it goes on without, as without_backup says", begun)
+        return
+    settings = {**ctx.given_settings, "without_backup": True}
+    without = command_line("sweep", ctx.repository, "--run", ctx.run, settings=settings)
+    raise RefusedError(f"{begun}: set backup_url as then to go on. `{without}` goes on without")
+
+
+def relied_on(artifacts: ObjectStore) -> str:
+    """The backup on which a sweep relies that was begun; empty for none.
+
+    Args:
+        artifacts: the store rooted at the attempt.
+
+    Raises:
+        StorageError: nobody can tell.
+    """
+    try:
+        told = artifacts.get(_BEGUN)
+    except ObjectNotFoundError:
+        return ""
+    try:
+        return str(json.loads(told)["backup"])
+    except (ValueError, KeyError, TypeError):
+        return "a backup that cannot be read any more"

@@ -1,0 +1,111 @@
+"""What follows from a store's answers to deletes: what is recorded, and what is sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.storage.codes import EXPIRED, error_class
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked
+
+#: How often a key is sent before its failure counts, where the store may yet take it.
+TRIES: Final = 8
+#: Answers after which a key is sent again although the store did not ask for less.
+_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, "NotSent"})
+#: Answers that ask for less without saying so.
+_LATE: Final = frozenset(
+    {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
+)
+#: Failures that no other task gets past.
+_HOPELESS: Final = {
+    AccessDeniedError,
+    ConfigurationError,
+    StoreThrottledError,
+    StoreUnavailableError,
+}
+
+
+class Sorted(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        outcomes: to be recorded.
+        again: to be sent again.
+        failed: what the store could not take now; those that ask for less first.
+        slow: whether it asks for less.
+        unanswered: whether the store may yet carry out what it was asked for.
+    """
+
+    outcomes: list[Outcome]
+    again: list[Marked]
+    failed: list[DeleteOutcome]
+    slow: bool
+    unanswered: bool = False
+
+
+def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> Sorted:
+    """Tell what is done from what is to be sent again.
+
+    Args:
+        batch: what was to be sent.
+        answers: of the store, for all of it, or for a part where the others were not sent.
+    """
+    told = {answer.key: answer for answer in answers}
+    outcomes: list[Outcome] = []
+    again: list[Marked] = []
+    for marked in batch:
+        answer = told.get(marked.address)
+        if answer is None:
+            again.append(marked)
+            continue
+        tried = marked._replace(tries=marked.tries + 1)
+        if tried.tries < TRIES and _worth_another_try(answer):
+            again.append(tried)
+        else:
+            outcomes.append(_outcome(marked, answer))
+    failed = [answer for answer in answers if _worth_another_try(answer)]
+    slow = [answer for answer in failed if _asks_for_less(answer)]
+    unanswered = any(
+        _kind(answer) is StoreUnavailableError and answer.error_code != EXPIRED
+        for answer in answers
+    )
+    return Sorted(outcomes, again, slow or failed, bool(slow), unanswered)
+
+
+def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """One of some outcomes after which no other batch fares better."""
+    failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
+    if len(failed) == len(outcomes) > 1:
+        return failed[0]
+    return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
+
+
+def _outcome(marked: Marked, answer: DeleteOutcome) -> Outcome:
+    detail = answer.detail
+    if answer.outcome == "spared":
+        detail = f"{REWRITTEN}: {detail}"
+    return Outcome(
+        marked.address, marked.size, answer.outcome, answer.error_code, detail, answer.version
+    )
+
+
+def _kind(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:
+    return error_class(answer.error_code) if answer.error_code else None
+
+
+def _worth_another_try(answer: DeleteOutcome) -> bool:
+    return answer.outcome == "failed" and (
+        _kind(answer) in {StoreThrottledError, StoreUnavailableError} or answer.error_code in _AGAIN
+    )
+
+
+def _asks_for_less(answer: DeleteOutcome) -> bool:
+    return _kind(answer) is StoreThrottledError or answer.error_code in _LATE

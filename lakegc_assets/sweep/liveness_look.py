@@ -1,0 +1,120 @@
+"""The look at lakeFS and at the lease before each batch, and what follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.refs import read_heads, read_tags
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.retention.retained import deciding
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.sweep.monotonic_age import Moment
+
+#: No delete is sent later than this after the delta mark, in seconds.
+DELTA_LIFETIME: Final = 600.0
+#: The request of a batch ends within this time after HEADs and rules were read, in seconds.
+CHECK_LIFETIME: Final = 60.0
+#: Of these, what reading them may take; the rest is for the request, with what it takes to renew
+#: credentials, and to connect.
+CHECK_TIME: Final = 15.0
+
+Verdict = Literal["send", "extend", "look again", "stale", "lost"]
+
+
+class Fingerprint(NamedTuple):
+    """What a delta mark is about, as digests.
+
+    Attributes:
+        heads: of all branch HEADs.
+        rules: of the retention rules and, where they protect, the tags.
+    """
+
+    heads: str
+    rules: str
+
+
+def fingerprint(
+    client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
+) -> Fingerprint:
+    """The present HEADs, retention rules and, where they protect, tags."""
+    return seen_now(client, repository, protect_tags=protect_tags, retain=retain)[1]
+
+
+def seen_now(
+    client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
+) -> tuple[Mapping[str, str], Fingerprint]:
+    """HEAD of each branch now; and the fingerprint that these are part of."""
+    heads = read_heads(client, repository)
+    rules = client.gc_rules(repository)
+    tags = read_tags(client, repository) if protect_tags or retain.reads_tags else {}
+    if not protect_tags:
+        tags = deciding(retain, tags)
+    return heads, fingerprint_of(heads, None if rules is None else Rules.parse(rules), tags)
+
+
+def fingerprint_of(
+    heads: Mapping[str, str], rules: Rules | None, tags: Mapping[str, str]
+) -> Fingerprint:
+    """That of values; tags only where they protect."""
+    return Fingerprint(
+        _digest(sorted(heads.items())),
+        _digest([rules.to_json() if rules else None, sorted(tags.items())]),
+    )
+
+
+def _digest(told: object) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a task saw before a batch.
+
+    Attributes:
+        seen: HEADs, rules and tags.
+        heads: HEAD of each branch.
+        now: when the lease was read, or a little earlier.
+        lost: why the lease does not allow any more deletes; empty while it does.
+        held: whether an alarm holds all sweeps.
+        took: seconds.
+    """
+
+    seen: Fingerprint
+    heads: Mapping[str, str]
+    now: Moment
+    lost: str
+    held: bool
+    took: float
+
+
+def judge(look: Look, delta: Fingerprint, taken: Moment) -> tuple[Verdict, str]:
+    """Whether a batch may be sent after a look, and why not.
+
+    Args:
+        look: what was seen.
+        delta: what the delta mark, or its extension, is about.
+        taken: when the delta mark was begun.
+    """
+    if lost := look.lost or ("an alarm holds all sweeps" if look.held else ""):
+        return "lost", lost
+    if outdated := _outdated(look, delta, taken):
+        return "stale", outdated
+    if look.seen.heads != delta.heads:
+        return "extend", "HEADs have changed"
+    if look.took >= CHECK_TIME:
+        return "look again", "lakeFS and the store take too long to answer"
+    return "send", ""
+
+
+def _outdated(look: Look, delta: Fingerprint, taken: Moment) -> str:
+    """Why a delta mark is over; empty while it is not."""
+    if taken.age(look.now) >= DELTA_LIFETIME - CHECK_LIFETIME:
+        return "the delta mark is too old"
+    if taken.stood_still(look.now):
+        return "the machine stood still since the delta mark"
+    return "rules or tags have changed" if look.seen.rules != delta.rules else ""

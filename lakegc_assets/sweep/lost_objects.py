@@ -1,0 +1,126 @@
+"""What is known of marked objects that are to come back: kept versions, and copies in a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
+from lakegc_assets.recovery.copy_verification import Proof
+from lakegc_assets.recovery.undeletion import Copies
+from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import Lost
+from lakegc_assets.sweep import ledger
+
+#: An object as it was marked; what the store told when it was deleted; and the etag of its copy.
+LOST: Final = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("version", pa.string()),
+        ("copy_etag", pa.string()),
+    ]
+)
+
+
+def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backup | None, str]:
+    """The backup of a mark, if there is one; and why there is none, where one was expected.
+
+    What is wrong with it is no error: the store may have kept the objects.
+    """
+    url = ctx.settings.backup_url
+    try:
+        # What a prune has left is what somebody needs.
+        backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
+        if backup is not None:
+            backup.require_of(subject_of(chain))
+            _ = backup.copied
+    except LakegcError as error:
+        return None, f"the backup is not used: {error}"
+    if url is not None and backup is None:
+        return None, f"there is no finished backup of {ctx.run!r} below {url}"
+    return backup, ""
+
+
+def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
+    """That what was swept is in a backup at another place than is set, in a sentence; else empty.
+
+    Args:
+        ctx: the run.
+        attempt: the artifacts of the mark, and of its sweep.
+    """
+    try:
+        if not attempt.has(ledger.ASSET):
+            return ""
+        recorded = attempt.recorded(ledger.ASSET).facts["backup"]
+        place = ctx.settings.backup_url
+        if place is not None:
+            place = open_store(folder_url(place, ctx.repository, ctx.run), ctx.root.stores).url
+    except (LakegcError, KeyError):
+        return ""
+    if recorded is None or recorded == place:
+        return ""
+    return (
+        f"what was swept is in the backup {recorded}, and backup_url is "
+        f"{ctx.settings.backup_url or 'not set'}: set it to where that was made"
+    )
+
+
+def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | None) -> pa.Table:
+    """Marked objects with all that is known for bringing them back (``LOST``).
+
+    Args:
+        attempt: the artifacts of the mark, and of its sweep.
+        rows: address, size and etag.
+        backup: of the mark.
+    """
+    try:
+        swept = ledger.read(attempt)
+    except (LakegcError, pa.ArrowException, ValueError, OSError):
+        # It only says under which ids the store may have kept them: they are looked for.
+        swept = ledger.SWEPT.empty_table()
+    return with_copies(rows, swept, backup)
+
+
+def with_copies(rows: pa.Table, swept: pa.Table, backup: Backup | None) -> pa.Table:
+    """Marked objects with all that is known for bringing them back (``LOST``).
+
+    Args:
+        rows: address, size and etag.
+        swept: what became of them (``SWEPT``), and perhaps of others.
+        backup: of the mark.
+    """
+    at = strings.places(rows["address"], swept["address"])
+    versions = strings.taken(swept["version"], at)
+    copy_etags = pa.nulls(rows.num_rows, pa.string())
+    if backup is not None:
+        copied = backup.copied
+        at = strings.places(rows["address"], copied["address"])
+        same = pc.equal(strings.taken(copied["etag"], at), rows["etag"])
+        found = strings.taken(copied["copy_etag"], at)
+        copy_etags = pc.if_else(pc.fill_null(same, False), found, None)
+    columns = [rows[name] for name in ("address", "size", "etag")]
+    return pa.table([*columns, versions, copy_etags], schema=LOST)
+
+
+def as_lost(rows: pa.Table) -> list[Lost]:
+    """Rows of ``LOST`` as stores take them."""
+    columns = (rows[name].to_pylist() for name in Lost._fields if name != "key")
+    return [Lost(*row) for row in zip(rows["address"].to_pylist(), *columns, strict=True)]
+
+
+def copies_of(rows: pa.Table, proof: Proof | None) -> Copies | None:
+    """The copies of rows of ``LOST``, with what tells of all copies in their backup."""
+    if proof is None:
+        return None
+    known = rows.filter(pc.is_valid(rows["copy_etag"]))
+    etags = dict(zip(known["address"].to_pylist(), known["copy_etag"].to_pylist(), strict=True))
+    return Copies(proof.store, etags, proof)

@@ -1,0 +1,169 @@
+"""What a deleting task is told, and what it tells: plain values that can travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.sweep.conditions import Condition
+from lakegc_assets.sweep.delta_snapshot import KnownFiles
+from lakegc_assets.sweep.lease_record import sweep_of
+from lakegc_assets.sweep.ledger import DONE, Outcome
+from lakegc_assets.sweep.liveness_look import Fingerprint
+from lakegc_assets.sweep.marked_objects import Stretch
+from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.sweep.rate_limit import Limits, round_folder
+
+#: What a task says instead of an outcome when it stops early.
+STALE: Final = "stale"
+LOST: Final = "lost"
+STOPPED: Final = "stopped"
+TAKEN: Final = "taken"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a deleting task needs to know; picklable, and holds no secrets.
+
+    Attributes:
+        connections: how to reach lakeFS and the store.
+        repository: lakeFS repository.
+        artifacts_url: where the attempt's artifacts are.
+        delta: of the delta mark that allows the deletes.
+        taken: when that was begun.
+        protect_tags: whether tags protect.
+        lease: token of the lease.
+        number: of the round; the lease names it too.
+        condition: which calls carry the etag that was listed.
+        batch: the most objects in one request.
+        limits: of all tasks together.
+        share: of the limits, to begin with.
+        known: what the delta mark knew; None where it cannot be extended, so that it is over as
+            soon as a branch moves.
+        expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
+            delete; None where it keeps no deadlines.
+        trash: key prefix below which a store that can moves what is deleted.
+        retain: rules that keep more than lakeFS's.
+    """
+
+    connections: Connections
+    repository: str
+    artifacts_url: str
+    delta: Fingerprint
+    taken: Moment
+    protect_tags: bool
+    lease: str
+    number: int
+    condition: Condition
+    batch: int
+    limits: Limits
+    share: float = 1.0
+    known: KnownFiles | None = None
+    expires_s: float | None = None
+    trash: str | None = None
+    retain: Retain = NO_RETAIN
+
+    @property
+    def notes(self) -> str:
+        """Where the tasks of this round leave their notes."""
+        return round_folder(sweep_of(self.lease), self.number)
+
+
+class Portion(NamedTuple):
+    """The work of one task.
+
+    Attributes:
+        number: of the task in its round, from 0: whoever does it again has the same.
+        stretches: objects (``LISTING``) in the order of their addresses.
+    """
+
+    number: int
+    stretches: Sequence[Stretch]
+
+    @property
+    def rows(self) -> int:
+        """How many objects there are."""
+        return sum(stretch.rows for stretch in self.stretches)
+
+
+class TaskResult(NamedTuple):
+    """What a task says of a batch, or of its end.
+
+    Attributes:
+        outcome: of some objects; or stale, lost, stopped or taken.
+        objects: how many have this outcome.
+        size: of all of them, in bytes.
+        error_code: of one of them, where it is none of the done.
+        detail: of one of them; why the task stopped.
+    """
+
+    outcome: str
+    objects: int = 0
+    size: int = 0
+    error_code: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one pass over the survivors did.
+
+    Attributes:
+        deleted: objects that are gone, those that were missing already among them.
+        failed: objects that the store did not delete.
+        ended_early: what tasks said that stopped early, with the reason: stale, lost, stopped or
+            taken.
+        error: code, address and message of one failure; empty without any.
+    """
+
+    deleted: int
+    failed: int
+    ended_early: dict[str, str]
+    error: str = ""
+
+
+def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
+    """Add outcomes up, with code and detail of the first that is none of the done."""
+    totals: dict[str, TaskResult] = {}
+    for one in outcomes:
+        total = totals.get(one.outcome)
+        if total is None:
+            done = one.outcome in DONE
+            total = TaskResult(
+                one.outcome,
+                error_code=None if done else one.error_code,
+                detail=None if done else f"{one.address}: {one.detail}",
+            )
+        totals[one.outcome] = total._replace(objects=total.objects + 1, size=total.size + one.size)
+    return list(totals.values())
+
+
+def summed(told: Iterable[TaskResult]) -> list[TaskResult]:
+    """What was told, each outcome once."""
+    totals: dict[str, TaskResult] = {}
+    for one in told:
+        total = totals.get(one.outcome, one._replace(objects=0, size=0))
+        totals[one.outcome] = total._replace(
+            objects=total.objects + one.objects, size=total.size + one.size
+        )
+    return list(totals.values())
+
+
+def progress_of(told: Sequence[TaskResult]) -> Progress:
+    """What tasks have done in all."""
+    totals = {one.outcome: one for one in summed(told)}
+    failed = totals.get("failed", TaskResult("failed"))
+    gone = [totals[name].objects for name in ("deleted", "already_missing") if name in totals]
+    return Progress(
+        deleted=sum(gone),
+        failed=failed.objects,
+        ended_early={
+            name: totals[name].detail or ""
+            for name in (STALE, LOST, STOPPED, TAKEN)
+            if name in totals
+        },
+        error=f"{failed.error_code}: {failed.detail}" if failed.objects else "",
+    )

@@ -1,0 +1,129 @@
+"""What `make ui` starts: where nothing is configured a trial, whose repositories are told once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+from dagster._utils.schedules import cron_string_iterator
+
+from lakegc_assets.cli import trial, web_ui
+from lakegc_assets.cli.team import Calendar
+from lakegc_assets.embedded.server import EmbeddedLakeFS
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.credentials import is_configured
+
+_NAMES = (
+    "LAKECTL_SERVER_ENDPOINT_URL", "LAKECTL_CREDENTIALS_ACCESS_KEY_ID",
+    "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "LAKECTL_CONFIG_FILE",
+    "DAGSTER_HOME", "LAKEGC_ARTIFACT_ROOT", "LAKEGC_BACKUP_URL",
+)  # fmt: skip
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """An environment that names nothing."""
+    for name in _NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return monkeypatch
+
+
+def test_a_trial_is_for_who_has_configured_nothing(
+    bare: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert web_ui._is_trial(tmp_path)
+    for name in _NAMES:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, "/somewhere")
+            assert not web_ui._is_trial(tmp_path), name
+    # The places of the trial itself are what the demo tells to look at.
+    bare.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    assert web_ui._is_trial(tmp_path)
+    assert not is_configured()
+    (tmp_path / ".lakectl.yaml").touch()
+    assert is_configured()
+    assert not web_ui._is_trial(tmp_path)
+
+
+def test_the_trial_makes_the_estate_at_once_and_again_after_each_run() -> None:
+    sensor = trial.estate_sensor()
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def asked() -> str | None:
+            with dg.build_sensor_context(instance) as context:
+                (request,) = sensor.evaluate_tick(context).run_requests or ()
+            return request.run_key
+
+        first = asked()
+        assert asked() == first
+        instance.add_run(dg.DagsterRun(job_name="gc_estate", status=dg.DagsterRunStatus.SUCCESS))
+        assert asked() == first
+        instance.add_run(dg.DagsterRun(job_name="gc", status=dg.DagsterRunStatus.FAILURE))
+        assert asked() != first
+
+
+@pytest.mark.usefixtures("bare")
+def test_two_trials_on_one_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "lakefs").mkdir()
+    ready, done = multiprocessing.get_context("spawn").Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=_hold, args=(tmp_path, done))
+    other.start()
+    assert ready.recv() == "held"
+    result = CliRunner().invoke(web_ui.main, ["--folder", str(tmp_path)])
+    ready.send("enough")
+    other.join()
+    assert result.exit_code == 3
+    assert f"a trial is running on {tmp_path} already" in result.output
+
+
+def _hold(folder: Path, pipe: object) -> None:
+    with web_ui._alone(folder):
+        pipe.send("held")  # type: ignore[attr-defined]
+        pipe.recv()  # type: ignore[attr-defined]
+
+
+def test_the_first_wave_comes_when_the_interface_has_started(
+    bare: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bare.setenv("LAKEGC_TRIAL_CRON", "")
+    for second in range(0, 3600, 37):
+        now = datetime(2026, 3, 1, 12, tzinfo=timezone.utc) + timedelta(seconds=second)
+        workspace = trial.prepare(tmp_path, now)
+        cron = os.environ["LAKEGC_TRIAL_CRON"]
+        ticks = cron_string_iterator(now.timestamp(), cron, "UTC")
+        first, second_one = next(ticks), next(ticks)
+        assert timedelta(minutes=1) <= first - now <= timedelta(minutes=2), cron
+        assert second_one - first <= timedelta(minutes=15)
+    assert "lakegc_assets.cli.trial" in workspace.read_text()
+    policies = trial.component(cron).policies()
+    assert policies.running
+    modes = {name: policies.of(name).sweep for name in (trial.SWEPT, trial.WAITS, trial.REFUSED)}
+    assert modes == {trial.SWEPT: "auto", trial.WAITS: "approved", trial.REFUSED: "approved"}
+
+
+def test_repositories_are_told_once_and_never_half(
+    bare: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calendar = Calendar(0)
+    with EmbeddedLakeFS(tmp_path / "lakefs", clock=calendar) as server:
+        for name, value in server.environment.items():
+            bare.setenv(name, value)
+        client = LakeFSConfig().connect_writer()
+        trial.tell(calendar, tmp_path)
+        names = [trial.SWEPT, trial.WAITS, trial.REFUSED]
+        assert sorted(r.id for r in client.repositories()) == sorted(names)
+        heads = {name: [c.id for c in client.log(name, "main")] for name in names}
+        assert calendar.days_ago == 0
+        trial.tell(calendar, tmp_path)
+        assert heads == {name: [c.id for c in client.log(name, "main")] for name in names}
+        client.delete_gc_rules(trial.WAITS)
+        with pytest.raises(RefusedError, match=f"'{trial.WAITS}' of the trial was left half-way"):
+            trial.tell(calendar, tmp_path)

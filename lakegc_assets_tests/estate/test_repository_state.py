@@ -1,0 +1,250 @@
+"""How repositories stand is read from their artifacts, and what cannot be read is not hidden."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.estate.repository_state import STATES, Standing, estate, standing
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.alarm import MISSING
+from lakegc_assets.sweep.approval import Approval
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.left import BEGAN, begun, checked, finish, marked, root_at, swept
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+
+_NOW = BEGAN + timedelta(days=30)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ArtifactRoot:
+    return root_at(tmp_path)
+
+
+def look(root: ArtifactRoot, mode: str = "approved", repository: str = "repo") -> Standing:
+    found = standing(root, repository, mode, _NOW)
+    assert found.state in STATES
+    assert found.because
+    return found
+
+
+def spoil(attempt: AttemptArtifacts, name: str) -> None:
+    attempt.store().put(f"{name}/manifest.json", b"{")
+
+
+def test_without_a_run_nothing_is_known(root: ArtifactRoot) -> None:
+    assert look(root) == Standing("repo", "never run", "no run has left artifacts")
+    # What was decoded outlives the runs.
+    root.open("repo").put("_cache/abc/ranges", b"")
+    assert look(root).state == "never run"
+
+
+def test_what_has_begun_only_is_unfinished(root: ArtifactRoot) -> None:
+    begun(root, "repo", "m1")
+    assert (look(root).state, look(root).run) == ("unfinished", "m1")
+    checked(root, "repo", "m2", 1)
+    assert (look(root).state, look(root).run, look(root).last_mark) == ("unfinished", "m2", None)
+
+
+def test_what_a_check_refused_says_its_sentence(root: ArtifactRoot) -> None:
+    swept(root, "repo", "m1")
+    checked(root, "repo", "m2", 7, refused="80 of 100 listed objects are candidates")
+    found = look(root, "auto")
+    assert (found.state, found.run) == ("refused", "m2")
+    assert found.because == "mark m2: candidate_share: 80 of 100 listed objects are candidates"
+    assert (found.size, found.garbage_size) == (10_000, 0)
+    assert found.last_sweep == BEGAN + timedelta(minutes=61)
+
+
+def test_a_mark_waits_unless_nobody_waits_for_it(root: ArtifactRoot) -> None:
+    marked(root, "repo", "m1")
+    found = look(root)
+    assert found.state == "waiting for approval"
+    assert "lakegc approve repo --run m1" in found.because
+    assert (found.objects, found.size, found.garbage, found.garbage_size) == (100, 10_000, 40, 4000)
+    assert (found.last_mark, found.last_sweep) == (BEGAN + timedelta(minutes=1), None)
+    assert look(root, "auto").state == "waiting for approval"
+    assert look(root, "never").state == "marked"
+    marked(root, "repo", "m2", 7, objects=0)
+    assert (look(root).state, look(root).garbage) == ("marked", 0)
+
+
+@pytest.mark.parametrize(("days", "state"), [(40, "approved"), (20, "waiting for approval")])
+def test_an_approval_counts_while_it_holds(root: ArtifactRoot, days: int, state: str) -> None:
+    attempt = marked(root, "repo", "m1")
+    mark = attempt.recorded("gc_report").sha256
+    ends = BEGAN + timedelta(days=days)
+    given = Approval("repo", "m1", mark, "", "Ada", BEGAN, ends, 0.5)
+    attempt.store().put("approvals/1.json", given.to_bytes())
+    assert look(root).state == state
+    assert ("by Ada until 2026-04-10" in look(root).because) == (state == "approved")
+    # One of another mark is none.
+    attempt.store().put("approvals/1.json", replace(given, mark="other").to_bytes())
+    assert look(root).state == "waiting for approval"
+
+
+def test_a_sweep_that_was_killed_says_what_goes_on(root: ArtifactRoot) -> None:
+    attempt = marked(root, "repo", "m1")
+    attempt.store().put("swept_set/tasks/1/0001/00000.begun", b"")
+    found = look(root)
+    assert found.state == "stopped in its sweep"
+    assert "lakegc sweep repo --run m1" in found.because
+
+
+def test_what_was_swept_is_no_garbage_and_is_counted_as_freed(root: ArtifactRoot) -> None:
+    swept(root, "repo", "m1")
+    swept(root, "repo", "m2", 7, size=0)
+    swept(root, "repo", "m3", 14, size=1000)
+    found = look(root)
+    assert (found.state, found.run) == ("swept", "m3")
+    assert (found.objects, found.size, found.garbage) == (60, 9000, 0)
+    assert [(one.run, one.size) for one in found.freed] == [("m1", 4000), ("m2", 0), ("m3", 1000)]
+    assert found.last_sweep == found.freed[-1].at
+
+
+def test_a_listing_by_name_says_nothing_of_the_size(root: ArtifactRoot) -> None:
+    marked(root, "repo", "m1")
+    attempt = begun(root, "repo", "m2", 7)
+    manifest = finish(attempt, "deletion_candidates", 7, {"listed": 1, "listed_bytes": 1})
+    by_name = replace(manifest, settings={"mode": "committed"})
+    attempt.store().put("deletion_candidates/manifest.json", by_name.to_bytes())
+    assert look(root).size == 10_000
+
+
+def raise_alarm(attempt: AttemptArtifacts) -> None:
+    attempt.store().put(f"swept_set/20260301-aa/{MISSING}1.parquet", b"")
+
+
+def test_an_alarm_holds_until_a_later_sweep_was_finished(root: ArtifactRoot) -> None:
+    raise_alarm(marked(root, "repo", "m1"))
+    assert (look(root).state, look(root).run) == ("on hold", "m1")
+    # A later mark, or one that cannot be read, does not hide it.
+    spoil(marked(root, "repo", "m2", 7), "gc_report")
+    assert (look(root).state, look(root).run) == ("on hold", "m1")
+    # The file was written now, and a sweep that began before it does not end the hold.
+    swept(root, "repo", "m3", -400)
+    assert look(root).state == "on hold"
+    swept(root, "repo", "m4", 400_000)
+    assert (look(root).state, look(root).run) == ("swept", "m4")
+
+
+def test_a_real_alarm_is_seen(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = min(marked.groups["orphans"])
+    deltas = iter([spare(set()), spare({lost})])
+    stand_in(monkeypatch, lambda: next(deltas))
+    (lake.objects / lost).unlink()
+    with pytest.raises(IntegrityError, match=r"gone, and (is|are) needed"):
+        sweep(lake.context(spark))
+    found = standing(lake.root, REPOSITORY, "auto", _NOW)
+    assert (found.state, found.run) == ("on hold", RUN)
+
+
+@pytest.mark.parametrize("asset", ["deletion_candidates", "gc_report", "swept_set"])
+def test_the_last_run_that_cannot_be_read_is_the_state(root: ArtifactRoot, asset: str) -> None:
+    swept(root, "repo", "m1")
+    spoil(swept(root, "repo", "m2", 7), asset)
+    found = look(root)
+    assert (found.state, found.run) == ("unreadable", "m2")
+    assert f"{asset}/manifest.json is damaged" in found.because
+    # What is known stays known.
+    assert found.last_sweep == BEGAN + timedelta(minutes=61)
+    assert found.size == 6000
+
+
+def test_an_earlier_run_that_cannot_be_read_is_told(root: ArtifactRoot) -> None:
+    spoil(swept(root, "repo", "m1"), "swept_set")
+    swept(root, "repo", "m2", 7)
+    found = look(root)
+    assert found.state == "swept"
+    assert found.because.endswith("(1 earlier run cannot be read, m1 for one)")
+
+
+@pytest.mark.parametrize("damage", ["{", '{"attempt": "../../x"}', None])
+def test_a_run_without_its_place_in_time_may_be_the_last(
+    root: ArtifactRoot, damage: str | None
+) -> None:
+    swept(root, "repo", "m1")
+    swept(root, "repo", "m2", -7)
+    store = root.open("repo", "m2")
+    if damage is None:
+        (Path(root.url) / "repo/m2/attempt.json").unlink()
+    else:
+        store.put("attempt.json", damage.encode())
+    found = look(root)
+    assert (found.state, found.run) == ("unreadable", "m2")
+
+
+def test_facts_that_are_missing_make_a_row_unreadable(root: ArtifactRoot) -> None:
+    attempt = checked(root, "repo", "m1")
+    finish(attempt, "gc_report", 0, {})
+    found = look(root)
+    assert found.state == "unreadable"
+    assert "its artifacts cannot be read: KeyError" in found.because
+
+
+def test_damaged_checks_and_approvals_make_a_row_unreadable(root: ArtifactRoot) -> None:
+    attempt = checked(root, "repo", "m1")
+    attempt.store().put("deletion_candidates/checks.json", b"{")
+    assert look(root).state == "unreadable"
+    approved = marked(root, "repo", "m2", 1)
+    approved.store().put("approvals/1.json", json.dumps({"by": "Ada"}).encode())
+    assert look(root).state == "unreadable"
+
+
+@pytest.mark.parametrize("name", ["", "..", "../other", "a/b", "a|b", ".hidden", "x" * 200])
+def test_a_name_that_is_none_is_looked_up_nowhere(root: ArtifactRoot, name: str) -> None:
+    found = look(root, repository=name)
+    assert (found.repository, found.state) == (name, "unreadable")
+    assert "cannot be the name of a repository" in found.because
+
+
+def test_every_repository_has_a_row_whatever_happens_to_another(
+    root: ArtifactRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept(root, "good", "m1")
+    swept(root, "broken", "m1")
+    list_prefixes = LocalStore.list_prefixes
+
+    def failing(store: LocalStore, prefix: str = "", max_objects: int | None = None) -> object:
+        if "broken" in store.url:
+            raise StoreUnavailableError("no answer")
+        return list_prefixes(store, prefix, max_objects)
+
+    monkeypatch.setattr(LocalStore, "list_prefixes", failing)
+    found = estate(root, ["new", "good"], lambda _: "auto", _NOW)
+    assert [(one.repository, one.state) for one in found.rows] == [
+        ("broken", "unreadable"),
+        ("good", "swept"),
+        ("new", "never run"),
+    ]
+    assert "no answer" in found.rows[0].because
+    assert found.notes == []
+
+
+def test_a_root_that_cannot_be_listed_is_told_and_known_names_have_rows(
+    root: ArtifactRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept(root, "known", "m1")
+    swept(root, "unknown", "m1")
+    list_prefixes = LocalStore.list_prefixes
+
+    def failing(store: LocalStore, prefix: str = "", max_objects: int | None = None) -> object:
+        if store.url.endswith("/artifacts"):
+            raise StoreUnavailableError("no answer")
+        return list_prefixes(store, prefix, max_objects)
+
+    monkeypatch.setattr(LocalStore, "list_prefixes", failing)
+    found = estate(root, ["known"], lambda _: "auto", _NOW)
+    assert [(one.repository, one.state) for one in found.rows] == [("known", "swept")]
+    assert "cannot be listed (no answer)" in found.notes[0]

@@ -1,0 +1,463 @@
+"""Optimized runs collect what clean runs would, and fall back to one where they might not."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.checks.evaluation import evaluate
+from lakegc_assets.embedded.lake.layouts import Layout, set_layout
+from lakegc_assets.graveler.namespace import new_slice_name
+from lakegc_assets.lakefs.errors import LakeFSError
+from lakegc_assets.mark import evidence
+from lakegc_assets.mark.incremental_listing import settled, settled_before
+from lakegc_assets.retention.retain import Retain
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running
+from lakegc_assets_tests.sessions import Session
+
+NO_AGE = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten objects on main, in slices of three, and one that was overwritten; to be copied."""
+    folder = tmp_path_factory.mktemp("made") / "lake"
+    with running(folder, slice_max_objects=3) as found:
+        found.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        found.rules(20)
+        found.calendar.days_ago = 90
+        for number in range(10):
+            found.upload("main", f"a/{number}", f"object {number}")
+        found.commit("main")
+        found.calendar.days_ago = 60
+        found.upload("main", "a/0", "another object 0")
+        found.commit("main")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made_and_marked(made: Path, tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Path:
+    """The same with a mark ``first``."""
+    folder = copy_lake(made, tmp_path_factory.mktemp("marked") / "lake")
+    with running(folder, slice_max_objects=3) as found:
+        mark(found, spark, "first")
+    return folder
+
+
+@pytest.fixture
+def lake(made: Path, tmp_path: Path) -> Iterator[SmallLake]:
+    with running(copy_lake(made, tmp_path / "lake"), slice_max_objects=3) as found:
+        found.calendar.days_ago = 60
+        yield found
+
+
+@pytest.fixture
+def marked(made_and_marked: Path, tmp_path: Path) -> Iterator[SmallLake]:
+    with running(copy_lake(made_and_marked, tmp_path / "lake"), slice_max_objects=3) as found:
+        yield found
+
+
+def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunContext:
+    lake.calendar.days_ago = 0
+    ctx = lake.context(spark, run, **{**NO_AGE, **settings})
+    _run(ctx, STAGES)
+    return ctx
+
+
+def _run(ctx: RunContext, stages: Sequence[Callable[[RunContext], object]]) -> None:
+    for stage in stages:
+        stage(ctx)
+
+
+def listing(ctx: RunContext) -> Manifest:
+    return ctx.root.attempt(REPOSITORY, ctx.run).manifest("store_listing")
+
+
+def candidates(ctx: RunContext) -> set[str]:
+    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
+    return set(found["address"].to_pylist())
+
+
+def why_clean(ctx: RunContext) -> str:
+    facts = listing(ctx).facts
+    assert (facts["mode"], facts["carried"]) == ("clean", 0)
+    assert facts["clean_run"] == ctx.run
+    return str(facts["because"])
+
+
+# What is carried
+
+
+def test_what_is_settled_is_not_listed_again(lake: SmallLake, spark: Session) -> None:
+    first = mark(lake, spark, "first")
+    assert why_clean(first) == "there is no earlier run"
+    lake.calendar.days_ago = 0
+    new = lake.upload("main", "b/new", "an object of today")
+    second = mark(lake, spark, "second", skip_new_slices=False)
+    facts = listing(second).facts
+    assert facts["mode"] == "optimized"
+    assert facts["clean_run"] == "first"
+    # Nobody writes to the slices of the others any more.
+    assert (facts["carried"], facts["listed"]) == (11, 1)
+    attempt = second.root.attempt(REPOSITORY, "second")
+    rows = attempt.read("store_listing")["address"].to_pylist()
+    assert set(rows) == lake.keys()
+    assert len(rows) == len(set(rows)) == listing(second).rows
+    assert new in rows
+    assert candidates(second) == candidates(first)
+
+
+def test_etags_are_compared_once(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is listed by the mark, not by its sweep, and with what is new by the next run."""
+    compared: list[int] = []
+    told = evidence._compared
+
+    def counted(*args: Any) -> Any:
+        compared.extend(part.rows for parts in args[-1].values() for part in parts)
+        return told(*args)
+
+    monkeypatch.setattr(evidence, "_compared", counted)
+    first = mark(lake, spark, "first")
+    assert (sum(compared), len(candidates(first))) == (11, 1)
+    compared.clear()
+    sweep(first)
+    assert sum(compared) == 0
+    # Etags tell nothing where no candidate has the size of an entry.
+    alike = lake.objects / "data" / "alike"
+    alike.write_text("object X")
+    os.utime(alike, (time.time() - 60, time.time() - 60))
+    lake.upload("main", "b/new", "an object of today")
+    second = mark(lake, spark, "second", skip_new_slices=False)
+    assert listing(second).facts["mode"] == "optimized"
+    assert sum(compared) == 2
+    compared.clear()
+    lake.commit("main")
+    mark(lake, spark, "third", skip_new_slices=False)
+    # A new range with all, what was swept among it; the others with what is not settled.
+    assert sum(compared) == 13 + 2
+
+
+def test_what_was_swept_is_not_marked_again(lake: SmallLake, spark: Session) -> None:
+    first = mark(lake, spark, "first")
+    dead = candidates(first)
+    assert len(dead) == 1
+    sweep(first)
+    second = mark(lake, spark, "second")
+    facts = listing(second).facts
+    assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", 1)
+    assert candidates(second) == set()
+    third = mark(lake, spark, "third")
+    assert (listing(third).facts["mode"], candidates(third)) == ("optimized", set())
+    clean = mark(lake, spark, "clean", clean=True)
+    assert candidates(clean) == set()
+    assert listing(clean).rows == listing(third).rows - 1
+
+
+def test_a_slice_that_a_sweep_has_emptied_is_no_reason_for_a_clean_run(
+    lake: SmallLake, spark: Session
+) -> None:
+    lake.calendar.days_ago = 50
+    for number in range(3):
+        lake.upload("main", f"lost/{number}", f"never committed {number}")
+    for number in range(3):
+        lake.client.delete_object(REPOSITORY, "main", f"lost/{number}")
+    first = mark(lake, spark, "first")
+    folders = {path.name for path in (lake.objects / "data").iterdir()}
+    sweep(first)
+    assert {path.name for path in (lake.objects / "data").iterdir()} < folders
+    assert listing(mark(lake, spark, "second")).facts["mode"] == "optimized"
+
+
+def test_a_run_stands_for_itself(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark, "first")
+    second = mark(lake, spark, "second")
+    shutil.rmtree(Path(second.root.url) / REPOSITORY / "first")
+    attempt = second.root.attempt(REPOSITORY, "second")
+    assert set(attempt.read("store_listing")["address"].to_pylist()) == lake.keys()
+    sweep(second)
+    assert not lake.keys() & candidates(second)
+
+
+def test_the_share_of_candidates_is_that_of_what_is_there(lake: SmallLake, spark: Session) -> None:
+    def litter(name: str, count: int) -> None:
+        for number in range(count):
+            path = lake.objects / "data" / f"{name}-{number}"
+            path.write_bytes(b"in no slice")
+            os.utime(path, (1_600_000_000, 1_600_000_000))
+
+    litter("early", 30)
+    sweep(mark(lake, spark, "first"))
+    litter("late", 12)
+    second = mark(lake, spark, "second")
+    facts = listing(second).facts
+    assert (facts["mode"], facts["listed"], facts["carried"]) == ("optimized", 12, 11)
+    # The first sweep deleted more than was carried forward.
+    assert facts["carried_and_gone"] == 31
+    share = next(one for one in evaluate(second) if one.name == "candidate_share")
+    assert (share.facts["candidates"], share.facts["listed"]) == (12, 12)
+
+
+def test_slices_are_settled_a_day_and_more_after_they_were_made() -> None:
+    start = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    before = settled_before(timedelta(minutes=5), timedelta(hours=1), start)
+    assert before == start - timedelta(hours=27, minutes=10)
+    longer = settled_before(timedelta(minutes=5), timedelta(hours=48), start)
+    assert longer == start - timedelta(hours=51, minutes=10)
+    second = timedelta(seconds=1)
+    names = [new_slice_name(moment, b"abc", 1, 1) for moment in (before - second, before)]
+    assert settled([*names, "", "x" * 20, "data"], before) == names[:1]
+
+
+# Where a clean run is made all the same
+
+
+Change = Callable[[SmallLake, RunContext], object]
+
+
+def _part(ctx: RunContext, name: str) -> Path:
+    attempt = ctx.root.attempt(REPOSITORY, ctx.run)
+    return Path(attempt.url) / attempt.manifest("store_listing").parts[name][0].key
+
+
+def _edit(ctx: RunContext, **facts: object) -> None:
+    attempt = ctx.root.attempt(REPOSITORY, ctx.run)
+    manifest = attempt.manifest("store_listing")
+    changed = replace(manifest, facts={**manifest.facts, **facts})
+    attempt.store().put("store_listing/manifest.json", changed.to_bytes())
+
+
+def _empty_a_slice(lake: SmallLake, _: RunContext) -> None:
+    shutil.rmtree(min((lake.objects / "data").iterdir()))
+
+
+FALLBACKS: dict[str, tuple[Change, str]] = {
+    "rules": (lambda lake, _: lake.rules(21), "the retention rules have changed"),
+    "no rules": (
+        lambda lake, _: lake.client.delete_gc_rules(REPOSITORY),
+        "the retention rules have changed",
+    ),
+    "missing": (lambda _, ctx: _part(ctx, "settled").unlink(), "cannot be read"),
+    "no slices": (lambda _, ctx: _part(ctx, "slices").write_bytes(b"x"), "cannot be read"),
+    "unfinished": (
+        lambda _, ctx: STAGES[0](replace(ctx, run="unfinished")),
+        "the last run, 'unfinished', did not finish its mark",
+    ),
+    "not the same": (lambda _, ctx: _edit(ctx, x=1), "cannot be read: the manifest of"),
+    "emptied": (_empty_a_slice, "that no sweep has emptied"),
+}
+
+
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_what_cannot_be_relied_on_is_listed_again(
+    name: str, marked: SmallLake, spark: Session
+) -> None:
+    change, reason = FALLBACKS[name]
+    change(marked, marked.context(spark, "first", **NO_AGE))
+    ctx = marked.context(spark, "second", **NO_AGE)
+    STAGES[0](ctx)
+    assert reason in why_clean(ctx)
+    rows = ctx.root.attempt(REPOSITORY, "second").read("store_listing")["address"].to_pylist()
+    assert set(rows) == marked.keys()
+
+
+def test_other_rules_of_what_stays_are_other_rules(lake: SmallLake, spark: Session) -> None:
+    first, rules = mark(lake, spark, "first"), Retain(tags=("v*",))
+    assert "the retention rules have changed" in why_clean(mark(lake, spark, "more", retain=rules))
+    assert listing(mark(lake, spark, "again", retain=rules)).facts["mode"] == "optimized"
+    assert "the retention rules have changed" in why_clean(mark(lake, spark, "fewer"))
+    assert candidates(first)
+
+
+def test_clean_runs_are_made_on_demand_and_every_week(lake: SmallLake, spark: Session) -> None:
+    mark(lake, spark, "first")
+    asked = mark(lake, spark, "asked", clean=True)
+    assert why_clean(asked) == "a clean run was asked for"
+    later = mark(lake, spark, "later", clean_every=timedelta(0))
+    assert why_clean(later).startswith("the last clean run, 'asked', was at ")
+
+
+def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(lake: SmallLake, spark: Session) -> None:
+    first = mark(lake, spark, "first")
+    sweep(first)
+    manifest = first.root.attempt(REPOSITORY, "first").url + "/swept_set/manifest.json"
+    Path(manifest).unlink()
+    second = mark(lake, spark, "second")
+    assert why_clean(second) == "the sweep of the last run, 'first', did not finish"
+
+
+def test_a_store_that_was_restored_is_listed_again(lake: SmallLake, spark: Session) -> None:
+    backup = shutil.copytree(lake.objects / "data", lake.folder / "backup")
+    sweep(mark(lake, spark, "first"))
+    mark(lake, spark, "second")
+    shutil.copytree(
+        backup,
+        lake.objects / "data",
+        dirs_exist_ok=True,
+        copy_function=lambda one, to: Path(to).exists() or shutil.copy2(one, to),
+    )
+    third = mark(lake, spark, "third")
+    assert "the store was restored" in why_clean(third)
+    assert len(candidates(third)) == 1
+
+
+# Histories
+
+
+@dataclass
+class History:
+    """Whatever happens to a repository, and two collectors of it that know nothing of each other.
+
+    One makes clean runs only, and deletes nothing. The other makes optimized ones, and sweeps.
+    """
+
+    lake: SmallLake
+    spark: Session
+    chance: random.Random
+    branches: list[str] = field(default_factory=lambda: ["main"])
+    runs: int = 0
+    optimized: int = 0
+
+    def branch(self) -> str:
+        return self.chance.choice(self.branches)
+
+    def path(self) -> str:
+        return f"p/{self.chance.randrange(12)}"
+
+    def pass_time(self) -> None:
+        """Half a day: longer than lakeFS writes to a slice, since marks are made at day 0."""
+        if self.lake.calendar.days_ago:
+            self.lake.calendar.days_ago -= 0.5
+
+    def step(self) -> None:
+        self.pass_time()
+        kinds = [self.upload] * 6 + [self.remove] * 2 + [self.commit] * 3
+        kinds += [self.make, self.drop, self.merge, self.reset, self.change_rules]
+        try:
+            self.chance.choice(kinds)()
+        except LakeFSError:
+            # A merge may conflict, and an object may not be there.
+            return
+
+    def upload(self) -> None:
+        self.lake.upload(self.branch(), self.path(), f"content {self.chance.random()}")
+
+    def remove(self) -> None:
+        self.lake.client.delete_object(REPOSITORY, self.branch(), self.path())
+
+    def commit(self) -> None:
+        self.lake.commit(self.branch())
+
+    def make(self) -> None:
+        name = f"b{self.chance.randrange(10_000)}"
+        self.lake.client.create_branch(REPOSITORY, name, self.branch())
+        self.branches.append(name)
+
+    def drop(self) -> None:
+        name = self.branch()
+        if name != "main":
+            self.branches.remove(name)
+            self.lake.client.delete_branch(REPOSITORY, name)
+
+    def merge(self) -> None:
+        self.lake.client.merge(REPOSITORY, self.branch(), "main")
+
+    def reset(self) -> None:
+        self.lake.client.reset_branch(REPOSITORY, self.branch())
+
+    def change_rules(self) -> None:
+        if self.chance.random() < 0.3:
+            self.lake.rules(self.chance.choice([5, 20, 40]), main=self.chance.choice([3, 30]))
+
+    def collect(self) -> None:
+        day, self.lake.calendar.days_ago = self.lake.calendar.days_ago, 0
+        self._collect()
+        self.lake.calendar.days_ago = day
+
+    def _collect(self) -> None:
+        self.runs += 1
+        clean = self.lake.context(self.spark, f"clean-{self.runs}", **NO_AGE, clean=True)
+        clean = replace(clean, root=ArtifactRoot(f"{self.lake.folder}/clean", clean.root.stores))
+        _run(clean, STAGES[:5])
+        ctx = self.lake.context(self.spark, f"run-{self.runs}", **NO_AGE)
+        if self.chance.random() < 0.15:
+            _run(replace(ctx, run=f"killed-{self.runs}"), STAGES[: self.chance.randrange(1, 5)])
+        _run(ctx, STAGES)
+        self.optimized += listing(ctx).facts["mode"] == "optimized"
+        assert candidates(ctx) == candidates(clean)
+        if self.chance.random() < 0.6:
+            sweep(ctx)
+            assert not self.lake.keys() & candidates(ctx)
+
+
+def tell(folder: Path, spark: Session, seed: int, layout: Layout = Layout.SLICES) -> History:
+    with running(folder, slice_max_objects=4, layout=layout) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20, main=10)
+        lake.calendar.days_ago = 90
+        history = History(lake, spark, random.Random(seed))
+        for _ in range(5):
+            for _ in range(history.chance.randrange(5, 25)):
+                history.step()
+            history.collect()
+        return history
+
+
+def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
+    assert tell(tmp_path, spark, 0).optimized >= 1
+
+
+def test_of_a_sharded_repository_every_run_collects_all(tmp_path: Path, spark: Session) -> None:
+    """No name tells when something was written, so that nothing is skipped or carried forward."""
+    history = tell(tmp_path, spark, 1, Layout.SHARDED)
+    assert history.optimized == 0
+    kept = history.lake.keys()
+    assert any(key.startswith("data/!") for key in kept)
+    runs = [history.lake.context(spark, f"run-{n + 1}") for n in range(history.runs)]
+    assert any("of all else no name tells when it was written" in why_clean(run) for run in runs)
+
+
+def test_an_optimized_run_lists_what_is_in_shards_and_carries_what_is_in_slices(
+    lake: SmallLake, spark: Session
+) -> None:
+    """As of a repository that is sharded since its server was upgraded."""
+    first = mark(lake, spark, "first")
+    with lake.server.lake.state.write() as db:
+        set_layout(db, REPOSITORY, Layout.SHARDED)
+    lake.calendar.days_ago = 50
+    sharded = [lake.upload("main", f"s/{number}", f"in a shard {number}") for number in range(3)]
+    lake.commit("main")
+    lake.client.delete_object(REPOSITORY, "main", "s/0")
+    lake.calendar.days_ago = 40
+    lake.commit("main")
+    for run in ("second", "third"):
+        found = mark(lake, spark, run)
+        facts = listing(found).facts
+        assert (facts["mode"], facts["carried"], facts["listed"]) == ("optimized", 11, 3)
+        assert "3 objects were listed again" in facts["because"]
+        assert candidates(found) == candidates(first) | {sharded[0]}
+    sweep(found)
+    assert lake.keys() & (candidates(first) | set(sharded)) == set(sharded[1:])
+
+
+@pytest.mark.conformance
+@pytest.mark.long
+def test_many_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
+    seeds = [*range(1, 4), *random.SystemRandom().sample(range(2**32), 30)]
+    print("seeds", seeds)  # noqa: T201 - shown where the test fails
+    assert sum(tell(tmp_path / str(s), spark, s).optimized for s in seeds) >= 60
+    for seed in seeds[:6]:
+        tell(tmp_path / f"sharded-{seed}", spark, seed, Layout.SHARDED)

@@ -1,0 +1,260 @@
+"""A mark is written where lakeFS's collectors, old and new, look for one; in full or not at all."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.mark import publication
+from lakegc_assets.mark.foreign import find_mark
+from lakegc_assets.mark.publication import require_unused
+from lakegc_assets.mark.publication_layout import Forms, forms
+from lakegc_assets.mark.report import report
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.setting_fields import MODES, Mode, Publish
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
+from lakegc_assets_tests.mark.test_report import fail_at, told
+from lakegc_assets_tests.sessions import Session
+
+__all__ = ["told"]
+
+GC = "_lakefs/retention/gc/"
+UNIFIED, OLDER = f"unified/{RUN}/", f"uncommitted/{RUN}/"
+COMMITTED, COMMITTED_TEXT = f"addresses/mark_id={RUN}/", f"addresses.text/mark_id={RUN}/"
+#: By mode: folders of Parquet lists, folders of lists in text, summaries.
+PLACES: Mapping[Mode, tuple[set[str], set[str], set[str]]] = {
+    "unified": (
+        {f"{UNIFIED}deleted/"},
+        {f"{UNIFIED}deleted.text/", COMMITTED_TEXT, f"{OLDER}deleted.text/"},
+        {UNIFIED, OLDER},
+    ),
+    "committed": (
+        {f"{UNIFIED}deleted/", COMMITTED},
+        {f"{UNIFIED}deleted.text/", COMMITTED_TEXT},
+        {UNIFIED},
+    ),
+    "uncommitted": (
+        {f"{UNIFIED}deleted/", f"{OLDER}deleted/"},
+        {f"{UNIFIED}deleted.text/", f"{OLDER}deleted.text/"},
+        {UNIFIED, OLDER},
+    ),
+}
+
+
+@pytest.fixture
+def lake(told: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallLake]:
+    monkeypatch.setattr("lakegc_assets.mark.report.read_results", lambda *_: [])
+    monkeypatch.setattr("lakegc_assets.mark.report.require_passed", lambda _: None)
+    monkeypatch.setattr(publication, "_ROWS_PER_FILE", 3)
+    with running(copy_of(told, tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mode:
+    chosen: Mode = request.param
+
+    def of_this_mode(run: str, _: Mode, publish: Publish) -> Forms:
+        return forms(run, chosen, publish)
+
+    monkeypatch.setattr("lakegc_assets.mark.report.forms", of_this_mode)
+    return chosen
+
+
+def written(lake: SmallLake) -> dict[str, bytes]:
+    """All that collectors wrote, by key below their folder."""
+    folder = lake.objects / GC
+    files = (path for path in folder.rglob("*") if path.is_file())
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    own = ("unified/", "addresses", OLDER, f"reports/{RUN}/")
+    return {key: body for key, body in found.items() if key.startswith(own)}
+
+
+def sweepable(files: Mapping[str, bytes]) -> set[str]:
+    """What lakeFS's older collectors would sweep."""
+    committed = {key for key in files if key.startswith("addresses/")}
+    has_summary = f"{OLDER}summary.json" in files
+    return committed | {key for key in files if has_summary and key.startswith(f"{OLDER}deleted/")}
+
+
+def require_exact(lake: SmallLake, mode: Mode, candidates: frozenset[str]) -> None:
+    lists, texts, summaries = PLACES[mode]
+    files = written(lake)
+    assert {key.rpartition("/")[0] + "/" for key in files} == lists | texts | summaries
+    for folder in lists:
+        parts = [body for key, body in sorted(files.items()) if key.startswith(folder)]
+        tables = [pq.read_table(pa.BufferReader(body)) for body in parts]
+        assert sorted(a for t in tables for a in t["address"].to_pylist()) == sorted(candidates)
+        assert len(parts) > 1
+    for folder in texts:
+        lines = [line for key in files if key.startswith(folder) for line in lines_of(files[key])]
+        assert sorted(lines) == sorted(candidates)
+    bodies = {files[f"{folder}summary.json"] for folder in summaries}
+    assert len(bodies) == 1
+    count = len(lists) + len(texts)
+    parts_each = sum(key.startswith(f"{UNIFIED}deleted/") for key in files)
+    assert len(files) == count * parts_each + len(summaries)
+
+
+def lines_of(body: bytes) -> list[str]:
+    assert body.endswith(b"\n")
+    return body.decode()[:-1].split("\n")
+
+
+def test_each_mode_has_the_forms_of_its_collector(
+    lake: SmallLake, mode: Mode, told: Marked, spark: Session
+) -> None:
+    facts = report(lake.context(spark)).facts
+    require_exact(lake, mode, told.candidates)
+    named = {url.partition(GC)[2] for url in facts["files"]}
+    assert named == written(lake).keys()
+    assert facts["files"][-1].endswith(f"{UNIFIED}summary.json")
+
+
+def in_reports(lake: SmallLake) -> dict[str, bytes]:
+    """What the standalone collector would find."""
+    folder = lake.objects / GC / "reports" / RUN
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        None,
+        ("put_if_absent", f"{UNIFIED}summary.json", 1),
+        ("put_stream", "reports/", 1),
+        ("put", "reports/", 1),
+    ],
+)
+def test_a_mark_is_published_as_the_standalone_collector_would_where_it_is_asked_for(
+    fault: tuple[str, str, int] | None, lake: SmallLake, told: Marked, spark: Session
+) -> None:
+    plain = lake.context(spark)
+    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    if fault is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            fail_at(patch, *fault)
+            with pytest.raises(KeyboardInterrupt):
+                report(ctx)
+        assert "summary.json" not in in_reports(lake)
+    report(ctx)
+    found = in_reports(lake)
+    rows = list(csv.reader(StringIO(found.pop("deleted.csv").decode(), newline="")))
+    assert rows[0] == ["address"]
+    assert sorted(rows[1:]) == [[address] for address in sorted(told.candidates)]
+    assert found == {"summary.json": written(lake)[f"{UNIFIED}summary.json"]}
+    store = ctx.connect()[1].store()
+    assert find_mark(store, RUN).ours
+    assert find_mark(store, f"reports/{RUN}").ours
+
+
+def test_a_mark_of_both_kinds_is_swept_at_one_place_only(lake: SmallLake, spark: Session) -> None:
+    report(lake.context(spark))
+    assert sweepable(written(lake)) == set()
+
+
+#: Calls of the store at which a publication is killed, for every mode and for some only.
+KILLED = [
+    ("put", f"{UNIFIED}deleted/", 1),
+    ("put", "text", 4),
+    ("get", f"{UNIFIED}deleted/", 1),
+    ("get", "text", 3),
+    ("put_if_absent", f"{UNIFIED}summary.json", 1),
+    ("put_if_absent", "gc_report/manifest.json", 1),
+]
+KILLED_IN: Mapping[Mode, list[tuple[str, str, int]]] = {
+    "unified": [("put", f"{OLDER}summary.json", 1)],
+    "committed": [("put", COMMITTED, 1), ("put", COMMITTED, 2), ("get", COMMITTED, 2)],
+    "uncommitted": [("put", f"{OLDER}deleted/", 2), ("put", f"{OLDER}summary.json", 1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "what", "number"),
+    [(mode, *fault) for mode in MODES for fault in [*KILLED, *KILLED_IN[mode]]],
+    indirect=["mode"],
+)
+def test_what_a_killed_publication_left_is_swept_by_nobody(
+    name: str, what: str, number: int, lake: SmallLake, mode: Mode, told: Marked, spark: Session
+) -> None:
+    ctx = lake.context(spark)
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, name, what, number)
+        with pytest.raises(KeyboardInterrupt):
+            report(ctx)
+    files = written(lake)
+    if f"{UNIFIED}summary.json" not in files:
+        assert sweepable(files) == set()
+    report(ctx)
+    require_exact(lake, mode, told.candidates)
+
+
+def put(lake: SmallLake, key: str) -> None:
+    path = lake.objects / GC / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"address": ["data/live"]}), path)
+
+
+def test_lists_of_another_try_are_removed_wherever_they_are(
+    lake: SmallLake, mode: Mode, told: Marked, spark: Session
+) -> None:
+    for folder in (COMMITTED, f"{OLDER}deleted/", f"{UNIFIED}deleted/"):
+        put(lake, f"{folder}part-00099.snappy.parquet")
+    for folder in (COMMITTED_TEXT, f"{OLDER}deleted.text/", f"{UNIFIED}deleted.text/"):
+        put(lake, f"{folder}part-00099.txt")
+    report(lake.context(spark))
+    require_exact(lake, mode, told.candidates)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{COMMITTED}part-00000-b9367db6-c000.snappy.parquet",
+        f"{COMMITTED_TEXT}_SUCCESS",
+        f"{OLDER}uncommitted/dc0i1p1ksdue9psu42i0",
+        f"{UNIFIED}deleted/part-00000-b9367db6-c000.snappy.parquet",
+        f"reports/{RUN}/deleted.csv",
+        f"reports/{RUN}/summary.json",
+    ],
+)
+def test_an_id_that_lakefs_collector_used_is_refused(
+    key: str, lake: SmallLake, spark: Session
+) -> None:
+    """Its lists may be all that a backup can be restored by: they are left alone."""
+    plain = lake.context(spark)
+    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    put(lake, key)
+    unused = partial(require_unused, ctx.connect()[1].store(), RUN, "sgc")
+    for stage in (partial(report, ctx), unused):
+        with pytest.raises(RefusedError, match="is in use by another collector"):
+            stage()
+    assert written(lake).keys() == {key}
+
+
+@pytest.mark.parametrize("folder", ["deleted.text/", "addresses", OLDER])
+def test_a_list_in_text_that_does_not_read_back_is_not_published(
+    folder: str, lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx: RunContext = lake.context(spark)
+    whole = LocalStore.put
+
+    def cut(self: LocalStore, key: str, data: bytes, *args: Any) -> str:
+        odd = folder in key and key.endswith("00001.txt")
+        return whole(self, key, data[:-1] if odd else data, *args)
+
+    monkeypatch.setattr(LocalStore, "put", cut)
+    with pytest.raises(IntegrityError, match="does not read back as it was written"):
+        report(ctx)
+    assert f"{UNIFIED}summary.json" not in written(lake)
+    assert not ctx.root.attempt(REPOSITORY, RUN).has("gc_report")

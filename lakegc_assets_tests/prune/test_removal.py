@@ -1,0 +1,73 @@
+"""A run goes from a bucket as it does from a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.prune.removal import PRUNING, end_removal, is_left, remove_run
+from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.config import StoreConfig
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactRoot:
+    if request.param == "local":
+        return ArtifactRoot(str(tmp_path), StoreConfig())
+    endpoint, bucket = (request.getfixturevalue(name) for name in ("s3_server", "s3_bucket"))
+    return ArtifactRoot(f"s3://{bucket}/artifacts", StoreConfig(endpoint_url=endpoint))
+
+
+def keys(root: ArtifactRoot) -> set[str]:
+    return {key for page in root.open("repo").list() for key in page["key"].to_pylist()}
+
+
+def nothing() -> None:
+    pass
+
+
+def test_all_attempts_of_a_run_go_and_no_other_run(root: ArtifactRoot) -> None:
+    for run in ("old", "old-2"):
+        for _ in range(2):
+            attempt = root.new_attempt("repo", run)
+            attempt.store().put("store_listing/data/part-1.parquet", b"rows")
+    others = {key for key in keys(root) if not key.startswith("old/")}
+    seen: list[set[str]] = []
+    present = root.attempt("repo", "old").attempt
+    remove_run(root, "repo", "old", present, lambda: seen.append(keys(root) - others))
+    assert seen == [{f"old/{PRUNING}"}]
+    assert keys(root) == others
+
+
+def killed() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("forget", [nothing, killed])
+def test_what_is_left_is_known_for_what_it_is(
+    root: ArtifactRoot, forget: Callable[[], None]
+) -> None:
+    attempt = root.new_attempt("repo", "old")
+    assert not is_left(root, "repo", "old")
+    if forget is killed:
+        with pytest.raises(KeyboardInterrupt):
+            remove_run(root, "repo", "old", attempt.attempt, forget)
+        assert is_left(root, "repo", "old")
+        end_removal(root, "repo", "old", nothing)
+    else:
+        remove_run(root, "repo", "old", attempt.attempt, forget)
+    assert not is_left(root, "repo", "old")
+    assert keys(root) == set()
+
+
+@pytest.mark.parametrize("record", [b"{", b"{}", json.dumps({"attempts": ["../other"]}).encode()])
+def test_a_damaged_record_removes_nothing(root: ArtifactRoot, record: bytes) -> None:
+    root.open("repo", "old").put(PRUNING, record)
+    root.open("repo", "other").put("attempt.json", b"{}")
+    with pytest.raises(IntegrityError, match="remove it by hand"):
+        end_removal(root, "repo", "old", nothing)
+    assert keys(root) == {f"old/{PRUNING}", "other/attempt.json"}

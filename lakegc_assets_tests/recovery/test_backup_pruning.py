@@ -1,0 +1,359 @@
+"""Which backups end, which stay, and what is told of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import requests
+
+from lakegc_assets.cli import backup_queries
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects import objects
+from lakegc_assets.errors import RefusedError
+from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.recovery import backup_pruning
+from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backup_pruning import Pruning
+from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
+from lakegc_assets.recovery.batch_stat import missing
+from lakegc_assets.recovery.overview import all_backups, only_copies
+from lakegc_assets.restore.restore import restore
+from lakegc_assets.restore.selection import Choice
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.pins import Pin, write_pin
+from lakegc_assets.storage import local
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.files import TEMPORARY
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.values import ObjectInfo
+from lakegc_assets.sweep.hold import HOLD, write_hold
+from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
+from lakegc_assets.sweep.leased import leased_to_prune
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
+from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.prunes import NAME, left, prune
+from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+
+
+def test_what_nothing_needs_any_more_goes_as_a_whole(swept: Place) -> None:
+    before = left(swept)
+    assert prune(swept, days=29) == {NAME: "it is 29 days old"}
+    assert prune(swept, dry_run=True) == {NAME: ""}
+    assert left(swept) == before
+    assert prune(swept) == {NAME: ""}
+    assert left(swept) == 0
+    assert prune(swept) == {}
+    # What hashes were kept for this is gone, too.
+    assert not list(Path(swept.root.url, REPOSITORY).glob("_needed/*/*"))
+
+
+def _staged(place: Place, address: str) -> str:
+    place.lake.stage("main", "late/link", address)
+    return "it is staged on a branch"
+
+
+def _pinned(place: Place, address: str) -> str:
+    store = place.context().connect()[1].store()
+    until = store.server_time() + timedelta(days=1)
+    write_pin(store, Pin("restore-1", until, RUN, "restored", 1), pa.array([address]))
+    return "it is pinned"
+
+
+@pytest.mark.parametrize("revive", [_staged, _pinned])
+@pytest.mark.parametrize("names", [(), (NAME,)])
+def test_the_only_copy_of_what_is_needed_now_stays(
+    swept: Place,
+    marked: Marked,
+    revive: Callable[[Place, str], str],
+    names: tuple[str, ...],
+) -> None:
+    address = max(marked.candidates)
+    why = revive(swept, address)
+    before = swept.contents()
+    kept = prune(swept, *names)[NAME]
+    assert kept == (
+        f"it holds the only copy of 1 object that is needed now, {address!r} for one ({why}): "
+        "restore them first"
+    )
+    assert swept.contents() == before
+    assert swept.found.copied.num_rows == len(marked.candidates)
+    # What somebody else wrote there is no copy of it.
+    _, connections = swept.context().connect()
+    connections.store().put(address, before[address] + b"x")
+    assert "the only copy of 1 object" in prune(swept, *names)[NAME]
+    # Once the store has it again, it is no longer the only one.
+    connections.store().put(address, before[address])
+    assert prune(swept) == {NAME: ""}
+    assert left(swept) == 0
+
+
+def test_what_lakefs_serves_and_lists_nowhere_stays(tmp_path: Path, spark: Session) -> None:
+    """Staged over an entry of the same content, it is in no diff."""
+    with running(tmp_path / "lake", faults=frozenset({Fault.SHADOWED_UPLOADS})) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        lake.rules(20)
+        served = {}
+        for days_ago, content in ((90, "the same"), (80, "or other"), (70, "the same")):
+            lake.calendar.days_ago = days_ago
+            served[days_ago] = lake.upload("main", "a", content)
+            lake.commit("main")
+        lake.calendar.days_ago = 0
+        place = Place(lake, lake.root, str(tmp_path / "backups"), spark)
+        for stage in STAGES:
+            stage(place.context())
+        make_backup(place.context())
+        sweep(place.context())
+        assert not {served[90], served[80]} & lake.keys()
+        now = lake.client.stat(REPOSITORY, "main", "a")
+        checksum = md5(b"the same").hexdigest()
+        entry = Entry(served[90], size=8, e_tag=checksum, content_type=now.content_type or "")
+        objects.stage_entry(lake.server.lake, REPOSITORY, "main", "a", entry)
+        assert not list(lake.client.diff_branch(REPOSITORY, "main"))
+        assert prune(place)[NAME] == (
+            f"it holds the only copy of 1 object that is needed now, {served[90]!r} for one "
+            "(lakeFS serves it): restore them first"
+        )
+        restore(place.context(), Choice(everything=True))
+        assert prune(place) == {NAME: ""}
+
+
+def test_what_a_branch_from_an_old_commit_needs_stays(swept: Place, marked: Marked) -> None:
+    swept.lake.client.create_branch(REPOSITORY, "back", marked.commits["first"])
+    kept = prune(swept)[NAME]
+    held = marked.groups["replaced"] | marked.groups["removed"]
+    assert kept.startswith("it holds the only copy of ")
+    assert "(an active commit holds it)" in kept
+    assert kept.split("'")[1] in held
+    assert left(swept) > len(marked.candidates)
+
+
+def test_a_mark_that_was_not_swept_keeps_its_backup_unless_it_is_named(place: Place) -> None:
+    make_backup(place.context())
+    kept = prune(place)[NAME]
+    assert kept.startswith("its mark was not swept, as far as the artifacts here tell; ")
+    assert f"--backup {NAME}" in kept
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
+    """It may name what no list of lakeFS's does; and a dry run says so, too."""
+    store = swept.context().connect()[1].store()
+    write_hold(store, {"alarm": "1 object is gone, and is needed"})
+
+    def context(_: str, run: str) -> RunContext:
+        return swept.context(run)
+
+    given = (context, swept.root.stores, swept.url, None, (NAME,))
+    for dry_run, alone in ((True, backup_queries._not_held), (False, leased_to_prune)):
+        (judged,) = Pruning(*given, dry_run=dry_run, alone=alone).run()
+        assert "is on hold" in judged.kept
+    store.delete_many([HOLD])
+    (judged,) = Pruning(*given, alone=leased_to_prune).run()
+    assert judged.kept == ""
+
+
+def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> None:
+    answer = requests.delete(
+        f"{swept.lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
+        auth=(swept.lake.server.access_key, SECRET_KEY),
+        timeout=30,
+    )
+    assert answer.status_code == 204
+    assert "nobody can tell what of it is needed" in prune(swept)[NAME]
+    swept.lake.client.create_repository(REPOSITORY, "local://elsewhere")
+    assert "local://elsewhere now, and the backup is of local://repo" in prune(swept)[NAME]
+    assert left(swept) > 0
+
+
+def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -> None:
+    with ThreadPoolExecutor(1) as other:
+        lock = repository_lock("local://repo")
+        other.submit(lock.__enter__).result()
+        assert "another run holds local://repo" in prune(swept)[NAME]
+        # To say what would go keeps nobody out, and waits for nobody.
+        assert prune(swept, dry_run=True) == {NAME: ""}
+        other.submit(lock.__exit__, None, None, None).result()
+    assert prune(swept) == {NAME: ""}
+
+
+def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place) -> None:
+    """It relies on the backup, or reads it; and until a backup is gone none begins."""
+    store = swept.context().connect()[1].store()
+    taken: list[str] = []
+
+    @contextmanager
+    def alone(ctx: RunContext) -> Iterator[None]:
+        duration, owner = timedelta(minutes=3), {"host": ctx.repository}
+        with repository_lease(store, owner, duration=duration):
+            yield
+            # The copies go while it is held.
+            taken.append(f"{left(swept)} left")
+
+    def context(_: str, run: str) -> RunContext:
+        return swept.context(run)
+
+    prunes = Pruning(context, swept.root.stores, swept.url, None, (NAME,), alone=alone)
+    with (
+        repository_lease(store, {"host": "elsewhere"}, duration=timedelta(minutes=3)),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+        (judged,) = prunes.run()
+    assert "by somebody on elsewhere" in judged.kept
+    assert left(swept) > 0
+    (judged,) = prunes.run()
+    assert judged.kept == ""
+    assert taken == ["0 left"]
+
+
+def test_a_backup_in_which_a_repository_lies_stays(
+    swept: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes a repository of it reads, and writes, among the copies."""
+    listed = LakeFSClient.repositories
+
+    def with_another(client: LakeFSClient) -> Iterator[Repository]:
+        for one in listed(client):
+            yield one
+            url = f"{swept.store.url}/rescued"
+            yield one.model_copy(update={"id": "rescued", "storage_namespace": url})
+
+    before = left(swept)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFSClient, "repositories", with_another)
+        assert "is in the storage namespace of repository 'rescued'" in prune(swept)[NAME]
+        assert left(swept) == before
+    assert prune(swept) == {NAME: ""}
+
+
+def test_a_name_that_is_not_there(place: Place) -> None:
+    make_backup(place.context())
+    with pytest.raises(RefusedError, match="holds no backup repo/other"):
+        prune(place, "repo/other")
+
+
+def test_a_store_that_refuses_deletes_ends_the_prune(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(place.context())
+    before = place.contents()
+
+    unlink = os.unlink
+
+    def refused(name: str, *, dir_fd: int | None = None) -> None:
+        if not str(name).startswith(TEMPORARY):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        unlink(name, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "unlink", refused)
+        with pytest.raises(StorageError, match=r"could not be removed.*Let the credentials delete"):
+            prune(place, NAME)
+        assert place.contents() == before
+    assert prune(place, NAME) == {NAME: ""}
+    assert left(place) == 0
+
+
+def test_what_only_the_backup_holds(place: Place, marked: Marked) -> None:
+    make_backup(place.context())
+    store = place.context().connect()[1].store()
+    (found,) = all_backups(place.root.stores, place.url)
+    assert only_copies(found, store, 4).num_rows == 0
+    gone = sorted(marked.candidates)[::3]
+    for address in gone:
+        (place.lake.objects / address).unlink()
+    assert only_copies(found, store, 4)["address"].to_pylist() == gone
+
+
+def test_objects_that_are_far_apart_are_asked_for_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing is given up where it shows little, so that its cost is bounded."""
+    store = open_store(str(tmp_path))
+    for number in range(50):
+        store.put(f"data/{number:03d}", b"")
+    wanted = {"data/000": 0, "data/000-": 0, "data/048": 0, "data/049": 0, "data/0490": 0}
+    monkeypatch.setattr("lakegc_assets.recovery.batch_stat._STRETCH", 5)
+    monkeypatch.setattr("lakegc_assets.recovery.batch_stat._SPARSE", 2)
+    monkeypatch.setattr("lakegc_assets.storage.local._BATCH_ROWS", 4)
+    asked: list[str] = []
+    head = LocalStore.head
+
+    def counted(self: LocalStore, key: str) -> ObjectInfo:
+        asked.append(key)
+        return head(self, key)
+
+    monkeypatch.setattr(LocalStore, "head", counted)
+    assert missing(store, _objects(wanted), 2).to_pylist() == ["data/000-", "data/0490"]
+    assert asked == ["data/048", "data/049", "data/0490"]
+    # What has another size is another object, however it is found.
+    wanted |= {"data/000": 1, "data/049": 1}
+    assert missing(store, _objects(wanted), 2).to_pylist() == [
+        *("data/000", "data/000-", "data/049", "data/0490")
+    ]
+
+
+def _objects(sizes: dict[str, int]) -> pa.Table:
+    return pa.table({"address": list(sizes), "size": pa.array(sizes.values(), pa.int64())})
+
+
+@pytest.mark.parametrize("moment", ["_needed", "remove"])
+def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
+    place: Place, marked: Marked, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep may have begun meanwhile, and relies on the backup."""
+    make_backup(place.context())
+    stand_in(monkeypatch, lambda: spare(set()))
+    was = getattr(backup_pruning, moment)
+
+    def suspended(*given: Any) -> Any:
+        found = was(*given) if moment == "_needed" else None
+        store = place.context().connect()[1].store()
+        store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
+        sweep(place.context())
+        return found if moment == "_needed" else was(*given)
+
+    def context(_: str, run: str) -> RunContext:
+        return place.context(run)
+
+    given = (context, place.root.stores, place.url, None, (NAME,))
+    before = place.contents()
+    with monkeypatch.context() as patch:
+        patch.setattr(backup_pruning, moment, suspended)
+        with pytest.raises(RefusedError, match=r"the lease on .* was lost"):
+            list(Pruning(*given, alone=leased_to_prune).run())
+    assert not marked.candidates & place.lake.keys()
+    assert place.contents() == before
+    assert place.found.copied.num_rows == len(marked.candidates)
+
+
+def test_a_backup_stays_for_so_long_after_the_sweep_that_relied_on_it(swept: Place) -> None:
+    """However long its mark had waited for approval."""
+    for key in (BEGIN, MANIFEST):
+        record = Record.from_bytes(swept.store.get(key), key)
+        finished = record.finished and record.finished - timedelta(days=40)
+        older = replace(record, begun=record.begun - timedelta(days=40), finished=finished)
+        swept.store.put(key, older.to_bytes())
+    for names in ((), (NAME,)):
+        assert prune(swept, *names, days=29) == {NAME: "its mark was swept 29 days ago"}
+    assert prune(swept, days=31) == {NAME: ""}
+    assert left(swept) == 0

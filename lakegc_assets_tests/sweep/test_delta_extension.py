@@ -1,0 +1,216 @@
+"""What moved branches bring to life is found as if all commits were looked at again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from unittest.mock import MagicMock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.retention.active_commits import active_commits
+from lakegc_assets.retention.commits import Commit
+from lakegc_assets.retention.rules import Rules
+from lakegc_assets.sweep import delta_extension_task
+from lakegc_assets.sweep.delta_extension import Known, extended, moved_aside, unread, with_commits
+from lakegc_assets.sweep.delta_extension_task import Extender, TooMuchError
+
+NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
+RULES = Rules(20, {"short": 3, "long": 500})
+
+
+def commit(name: str, days_ago: float, *parents: str) -> Commit:
+    date = int((NOW - timedelta(days=days_ago)).timestamp())
+    return Commit(name, parents, date, f"metarange of {name}")
+
+
+def known(heads: dict[str, str], *commits: Commit, rules: Rules | None = RULES) -> Known:
+    by_id = {c.id: c for c in commits}
+    active = by_id.keys() if rules is None else active_commits(by_id, heads, rules, NOW).active
+    return Known(rules, NOW, heads, by_id, set(active))
+
+
+LINE = (commit("a", 90), commit("b", 60, "a"), commit("c", 50, "b"), commit("d", 40, "c"))
+
+
+def test_a_commit_adds_its_metarange() -> None:
+    before = known({"main": "d"}, *LINE)
+    heads = {"main": "e"}
+    assert unread(before, heads.values()) == ["e"]
+    more = with_commits(before, {"e": commit("e", 0, "d")})
+    assert moved_aside(more, heads) == []
+    found = extended(more, heads, {})
+    assert found.metaranges() - more.metaranges() == {"metarange of e"}
+    assert found.heads == heads
+    # What was HEAD until now stays active: it was replaced inside the retention.
+    assert found.active == {"d", "e"}
+
+
+def test_a_branch_from_an_expired_commit() -> None:
+    before = known({"main": "d"}, *LINE)
+    heads = {"main": "d", "rescue": "a"}
+    assert unread(before, heads.values()) == []
+    assert moved_aside(before, heads) == []
+    assert extended(before, heads, {}).metaranges() - before.metaranges() == {"metarange of a"}
+
+
+def test_a_branch_whose_rule_reaches_further_back() -> None:
+    """It has no commit of its own, and yet brings back all of them."""
+    before = known({"main": "d"}, *LINE)
+    found = extended(before, {"main": "d", "long": "d"}, {})
+    assert found.active == {"a", "b", "c", "d"}
+
+
+def test_a_merge_brings_commits_of_a_deleted_branch() -> None:
+    before = known({"main": "d"}, *LINE)
+    read = {"m": commit("m", 0, "d", "y"), "y": commit("y", 2, "x"), "x": commit("x", 30, "b")}
+    found = extended(with_commits(before, read), {"main": "m"}, {})
+    assert found.active == {"d", "m", "y", "x"}
+
+
+def test_a_branch_that_is_gone_keeps_alive_what_it_held() -> None:
+    before = known({"main": "d", "work": "w"}, *LINE, commit("w", 60, "a"))
+    heads = {"main": "d"}
+    assert moved_aside(before, heads) == ["work"]
+    found = extended(before, heads, {})
+    assert "w" in found.active
+    assert found.metaranges() <= before.metaranges()
+
+
+@pytest.mark.parametrize("head", ["c", "x"])
+def test_a_branch_that_was_set_back_or_aside(head: str) -> None:
+    """Commits may have come and gone meanwhile, which only lakeFS's list can name."""
+    before = known({"main": "d"}, *LINE, commit("x", 45, "b"))
+    assert moved_aside(before, {"main": head}) == ["main"]
+    more = with_commits(before, {"lost": commit("lost", 0, "d")})
+    found = extended(more, {"main": head}, {"lost": "metarange of lost"})
+    assert "metarange of lost" in found.metaranges()
+
+
+def test_a_list_that_contradicts_the_log() -> None:
+    before = known({"main": "d"}, *LINE)
+    with pytest.raises(IntegrityError, match="the list cannot be trusted"):
+        extended(before, {"main": "d"}, {"a": "metarange of b"})
+
+
+def test_without_rules_all_that_is_read_is_active() -> None:
+    before = known({"main": "d"}, *LINE, rules=None)
+    more = with_commits(before, {"e": commit("e", 900, "d"), "f": commit("f", 800, "e")})
+    found = extended(more, {"main": "f"}, {})
+    assert found.metaranges() - before.metaranges() == {"metarange of e", "metarange of f"}
+
+
+_DAYS = st.sampled_from([0, 2, 5, 19, 30, 400])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Commit], dict[str, str], dict[str, str], int]:
+    """Commits in an order, HEADs among the first of them, and HEADs among all."""
+    commits: list[Commit] = []
+    for number in range(draw(st.integers(1, 12))):
+        before = [c.id for c in commits]
+        most = min(2, len(before))
+        parents = (
+            draw(st.lists(st.sampled_from(before), max_size=most, unique=True)) if most else []
+        )
+        commits.append(commit(str(number), draw(_DAYS), *parents))
+    seen = draw(st.integers(1, len(commits)))
+    names = st.sampled_from(["main", "short", "long", "dev"])
+    first = st.sampled_from([c.id for c in commits[:seen]])
+    later = st.sampled_from([c.id for c in commits])
+    return (
+        commits,
+        draw(st.dictionaries(names, first, min_size=1)),
+        draw(st.dictionaries(names, later, min_size=1)),
+        seen,
+    )
+
+
+@given(histories())
+def test_nothing_that_is_active_now_is_left_out(
+    history: tuple[list[Commit], dict[str, str], dict[str, str], int],
+) -> None:
+    """Against the active commits of everything, found at once."""
+    commits, first, later, seen = history
+    before = known(first, *commits[:seen])
+    read = {c.id: c for c in commits[seen:]}
+    found = extended(with_commits(before, read), later, {})
+    everything = {c.id: c for c in commits}
+    wanted = active_commits(everything, later, RULES, NOW).active.keys()
+    assert found.active == before.active | wanted
+    new = found.metaranges() - before.metaranges()
+    assert new == {f"metarange of {c}" for c in found.active - before.active}
+
+
+def test_two_extensions_are_as_one() -> None:
+    before = known({"main": "d"}, *LINE)
+    read = {"e": commit("e", 0, "d"), "f": commit("f", 0, "e")}
+    more = with_commits(before, read)
+    once = extended(more, {"main": "f", "rescue": "a"}, {})
+    first = extended(with_commits(before, {"e": read["e"]}), {"main": "e"}, {})
+    second = extended(with_commits(first, {"f": read["f"]}), {"main": "f", "rescue": "a"}, {})
+    assert second == replace(once, active=second.active)
+    assert second.active == once.active
+
+
+@pytest.mark.parametrize(
+    ("seen", "heads"),
+    [
+        ("c", ("c", "c")), ("c", ("c", "e")), ("c", ("c", "f")), ("c", ("e", "c")),
+        ("e", ("c", "c")), ("e", ("c", "e")), ("e", ("c", "f")),
+    ],
+)  # fmt: skip
+def test_every_head_that_was_seen_counts(
+    seen: str, heads: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that a branch had while lakeFS made its list, and left before the next look."""
+    read = {"e": commit("e", 0, "d"), "f": commit("f", 0, "c")}
+    before = with_commits(known({"main": "d"}, *LINE), read)
+    told = [{"main": head} for head in (*heads, heads[1])]
+    monkeypatch.setattr(delta_extension_task, "read_heads", lambda *_: told.pop(0))
+    monkeypatch.setattr(delta_extension_task, "load_commits", lambda *_: {})
+    monkeypatch.setattr(
+        delta_extension_task,
+        "read_commits_csv",
+        lambda *_: {c: f"metarange of {c}" for c in ("d", *heads[: 3 - len(told)])},
+    )
+    monkeypatch.setattr(Extender, "_read", lambda _, metaranges, _ranges: metaranges)
+    extender = Extender(MagicMock(), MagicMock(), "repo")
+    found, metaranges = extender.extend(before, set(), {"main": seen})
+    new: object = metaranges
+    assert {seen, *heads} <= found.active
+    assert found.heads == {"main": heads[1]}
+    assert new == found.metaranges() - before.metaranges()
+    # Where the branch is set back meanwhile, a second list is asked for.
+    assert len(told) == (heads != ("e", "c"))
+
+
+def test_what_came_and_went_while_lakefs_made_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch that stands elsewhere then has left what only a list names that is made later."""
+    told = [{"main": head} for head in ("c", "b", "b")]
+    lists = [{"c": "metarange of c"}, {"b": "metarange of b", "x": "metarange of x"}]
+    monkeypatch.setattr(delta_extension_task, "read_heads", lambda *_: told.pop(0))
+    monkeypatch.setattr(delta_extension_task, "read_commits_csv", lambda *_: lists.pop(0))
+    monkeypatch.setattr(
+        delta_extension_task, "load_commits", lambda *args: {c: commit(c, 0, "c") for c in args[2]}
+    )
+    monkeypatch.setattr(Extender, "_read", lambda *_: None)
+    extender = Extender(MagicMock(), MagicMock(), "repo")
+    found, _ = extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
+    assert found.heads == {"main": "b"}
+    assert "x" in found.active
+
+
+def test_branches_that_are_set_aside_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a task cannot tell."""
+    told = [{"main": head} for head in "dcba"]
+    everything = {c.id: c.metarange_id for c in LINE}
+    monkeypatch.setattr(delta_extension_task, "read_heads", lambda *_: told.pop(0))
+    monkeypatch.setattr(delta_extension_task, "read_commits_csv", lambda *_: everything)
+    monkeypatch.setattr(delta_extension_task, "load_commits", lambda *_: {})
+    extender = Extender(MagicMock(), MagicMock(), "repo")
+    with pytest.raises(TooMuchError, match="'main' is gone, or was set elsewhere"):
+        extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
