@@ -246,7 +246,7 @@ class Case:
 
     @property
     def by_name(self) -> bool:
-        """Whether the listing is only of what expired ranges name, and not of the store."""
+        """Return whether the listing is only of what expired ranges name, and not of the store."""
         return self.chain["store_listing"].mode == "committed"
 
     @property

@@ -59,6 +59,6 @@ def choose_engine(
 
 
 def has_java() -> bool:
-    """Whether Spark would find a Java: the one of ``JAVA_HOME``, or the one on the path."""
+    """Return whether Spark would find a Java: the one of ``JAVA_HOME``, or the one on the path."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=str(Path(home, "bin")) if home else None) is not None

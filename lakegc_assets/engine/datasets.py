@@ -101,7 +101,9 @@ def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def has_types(written: pa.Schema, wanted: pa.Schema) -> bool:
-    """Whether a file has the columns of a schema, of their very types, dictionaries or not."""
+    """Return whether a file has the columns of a schema, of their very types, dictionaries or
+    not.
+    """
     types = {
         field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         for field in written

@@ -100,7 +100,7 @@ def session_settings() -> dict[str, str]:
 
 
 def is_cluster(master: str) -> bool:
-    """Whether tasks of a session with this master or remote may run on other machines."""
+    """Return whether tasks of a session with this master or remote may run on other machines."""
     return re.fullmatch(r"local(\[.*\])?", master) is None
 
 
@@ -264,7 +264,7 @@ def master_of(spark: SparkSession) -> str:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect."""
+    """Return whether a session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

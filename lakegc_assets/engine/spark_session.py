@@ -115,7 +115,7 @@ class SparkBackedSession(Session):
 
 
 def _is_classic(spark: object) -> bool:
-    """Whether a session is not one of Spark Connect, whose class is another."""
+    """Return whether a session is not one of Spark Connect, whose class is another."""
     return isinstance(spark, SparkSession)
 
 

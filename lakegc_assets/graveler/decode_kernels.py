@@ -348,7 +348,7 @@ def _write_decimal(stream: Bytes, at: int, number: int) -> int:
 
 @_compiled
 def _follows(stream: Bytes, old: Key, new: Key) -> bool:
-    """Whether the second of two keys in the stream comes after the first."""
+    """Return whether the second of two keys in the stream comes after the first."""
     for i in range(min(old.length, new.length)):
         if stream[old.at + i] != stream[new.at + i]:
             return bool(stream[old.at + i] < stream[new.at + i])

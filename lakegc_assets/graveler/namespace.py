@@ -172,7 +172,7 @@ class StorageNamespace:
         return self.relatives(address) if full else frozenset({address})
 
     def may_hold(self, start: str) -> bool:
-        """Whether a full address that begins so may be inside; False only where none can be.
+        """Return whether a full address that begins so may be inside; False only where none can be.
 
         Args:
             start: up to the end of the bucket, or for https of the container.
@@ -186,7 +186,9 @@ class StorageNamespace:
         return scheme == self.scheme and authority.lower() == self.authority.lower()
 
     def is_same_kind(self, url: str) -> bool:
-        """Whether another namespace is in a store of the same kind; True where its URL is odd."""
+        """Return whether another namespace is in a store of the same kind; True where its URL is
+        odd.
+        """
         try:
             return {StorageNamespace.parse(url).scheme, self.scheme} <= _kind(self.scheme)
         except ConfigurationError:
@@ -194,7 +196,9 @@ class StorageNamespace:
             return self.scheme not in {"s3", "azure"} or url.lower().startswith(schemes)
 
     def overlaps(self, other: StorageNamespace) -> bool:
-        """Whether one of the two is equal to the other or contains it, by whole path segments."""
+        """Return whether one of the two is equal to the other or contains it, by whole path
+        segments.
+        """
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         ours, theirs = (f"{p}/" if p else "" for p in (self.prefix, other.prefix))

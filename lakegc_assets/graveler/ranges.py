@@ -154,7 +154,7 @@ def write_metarange(
 
 
 def is_range_break(key: bytes, raggedness: int) -> bool:
-    """Whether lakeFS ends a range after this key, whatever its size between the two limits.
+    """Return whether lakeFS ends a range after this key, whatever its size between the two limits.
 
     Args:
         key: a path.

@@ -214,7 +214,7 @@ class _Block:
         return len(self._buffer) + 4 * len(self._restarts) + 4
 
     def is_full(self, key_length: int, value_length: int) -> bool:
-        """Whether an entry of these lengths belongs into the next block."""
+        """Return whether an entry of these lengths belongs into the next block."""
         if not self.entries or self.size <= _BLOCK_THRESHOLD:
             return self.entries > 0 and self.size >= _BLOCK_SIZE
         restart = 4 if self.entries % self._restart_interval == 0 else 0

@@ -111,7 +111,7 @@ def resolve(
 
 
 def is_configured(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether there is any of what ``resolve`` looks for, complete or not.
+    """Return whether there is any of what ``resolve`` looks for, complete or not.
 
     Args:
         environ: the environment; ``os.environ`` by default.

@@ -52,7 +52,9 @@ def note_answer(endpoint: str) -> float:
 
 
 def is_to_be_told(endpoint: str) -> bool:
-    """Whether a line about a server that is away is due; the next one then is not, for a while."""
+    """Return whether a line about a server that is away is due; the next one then is not, for a
+    while.
+    """
     with _changing:
         known, now = _outages.get(endpoint), monotonic()
         if known is None or now - known.told < _QUIET_S:

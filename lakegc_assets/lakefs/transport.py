@@ -275,7 +275,9 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
 
 
 def _is_unknown_host(cause: object) -> bool:
-    """Whether the host's name is known not to exist; a name server that is silent knows nothing."""
+    """Return whether the host's name is known not to exist; a name server that is silent knows
+    nothing.
+    """
     if not isinstance(cause, NameResolutionError):
         return False
     error = cause.__cause__

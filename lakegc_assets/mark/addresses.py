@@ -68,7 +68,9 @@ def entry_spellings(
 
 
 def is_elsewhere(namespace: StorageNamespace, address: str, address_type: int) -> bool:
-    """Whether the object of an entry is, or may be, in another store, which gives its own etags."""
+    """Return whether the object of an entry is, or may be, in another store, which gives its own
+    etags.
+    """
     spellings, resolved = entry_spellings(namespace, address, address_type)
     return not (resolved and spellings)
 

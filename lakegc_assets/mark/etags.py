@@ -96,7 +96,7 @@ def _agrees(store: ObjectStore, row: dict[str, object]) -> bool | None:
 def entries_are_checksums(
     connections: Connections, range_ids: Sequence[str], sizes: frozenset[int]
 ) -> bool:
-    """Whether entries have the MD5 of their object's content as their etag, by some of them.
+    """Return whether entries have the MD5 of their object's content as their etag, by some of them.
 
     A copy made by lakeFS keeps the etag of what was copied. Where that is no checksum, a copy
     cannot be known by its content.

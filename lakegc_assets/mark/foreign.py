@@ -184,7 +184,7 @@ def _listed(store: ObjectStore, form: _Form, mark_id: str) -> tuple[_Files, _Fil
 
 
 def _published(store: ObjectStore, mark_id: str) -> bool:
-    """Whether this program published a mark of this id, in whatever forms."""
+    """Return whether this program published a mark of this id, in whatever forms."""
     files = _files(store, _FORMS["unified"].lists.format(mark_id), ".parquet")
     return bool(files) and _are_ours(files)
 
@@ -271,7 +271,9 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
 
 
 def _finished(store: ObjectStore, folder: str, mark_id: str, written: datetime) -> bool:
-    """Whether a collector without summaries came to its end: to what it, or Spark, writes last."""
+    """Return whether a collector without summaries came to its end: to what it, or Spark, writes
+    last.
+    """
     meta = f"{_GC}addresses/{mark_id}.meta/"
     for batch in store.list(meta):
         for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True):

@@ -177,7 +177,7 @@ def union_of(found: Sequence[Inside]) -> Inside:
 
 
 def _is_clear(namespace: StorageNamespace, folder: str) -> bool:
-    """Whether what is in a folder by its plain text is inside, and nothing else is."""
+    """Return whether what is in a folder by its plain text is inside, and nothing else is."""
     try:
         return namespace.relatives(f"{folder}x") == {"x"}
     except UnresolvableAddressError:

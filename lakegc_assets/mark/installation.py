@@ -40,7 +40,7 @@ class Server:
     creation_date: int
 
     def is_same(self, other: Server) -> bool:
-        """Whether both are one server, as far as anybody can tell."""
+        """Return whether both are one server, as far as anybody can tell."""
         if self.installation_id and other.installation_id:
             return self.installation_id == other.installation_id
         mine = (self.repository, self.creation_date)

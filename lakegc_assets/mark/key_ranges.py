@@ -82,7 +82,9 @@ class TimeRange(NamedTuple):
     until: datetime
 
     def holds(self, folder: str) -> bool:
-        """Whether a folder of ``data/`` is a slice that was made in this time, by its name."""
+        """Return whether a folder of ``data/`` is a slice that was made in this time, by its
+        name.
+        """
         made = slice_time(folder.removeprefix(DATA_PREFIX).removesuffix("/"))
         return made is not None and self.since <= made <= self.until
 

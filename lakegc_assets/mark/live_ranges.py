@@ -95,7 +95,7 @@ class Live:
 
 
 def every_range(listing: Manifest, rules: object) -> bool:
-    """Whether a mark takes every range for live, whatever commit has it, if any.
+    """Return whether a mark takes every range for live, whatever commit has it, if any.
 
     Args:
         listing: of the mark.

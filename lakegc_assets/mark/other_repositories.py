@@ -64,7 +64,9 @@ class Other:
         return self.repository.id
 
     def is_same(self, listed: Repository) -> bool:
-        """Whether a list means this very repository, and not one made anew under its name."""
+        """Return whether a list means this very repository, and not one made anew under its
+        name.
+        """
         mine = (self.name, self.repository.storage_namespace, self.repository.creation_date)
         return mine == (listed.id, listed.storage_namespace, listed.creation_date)
 

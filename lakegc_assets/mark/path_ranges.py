@@ -182,7 +182,7 @@ def _keep_highest(found: dict[_Row, int], more: Mapping[_Row, int]) -> None:
 
 
 def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
-    """Whether a path between two others, or one of these, can begin with a prefix."""
+    """Return whether a path between two others, or one of these, can begin with a prefix."""
     return first[: len(prefix)] <= prefix <= last
 
 

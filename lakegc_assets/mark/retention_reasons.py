@@ -130,7 +130,7 @@ def why_kept(
 
 
 def _has_adopted(attempt: AttemptArtifacts) -> bool:
-    """Whether the candidates of a run that has some are those of a mark that it adopted."""
+    """Return whether the candidates of a run that has some are those of a mark that it adopted."""
     asset = "deletion_candidates"
     return attempt.has(asset) and "adopted" in attempt.manifest(asset).facts
 

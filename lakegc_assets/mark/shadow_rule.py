@@ -188,7 +188,7 @@ def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
 
 
 def _checksums(work: Workspace, alike: DataFrame, chosen: pa.Table) -> bool:
-    """Whether the etags of entries of some sizes are checksums, by some of their ranges."""
+    """Return whether the etags of entries of some sizes are checksums, by some of their ranges."""
     sizes = chosen["size"].combine_chunks()
     by_size = pa.table([sizes, pa.repeat(pa.scalar(relations.ANY, pa.int64()), len(sizes))], LOOKS)
     held = relations.ranges_with(alike, work.frames.create(by_size))

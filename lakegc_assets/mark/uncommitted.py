@@ -222,7 +222,9 @@ def _has_staged(
     low: tuple[str, str],
     high: tuple[str, str] | None,
 ) -> bool:
-    """Whether a branch has staged objects from ``low`` on and before ``high`` (branch, path)."""
+    """Return whether a branch has staged objects from ``low`` on and before ``high`` (branch,
+    path).
+    """
     if branch < low[0] or (high is not None and branch > high[0]):
         return False
     after = just_before(low[1]) if branch == low[0] else ""

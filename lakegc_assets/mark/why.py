@@ -116,7 +116,7 @@ class _Asked:
         return row_of(self.ctx, self.connections, self.attempt, self.address, asset, part)
 
     def has_hash(self, asset: str, part: str) -> bool:
-        """Whether a set of hashes may hold this address."""
+        """Return whether a set of hashes may hold this address."""
         parts = self.attempt.manifest(asset).parts.get(part, ())
         if not any(one.rows for one in parts):
             return False
@@ -211,7 +211,7 @@ def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
 
 
 def _is_forgotten(asked: _Asked, commit: str) -> bool:
-    """Whether only an earlier mark knew a commit."""
+    """Return whether only an earlier mark knew a commit."""
     if FORGOTTEN not in asked.attempt.manifest("active_commits").parts:
         return False
     rows = asked.attempt.read("active_commits", FORGOTTEN, ["commit_id"])

@@ -63,12 +63,14 @@ class Retain:
 
     @property
     def reads_tags(self) -> bool:
-        """Whether a tag can change what they keep."""
+        """Return whether a tag can change what they keep."""
         return bool(self.tags) or self.reads_all_commits
 
     @property
     def reads_all_commits(self) -> bool:
-        """Whether a commit can stay, or what it has below a path, that no branch leads to."""
+        """Return whether a commit can stay, or what it has below a path, that no branch leads
+        to.
+        """
         return bool(self.metadata or self.paths)
 
     def __or__(self, other: Retain) -> Retain:

@@ -267,7 +267,7 @@ class AttemptArtifacts:
         return self.root.open(self.repository, self.run, self.attempt)
 
     def has(self, asset: str) -> bool:
-        """Whether the asset finished in this attempt."""
+        """Return whether the asset finished in this attempt."""
         try:
             self.store().head(f"{asset}/manifest.json")
         except ObjectNotFoundError:

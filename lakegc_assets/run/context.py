@@ -69,7 +69,7 @@ class SystemClocks:
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
-    """Whether another namespace, given by its URL, may hold objects of this one.
+    """Return whether another namespace, given by its URL, may hold objects of this one.
 
     Raises:
         ConfigurationError: it is of this namespace's kind, but cannot be read.
@@ -84,7 +84,7 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
 
 
 def artifacts_inside(namespace: StorageNamespace, root: ArtifactRoot) -> bool:
-    """Whether artifacts and objects of a namespace share a folder or a bucket's part."""
+    """Return whether artifacts and objects of a namespace share a folder or a bucket's part."""
     place = namespace
     if namespace.scheme == "local" and root.stores.local_root:
         folders = (root.stores.local_root, namespace.authority, namespace.prefix)

@@ -35,7 +35,7 @@ def log_in(lake: Lake, access_key: str, secret_key: str) -> Login:
 
 
 def is_valid(lake: Lake, token: str) -> bool:
-    """Whether a token was given out for the keys of this server, and has not expired."""
+    """Return whether a token was given out for the keys of this server, and has not expired."""
     signed, _, signature = token.rpartition(".")
     if not hmac.compare_digest(signature.encode(), _signature(lake, signed).encode()):
         return False

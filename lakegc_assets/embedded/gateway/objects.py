@@ -130,7 +130,7 @@ def source(call: Call) -> tuple[str, Key, Found]:
 
 
 def if_absent(call: Call) -> bool:
-    """Whether a write asks for a path that does not exist; no other condition is known."""
+    """Return whether a write asks for a path that does not exist; no other condition is known."""
     wanted = call.headers.get("if-none-match")
     if wanted not in {None, "*"} or "if-match" in call.headers:
         raise errors.not_implemented("conditions other than If-None-Match: *")
@@ -143,7 +143,8 @@ def quoted(e_tag: str) -> str:
 
 
 def _is_branch_itself(call: Call) -> bool:
-    """Whether a client marks a branch as a directory, as some do with all parents of a new one.
+    """Return whether a client marks a branch as a directory, as some do with all parents of a new
+    one.
 
     A branch is there already, and an empty path cannot be written.
     """

@@ -39,7 +39,7 @@ class Payload(NamedTuple):
 
 
 def is_stream(declared: str) -> bool:
-    """Whether a payload that is declared so comes in chunks."""
+    """Return whether a payload that is declared so comes in chunks."""
     return declared.startswith("STREAMING-")
 
 

@@ -33,7 +33,7 @@ _RESOURCES: Final = frozenset({
 
 
 def is_presigned(incoming: Incoming) -> bool:
-    """Whether a request claims a signature of this kind."""
+    """Return whether a request claims a signature of this kind."""
     return any(name == b"AWSAccessKeyId" for name, _ in incoming.parameters())
 
 

@@ -247,7 +247,7 @@ class _Page:
                     self.file.add(inside, created)
 
     def _is_over(self) -> bool:
-        """Whether nothing more may be taken; a page takes something in any case."""
+        """Return whether nothing more may be taken; a page takes something in any case."""
         settings = self.lake.settings
         return self.steps > 0 and (
             self.steps == settings.uncommitted_page_steps
@@ -277,7 +277,7 @@ class _Page:
         return int(max(0, whole // 2 - (whole - left)))
 
     def _is_shadowed(self, branch: Branch, key: bytes, value: bytes | None) -> bool:
-        """Whether an entry equals HEAD's in all but its address."""
+        """Return whether an entry equals HEAD's in all but its address."""
         head = catalog.commit(self.db, self.repo, branch.commit_id)
         old = self.lake.stores.trees(self.repo).get(head.metarange_id, key)
         return (

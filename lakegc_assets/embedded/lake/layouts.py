@@ -30,7 +30,7 @@ _FLAT: Final = (Layout.FLAT_DATA, Layout.FLAT_ROOT)
 
 
 def is_flat(layout: Layout) -> bool:
-    """Whether objects lie in one folder."""
+    """Return whether objects lie in one folder."""
     return layout in _FLAT
 
 

@@ -35,7 +35,7 @@ class Owner:
                 self.is_alive(path.name)
 
     def is_alive(self, name: str) -> bool:
-        """Whether the process of this name still runs."""
+        """Return whether the process of this name still runs."""
         try:
             file = os.open(self._folder / name, os.O_RDWR)
         except FileNotFoundError:

@@ -25,7 +25,7 @@ class PresignedUrl(NamedTuple):
 
 
 def is_supported(lake: Lake) -> bool:
-    """Whether the block store has such URLs: local files have none."""
+    """Return whether the block store has such URLs: local files have none."""
     return bool(lake.settings.store)
 
 

@@ -104,7 +104,9 @@ def touches(
     objects: Iterable[str],
     prefixes: Iterable[str],
 ) -> bool:
-    """Whether a commit, other than a merge, changed one of these paths or anything below these."""
+    """Return whether a commit, other than a merge, changed one of these paths or anything below
+    these.
+    """
     if len(commit.parents) != 1:
         return False
     before = catalog.commit(db, repo, commit.parents[0]).metarange_id
@@ -119,7 +121,7 @@ def touches(
 
 
 def is_two_dot(kind: str) -> bool:
-    """Whether a diff is of that type; 400 for one that lakeFS does not know."""
+    """Return whether a diff is of that type; 400 for one that lakeFS does not know."""
     if kind not in {"two_dot", "three_dot"}:
         raise errors.bad_request(
             'parameter "type" in query has an error: value is not one of the allowed values '

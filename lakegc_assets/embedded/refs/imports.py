@@ -47,7 +47,7 @@ class Location:
         return self.destination + slash
 
     def replaces(self, key: bytes) -> bool:
-        """Whether what the branch has at a key goes, if it is not imported again."""
+        """Return whether what the branch has at a key goes, if it is not imported again."""
         if self.kind == _OBJECT:
             return key == self.destination.encode()
         return key.startswith(self.prefix.encode())
@@ -290,14 +290,14 @@ class _Overlay:
         self._old.advance()
 
     def _is_bounded(self, info: RangeInfo) -> bool:
-        """Whether one prefix that is replaced holds the whole range."""
+        """Return whether one prefix that is replaced holds the whole range."""
         return any(
             each.kind == _PREFIX and each.replaces(info.min_key) and each.replaces(info.max_key)
             for each in self._locations
         )
 
     def _is_touched(self, info: RangeInfo) -> bool:
-        """Whether anything in the range may be replaced."""
+        """Return whether anything in the range may be replaced."""
         for each in self._locations:
             start = (each.prefix if each.kind == _PREFIX else each.destination).encode()
             if each.replaces(info.min_key) or info.min_key <= start <= info.max_key:

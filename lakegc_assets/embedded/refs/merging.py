@@ -50,7 +50,7 @@ def differences(trees: Trees, left: str, right: str, start: bytes = b"") -> Iter
 
 
 def _enter(cursor: Cursor, start: bytes) -> bool:
-    """Whether the cursor was at the head of a range, and has left it."""
+    """Return whether the cursor was at the head of a range, and has left it."""
     if cursor.range is None or cursor.record is not None:
         return False
     if cursor.range.max_key < start:
@@ -212,7 +212,7 @@ class _Merge:
         return True
 
     def _wins(self, side: _Side) -> bool:
-        """Whether this side's version of a conflict is taken; 409 without a strategy."""
+        """Return whether this side's version of a conflict is taken; 409 without a strategy."""
         if not self._strategy:
             raise errors.ApiError(409, "conflict found", reference="")
         return self._strategy == side.strategy

@@ -61,7 +61,7 @@ def resolve_commit(db: sqlite3.Connection, repo: Repository, ref: str) -> Commit
 
 
 def names_staged(ref: str) -> bool:
-    """Whether a reference asks for what is staged on a branch, in so many words."""
+    """Return whether a reference asks for what is staged on a branch, in so many words."""
     return "$" in _MODIFIERS.findall(ref)
 
 
