@@ -60,7 +60,7 @@ _TOTAL: Final = pa.schema([("objects", pa.int64())])
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one invariant says.
+    """The result of one invariant.
 
     Attributes:
         name: of the invariant, which is the name of its asset check.
@@ -101,7 +101,7 @@ class Case:
 
     @cached_property
     def scratch(self) -> Scratch:
-        """Where datasets are written that nobody needs afterwards."""
+        """Temporary datasets of this evaluation."""
         folder = f"deletion_candidates/checking/{secrets.token_hex(8)}/"
         return Scratch(self.connections, self.attempt.url, folder)
 
@@ -141,7 +141,7 @@ class Case:
 
     @cached_property
     def below(self) -> Below:
-        """What commits that are not active keep now, since it lies below the paths of rules."""
+        """Entries of inactive commits that stay, since they lie below the paths of rules."""
         retain, active = self.ctx.settings.retain, self.chain["active_commits"]
         if not retain.paths or active.facts["rules"] is None:
             return Below({}, SPANS.empty_table())
@@ -206,7 +206,7 @@ class Case:
 
     @cached_property
     def witnessed(self) -> Witnessed:
-        """What the ranges of HEADs and tags hold, by the witness."""
+        """Entries of the ranges of HEADs and tags, read by the witness."""
         return witnessed(self.connections, self.ctx.tasks, self._entries, self._most)
 
     def _held(self, columns: Sequence[str]) -> DataFrame:
@@ -231,12 +231,12 @@ class Case:
 
     @cached_property
     def candidates(self) -> DataFrame:
-        """What is to be deleted."""
+        """The candidates: objects to delete."""
         return self.dataset(self.parts, CANDIDATES)
 
     @property
     def rows(self) -> int:
-        """How many candidates there are."""
+        """The number of candidates."""
         return sum(part.rows for part in self.parts)
 
     @cached_property
@@ -246,7 +246,7 @@ class Case:
 
     @property
     def by_name(self) -> bool:
-        """Return whether the listing is only of what expired ranges name, and not of the store."""
+        """Return whether the listing has only addresses of expired ranges, not the whole store."""
         return self.chain["store_listing"].mode == "committed"
 
     @property
@@ -268,7 +268,7 @@ class Case:
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
     def expected(self) -> DataFrame:
-        """What HEADs hold and the store should have, but for slices that were not listed."""
+        """Addresses of HEADs that the store must have, except for slices that were not listed."""
         found = relations.expected(self._held(["address", "modified"]), self._before)
         folders = self.chain["store_listing"].facts.get("skipped_slices", ())
         if not folders:
@@ -325,7 +325,7 @@ class Case:
 
     @cached_property
     def counts(self) -> dict[str, dict[str | None, int]]:
-        """How many candidates are wrong, by what is wrong with them and what names them."""
+        """The number of violating candidates, by check and by the name that holds them."""
         if not self.rows:
             return {}
         rows = self.from_cache(
@@ -384,7 +384,7 @@ class Case:
         return self.frames.collect(frame, schema, what)
 
     def total(self, frame: DataFrame, what: str) -> int:
-        """How many rows a frame has."""
+        """The number of rows of a frame."""
         (row,) = self.collect(relations.total(frame), _TOTAL, what).to_pylist()
         return int(row["objects"])
 

@@ -78,7 +78,7 @@ def check_candidates(ctx: RunContext) -> list[CheckResult]:
 
 
 def requests_of(attempt: AttemptArtifacts) -> int:
-    """How many requests the checks of a mark have sent; 0 where that is not recorded."""
+    """The number of requests that the checks of a mark sent; 0 where it was not recorded."""
     try:
         return int(json.loads(attempt.store().get(_RESULTS)).get("requests", 0))
     except ObjectNotFoundError:

@@ -1,4 +1,4 @@
-"""What must hold of every set of candidates before anything is published or deleted.
+"""The invariants of every set of candidates, evaluated before anything is published or deleted.
 
 Each invariant is a plain function of a ``Case``; ``evaluate`` runs them all. They are asset checks
 of ``deletion_candidates``, and the sweep evaluates them again for itself. None of them uses the
@@ -80,7 +80,7 @@ def none_head_reachable(context: Case) -> CheckResult:
 
 
 def _disagreement(context: Case) -> str:
-    """What the two readers say about a range, where it is not the same; empty if it always is."""
+    """The first range on which the two readers disagree, in words; empty if there is none."""
     rows = context.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
     read = dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
     active = set(
@@ -195,7 +195,7 @@ def _up(share: float) -> str:
 
 
 def _held_by_heads(context: Case) -> int:
-    """How many objects of the namespace HEADs hold, by the witness, each counted once."""
+    """The number of distinct objects of the namespace that HEADs hold, by the witness."""
     return context.from_cache(
         lambda: context.total(relations.distinct(context.expected()), "count what HEADs hold")
     )

@@ -1,4 +1,4 @@
-"""Which entries of ranges lie below the paths of rules, found by the checks' own look at both.
+"""Entries below the paths of rules, found independently of the mark.
 
 What was seen of a metarange, or of the folders in a range, is kept in a cache of the checks' own,
 as that of the witness is: so each is read for this once in the life of the repository.
@@ -48,7 +48,7 @@ _THREADS: Final = 8
 
 
 class Below(NamedTuple):
-    """What ranges hold below paths of rules.
+    """Entries of ranges below the paths of rules.
 
     Attributes:
         entries: how many each range holds in all, by the metarange's word, by its id.
@@ -70,7 +70,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Order:
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
         connections: how to reach the store and the cache.
@@ -127,7 +127,7 @@ def _orders(
     seconds: float,
     most: int,
 ) -> tuple[list[_Order], float]:
-    """What tasks read, and the work of all of them, in seconds on one core."""
+    """Inputs of the tasks, and the estimated work of all, in seconds on one core."""
     names = sorted(prefixes)
     slots = TableCache(connections.cache(), kind).compact() if names else {}
     costs = [_CACHED_S if one in slots else seconds for one in names]
@@ -172,7 +172,7 @@ def _spans(order: _Order) -> list[tuple[str, int, int]]:
 
 
 def _tables(order: _Order, read: Callable[[str], pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """What is known of tables, with their ids; what is not cached is read, and cached."""
+    """Contents of tables with their ids; tables that are not cached are read and cached."""
     cache = TableCache(order.connections.cache(), order.kind)
     missing = [one for one in order.prefixes if one not in order.slots]
     ids = {id(slot): table_id for table_id, slot in order.slots.items()}

@@ -1,4 +1,4 @@
-"""What was restored and is to stay for a while: pins, read on a path of their own."""
+"""Pins of restored objects, read independently of the mark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
 
 
 def pinned_addresses(store: ObjectStore) -> Iterator[pa.Array]:
-    """What is pinned now, by the store's clock, some at a time.
+    """Addresses pinned now, by the store's clock, in batches.
 
     Args:
         store: rooted at the storage namespace.

@@ -1,4 +1,4 @@
-"""What lakeFS names: the ranges of commits, and what is staged; read once more, one by one."""
+"""Ranges of commits and staged addresses, read from lakeFS once more."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RefsOrder:
 
 @dataclass(frozen=True)
 class Refs:
-    """What lakeFS says.
+    """Ranges of commits and staged addresses that lakeFS names.
 
     Attributes:
         ranges: of each commit, with the number of entries that its metarange tells.
@@ -74,7 +74,7 @@ def read_refs(order: RefsOrder) -> Refs:
 
 
 def united(found: Sequence[Refs]) -> Refs:
-    """What several tasks have read."""
+    """Unite the results of several tasks."""
     ranges = {commit: of for one in found for commit, of in one.ranges.items()}
     return Refs(ranges, [part for one in found for part in one.staged])
 

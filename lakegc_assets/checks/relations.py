@@ -1,4 +1,4 @@
-"""What no candidate may be, as relations of the checks' own: they compare whole addresses.
+"""Violations of the invariants, as relations of the checks' own over whole addresses.
 
 Committed DF is here what the checks' own reader finds in the ranges of branch HEADs and of tags,
 whose columns are those of ``witness.ENTRIES``.
@@ -60,7 +60,7 @@ def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFr
 
 @relation
 def of_tags(entries: DataFrame, tags: DataFrame) -> DataFrame:
-    """What tags hold (name of the tag, address).
+    """Addresses held by tags (name of the tag, address).
 
     Args:
         entries: of ranges.
@@ -109,7 +109,7 @@ def found(addresses: DataFrame, candidates: DataFrame) -> DataFrame:
 
 @relation
 def counts(wrong: DataFrame) -> DataFrame:
-    """How many addresses there are for each check and name (check, name, objects)."""
+    """The number of addresses for each check and name (check, name, objects)."""
     return wrong.groupBy("check", "name").agg(F.count(F.lit(1)).alias("objects"))
 
 
@@ -166,7 +166,7 @@ def sample(addresses: DataFrame, most: int) -> DataFrame:
 
 @relation
 def total(addresses: DataFrame) -> DataFrame:
-    """How many rows there are (objects)."""
+    """The number of rows (objects)."""
     return addresses.agg(F.count(F.lit(1)).alias("objects"))
 
 

@@ -1,4 +1,4 @@
-"""What rules keep that lakeFS does not have, found once more, by nothing of the mark's walk."""
+"""Commits kept by rules that lakeFS does not have, found independently of the mark's walk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one evaluation writes down for itself: addresses, beside the candidates."""
+"""Temporary datasets of one evaluation, written beside the candidates."""
 
 from __future__ import annotations
 

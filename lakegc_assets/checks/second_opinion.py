@@ -1,4 +1,4 @@
-"""What lakeFS tells when it is asked once more: logs, what it serves, how addresses may be read.
+"""Second reads of lakeFS: commit logs, served addresses, spellings of addresses.
 
 It shares neither the walk over commits nor the questions with the mark that it checks.
 """

@@ -1,4 +1,4 @@
-"""What lakeFS serves where a HEAD has an entry that looks like a candidate."""
+"""Addresses that lakeFS serves where a HEAD has an entry that looks like a candidate."""
 
 from __future__ import annotations
 

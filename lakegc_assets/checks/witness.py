@@ -51,7 +51,7 @@ _Longs = npt.NDArray[np.int64]
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
-    """What a range holds.
+    """Decode the entries of a range.
 
     Args:
         data: the file.
@@ -119,7 +119,7 @@ def paths_of(data: bytes, range_id: str, numbers: Sequence[int] | None = None) -
 
 
 def _texts(text: _Bytes, begins: _Longs, ends: _Longs, kind: pa.DataType | None = None) -> pa.Array:
-    """What is between each two positions of a text, not looked at yet."""
+    """The substrings of a text between pairs of positions, not decoded yet."""
     offsets = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(ends - begins, out=offsets[1:])
     copied = np.empty(offsets[-1], np.uint8)

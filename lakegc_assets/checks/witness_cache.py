@@ -110,7 +110,7 @@ def forget_damaged(found: Witnessed, tasks: Tasks, most: int) -> bool:
 
 
 def table_url(connections: Connections, table_id: str) -> str:
-    """Where the file of a range or metarange is: its name in messages."""
+    """The URL of the file of a range or metarange: its name in messages."""
     return f"{connections.namespace_url}/_lakefs/{table_id}"
 
 

@@ -29,7 +29,7 @@ _SHORT, _BEYOND, _KIND, _ORDER, _VALUE, _ENTRY, _MORE = range(1, 8)
 
 
 class Fields(NamedTuple):
-    """Where the fields of entries are, and the numbers among them; a row for each entry."""
+    """Offsets of the fields of entries, and their numbers; a row for each entry."""
 
     address_at: _Longs
     address_end: _Longs
@@ -162,7 +162,7 @@ def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
-    """Where the entries of a block end and its restart points begin; -1 where they cannot."""
+    """The end of the entries of a block, where its restart points begin; -1 where it is invalid."""
     if end - at < 8:  # noqa: PLR2004 - one restart point and their number
         return np.int64(-1)
     restarts = np.int64(0)
@@ -174,7 +174,7 @@ def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and 
 
 @numba.njit(inline="always")
 def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array and positions
-    """What an entry shares, the rest of its key, its value, and where they begin; -1 if nowhere."""
+    """Lengths of an entry's shared key, rest and value, and their end; -1 if invalid."""
     rest, length = np.int64(-1), np.int64(-1)
     shared, at = _number(data, at, limit)
     if at >= 0:

@@ -1,1 +1,1 @@
-"""Where the tasks of a run are computed: in this process, on Spark, or through Spark Connect."""
+"""Engines that compute relations and tasks: embedded, Spark, or Spark Connect."""

@@ -1,4 +1,4 @@
-"""Which engine computes the tasks of a run, and why."""
+"""The choice of the engine of a run, with its reason."""
 
 from __future__ import annotations
 

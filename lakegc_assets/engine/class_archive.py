@@ -33,7 +33,7 @@ def archive_options() -> str:
 
 
 def archive_path() -> Path | None:
-    """Where the archive for this Java and this Spark is, or would be; None where none can be."""
+    """The path of the archive for this Java and this Spark; None where none can be made."""
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars").resolve()
     try:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -47,7 +47,7 @@ def archive_path() -> Path | None:
 
 
 def _java() -> str:
-    """Which Java Spark will start, and what it says of itself; it is not started for that.
+    """The version of the Java that Spark would start, read without starting it.
 
     Raises:
         OSError, IndexError, UnicodeError: there is none, or it does not say.

@@ -40,7 +40,7 @@ class _OwnSession(DuckDBSession):
     database: Database
 
     def apply(self, rule: Callable[..., Any], *args: object, **kwargs: object) -> DuckDBDataFrame:
-        """What a relation gives; see ``Database``."""
+        """Apply a relation; see ``Database``."""
         return self.database.apply(rule, args, kwargs)
 
 
@@ -61,7 +61,7 @@ class _View:
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a relation was for some arguments.
+    """A relation that was planned for some arguments: its SQL and its columns.
 
     Attributes:
         inputs: the names of the views of its frames.
@@ -208,7 +208,7 @@ class Database:
     def apply(
         self, rule: Callable[..., Any], args: Sequence[object], kwargs: dict[str, object]
     ) -> DuckDBDataFrame:
-        """What a relation gives, whose SQL is made only where it is not known.
+        """Apply a relation, with cached SQL where the same arguments were planned before.
 
         Args:
             rule: the relation.
@@ -274,7 +274,7 @@ class Database:
 
 
 def _described(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
-    """What is equal for arguments with which a relation gives the same query."""
+    """A key that is equal for arguments with which a relation gives the same query."""
     if isinstance(value, DuckDBDataFrame):
         return "frame", next(at for at, frame in enumerate(frames) if frame is value)
     if isinstance(value, (list, tuple)):

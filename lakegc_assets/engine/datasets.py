@@ -101,9 +101,7 @@ def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def has_types(written: pa.Schema, wanted: pa.Schema) -> bool:
-    """Return whether a file has the columns of a schema, of their very types, dictionaries or
-    not.
-    """
+    """True if a file has the columns and types of a schema, dictionary-encoded or not."""
     types = {
         field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         for field in written

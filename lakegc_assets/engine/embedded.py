@@ -175,7 +175,7 @@ class EmbeddedSession(Session):
         what: str,
         take: Callable[[pa.RecordBatchReader], R],
     ) -> R:
-        """What is made of the rows of a frame, batch by batch."""
+        """Compute a function over the batches of a frame."""
         database = self._database
         query = database.query(frame, schema.names)
         began = time.monotonic()

@@ -14,7 +14,7 @@ _AGAIN_S: Final = 0.5
 
 
 def interruptible(job: Callable[[], R], interrupt: Callable[[], object]) -> R:
-    """What a job gives that is computed outside of Python, where no interrupt arrives.
+    """Run a job that computes outside of Python, where no interrupt would arrive.
 
     It runs in a thread of its own, and this thread, which gets the interrupts, only waits. One that
     came into the middle of a call to a JVM would leave the answer of that call to the next one.

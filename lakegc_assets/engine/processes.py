@@ -58,7 +58,7 @@ def run_in_processes(
 
 
 def _answer(task: Callable[[T], R], one: T) -> tuple[R, dict[str, int]]:
-    """What a task answers, and how many requests of each kind it has sent."""
+    """Run a task; return its answer and the requests that it sent, by kind."""
     before = traffic.by_kind()
     try:
         return task(one), traffic.since(before)

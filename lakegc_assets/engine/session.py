@@ -33,7 +33,7 @@ class Dataset:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return sum(part.rows for part in self.parts)
 
 

@@ -111,12 +111,12 @@ def configured_by() -> str:
 
 
 def _submitted_by() -> str:
-    """What has started Spark for this process; empty where it starts its own."""
+    """The launcher that started Spark for this process; empty where it starts its own."""
     return next((who for name, who in _SUBMITTED.items() if os.environ.get(name)), "")
 
 
 def place_of(settings: Mapping[str, str]) -> str:
-    """Where a session with these settings runs its tasks: its Connect server, or its master."""
+    """The place where a session with these settings runs tasks: Connect server or master."""
     # What follows a semicolon in the URL of a Connect server may be a token.
     return settings.get(REMOTE, "").partition(";")[0] or settings.get("spark.master", "")
 

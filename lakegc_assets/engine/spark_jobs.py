@@ -87,7 +87,7 @@ def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.L
 
 
 def _interruptible(spark: SparkSession, what: str, job: Callable[[], R]) -> R:
-    """What a job gives; an interrupt of this thread ends it. Spark's pages show it with a tag."""
+    """Run a Spark job under a tag; an interrupt of this thread cancels it."""
     tag = f"lakegc-{uuid.uuid4()}"
 
     def tagged() -> R:

@@ -1,1 +1,1 @@
-"""What lakeFS keeps in an object store: names, entries, ranges and metaranges."""
+"""lakeFS's formats in an object store: names, entries, ranges and metaranges."""

@@ -76,14 +76,14 @@ class Columns(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Where a user key is in the stream; the length is -1 where there is none."""
+    """The place of a user key in the stream; its length is -1 where there is none."""
 
     at: int
     length: int
 
 
 class Progress(NamedTuple):
-    """How far a chunk was decoded.
+    """The progress of decoding one chunk.
 
     Attributes:
         code: ``OK``, or what is wrong.
@@ -181,7 +181,7 @@ def folder_runs(
     run_starts: Longs,
     run_lengths: Longs,
 ) -> int:
-    """Which keys begin with the same folders as the one before them: the number of such runs.
+    """Count the runs of keys that share the outer folders of the key before them.
 
     Args:
         stream: with the keys.
@@ -300,7 +300,7 @@ def _entry(data: Bytes, at: int, end: int) -> _Fields:
 
 @_compiled
 def _restarts(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Where the restart points of a block begin, and how many there are; -1 when they are wrong."""
+    """Offset and number of the restart points of a block; -1 when they are invalid."""
     if end - at < 8:  # noqa: PLR2004 - one restart point and their number
         return -1, 0
     count = _fixed32(data, end - 4)
@@ -320,7 +320,7 @@ def _fixed32(data: Bytes, at: int) -> int:
 
 @_compiled
 def _header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """What an entry shares, the rest of its key, its value, and the position after; -1 if wrong."""
+    """An entry's shared, rest and value lengths, and the position after; -1 if invalid."""
     shared, at = _varint(data, at, end)
     unshared, length = np.int64(-1), np.int64(-1)
     if at >= 0:
@@ -403,7 +403,7 @@ def _record(data: Bytes, at: int, end: int, stream: Bytes, position: int, old: K
 
 @_compiled
 def _protobuf(data: Bytes, at: int, end: int) -> int:
-    """Where the protobuf of a value begins, or -1; both lengths are zigzag numbers."""
+    """The offset of the protobuf of a value, or -1; both lengths are zigzag numbers."""
     length, at = _varint(data, at, end)
     if at < 0 or length < 0 or length & 1 or length >> 1 > end - at:
         return -1
@@ -434,7 +434,7 @@ def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -
 
 @_compiled
 def _order(left: Bytes, at: int, length: int, stream: Bytes, key: Key) -> int:
-    """Whether some bytes come before a key in the stream (-1), are equal (0), or behind it (1)."""
+    """Compare some bytes with a key in the stream: -1 before, 0 equal, 1 after."""
     for i in range(min(length, key.length)):
         if left[at + i] != stream[key.at + i]:
             return -1 if left[at + i] < stream[key.at + i] else 1
@@ -443,7 +443,7 @@ def _order(left: Bytes, at: int, length: int, stream: Bytes, key: Key) -> int:
 
 @_compiled
 def _range_data(data: Bytes, at: int, end: int, stream: Bytes, old: Key, new: Key) -> _Range:
-    """How many entries a range holds, by its protobuf; of a repeated field the last one counts."""
+    """The number of entries of a range, by its protobuf; the last of a repeated field counts."""
     low_at = low_length = high_at = high_length = count = np.int64(0)
     while at < end:
         number, wire, value, start, at = _field(data, at, end)

@@ -19,7 +19,7 @@ from lakegc_assets.graveler import ident
 
 
 class AddressType(enum.IntEnum):
-    """How the address of an entry is meant."""
+    """The address type of an entry."""
 
     BY_PREFIX_DEPRECATED = 0
     RELATIVE = 1
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class RangeData:
-    """What a metarange says of one range: first and last key, size in bytes, number of entries."""
+    """RangeData of a metarange: first and last key, size in bytes, number of entries."""
 
     min_key: bytes
     max_key: bytes
@@ -81,7 +81,7 @@ class RangeData:
 
 
 class CommitData(NamedTuple):
-    """What a dump of refs says of a commit: its id, the metarange of its objects, its parents."""
+    """A commit in a dump of refs: its id, the metarange of its objects, its parents."""
 
     id: str
     metarange_id: str

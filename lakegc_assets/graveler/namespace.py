@@ -1,4 +1,4 @@
-"""Where a repository's objects live: storage namespaces, addresses, slices and their xids."""
+"""Storage namespaces, physical addresses, slices and their xids."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class StorageNamespace:
         return self.relatives(address) if full else frozenset({address})
 
     def may_hold(self, start: str) -> bool:
-        """Return whether a full address that begins so may be inside; False only where none can be.
+        """Return False only where no full address that begins so can be inside.
 
         Args:
             start: up to the end of the bucket, or for https of the container.
@@ -186,9 +186,7 @@ class StorageNamespace:
         return scheme == self.scheme and authority.lower() == self.authority.lower()
 
     def is_same_kind(self, url: str) -> bool:
-        """Return whether another namespace is in a store of the same kind; True where its URL is
-        odd.
-        """
+        """True if another namespace is in a store of the same kind; True where its URL is odd."""
         try:
             return {StorageNamespace.parse(url).scheme, self.scheme} <= _kind(self.scheme)
         except ConfigurationError:
@@ -196,9 +194,7 @@ class StorageNamespace:
             return self.scheme not in {"s3", "azure"} or url.lower().startswith(schemes)
 
     def overlaps(self, other: StorageNamespace) -> bool:
-        """Return whether one of the two is equal to the other or contains it, by whole path
-        segments.
-        """
+        """True if one of the two is equal to the other or contains it, by whole path segments."""
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         ours, theirs = (f"{p}/" if p else "" for p in (self.prefix, other.prefix))
@@ -335,7 +331,7 @@ def new_slice_name(created: datetime, machine: bytes, pid: int, counter: int) ->
 
 
 def slice_time(name: str) -> datetime | None:
-    """When a slice was made (UTC, whole seconds), or None when ``name`` is not a slice's."""
+    """The time at which a slice was made (UTC, whole seconds); None when ``name`` is no slice."""
     xid = try_decode_xid(name)
     if xid is None:
         return None

@@ -16,7 +16,7 @@ _ID_LENGTH = 64
 
 @dataclass(frozen=True)
 class RangeInfo:
-    """What a metarange says of one range.
+    """A range, as its metarange describes it.
 
     Attributes:
         id: 64 hex digits; the range is at ``_lakefs/<id>``.

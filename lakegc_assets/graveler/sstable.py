@@ -59,7 +59,7 @@ class Record(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """Where a block is: offset and length in bytes, without its trailer."""
+    """A block handle: offset and length in bytes, without the trailer."""
 
     offset: int
     length: int
@@ -167,7 +167,7 @@ def read_blocks(data: bytes, name: str) -> Blocks:
 
 
 def table_kind(data: bytes, name: str) -> str:
-    """What a file below ``_lakefs/`` holds: ``ranges`` (entries), ``metaranges``, or ``refs``.
+    """The kind of a table below ``_lakefs/``: ``ranges`` (entries), ``metaranges``, or ``refs``.
 
     Only the footer and the properties are read and checked.
 

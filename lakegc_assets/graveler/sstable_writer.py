@@ -107,7 +107,7 @@ class SSTableWriter:
 
     @property
     def estimated_size(self) -> int:
-        """What lakeFS records as the size, and breaks ranges by: bytes so far, roughly."""
+        """The estimated size by which lakeFS breaks ranges: about the bytes written so far."""
         return len(self._file) + self._data.size + self._index.size
 
     def add(self, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""What every call has in common: one value or a list in pages, checked before it is believed."""
+"""The base of all calls: single values and paged lists, validated before they are returned."""
 
 from __future__ import annotations
 

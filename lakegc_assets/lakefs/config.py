@@ -13,7 +13,7 @@ from lakegc_assets.lakefs.writes import LakeFSWriter
 
 @dataclass(frozen=True)
 class LakeFSConfig:
-    """How to reach a server; the secret is looked up where the connection is made.
+    """Connection settings of a server; the secret is looked up where the connection is made.
 
     Attributes:
         endpoint: URL of the server, with or without ``/api/v1``; None to look it up.

@@ -29,7 +29,7 @@ FILE_VARIABLE = "LAKECTL_CONFIG_FILE"
 
 @dataclass(frozen=True)
 class Access:
-    """What is needed to call a server; its repr shows no secret.
+    """Endpoint and key pair of a server; its repr shows no secret.
 
     Attributes:
         endpoint: base URL of the API, ending in ``/api/v1``.

@@ -1,4 +1,4 @@
-"""What a call to lakeFS can end in, one exception for each kind of failure.
+"""Errors of calls to lakeFS, one exception for each kind of failure.
 
 * ``LakeFSError``: every failure of a call.
 

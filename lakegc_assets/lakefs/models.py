@@ -79,7 +79,7 @@ class Commit(Model):
 
 
 class StorageConfig(Model):
-    """Where a server keeps its objects: ``s3``, ``azure``, ``gs``, ``local``, ``mem``."""
+    """The block storage of a server: ``s3``, ``azure``, ``gs``, ``local``, ``mem``."""
 
     blockstore_type: str = NonEmpty
     default_namespace_prefix: str = ""
@@ -87,13 +87,13 @@ class StorageConfig(Model):
 
 
 class VersionConfig(Model):
-    """What a server says about its version."""
+    """The version that a server reports."""
 
     version: str
 
 
 class ServerConfig(Model):
-    """What a server says about itself.
+    """The configuration that a server reports.
 
     ``storage_config`` is None on servers with several stores, which list them elsewhere.
     """
@@ -108,7 +108,7 @@ class ServerConfig(Model):
 
 
 class UsageReport(Model):
-    """What the server says of its use."""
+    """The usage report of a server."""
 
     installation_id: str = ""
 
@@ -120,7 +120,7 @@ class GracePeriod(Model):
 
 
 class PreparedCommitsResult(Model):
-    """Where the server wrote its list of active commits (``commits.csv``).
+    """The location of the list of active commits (``commits.csv``) that the server wrote.
 
     The presigned URL of the real answer is left out on purpose: it is a credential.
     """
@@ -148,7 +148,7 @@ class TaskError(Model):
 
 
 class PrepareCommitsStatus(Model):
-    """How far a task is; once completed it has a result or an error."""
+    """The state of a task; a completed one has a result or an error."""
 
     task_id: str
     completed: bool
@@ -157,7 +157,7 @@ class PrepareCommitsStatus(Model):
 
 
 class DumpedRefs(Model):
-    """Where a dump of refs is: the metaranges of its commits, branches and tags."""
+    """The location of a dump of refs: the metaranges of its commits, branches and tags."""
 
     commits_meta_range_id: str = NonEmpty
     branches_meta_range_id: str
@@ -171,7 +171,7 @@ class DumpedRefs(Model):
 
 
 class DumpStatus(Model):
-    """How far a dump of refs is; once done it has refs or an error."""
+    """The state of a dump of refs; a finished one has refs or an error."""
 
     id: str
     done: bool
@@ -242,7 +242,7 @@ class MergeResult(Model):
 
 
 class Pagination(Model):
-    """Whether a list goes on, and after what."""
+    """Pagination of a list: whether it goes on, and after which item."""
 
     has_more: bool
     next_offset: str
@@ -259,7 +259,7 @@ class AnyPage(Model):
     results: Sequence[Any]
 
     def values(self, field: str) -> list[str]:
-        """What each item has in a field."""
+        """The value of a field of each item."""
         return [str(getattr(item, field)) for item in self.results]
 
 
@@ -275,5 +275,5 @@ class ChangePage(AnyPage):
     results: list[Change]
 
     def values(self, field: str) -> list[str]:
-        """What each change has in a field."""
+        """The value of a field of each change."""
         return list(map(itemgetter(field), self.results))

@@ -52,9 +52,7 @@ def note_answer(endpoint: str) -> float:
 
 
 def is_to_be_told(endpoint: str) -> bool:
-    """Return whether a line about a server that is away is due; the next one then is not, for a
-    while.
-    """
+    """True if a line about a server that is away is due; the next one then is not, for a while."""
     with _changing:
         known, now = _outages.get(endpoint), monotonic()
         if known is None or now - known.told < _QUIET_S:

@@ -70,7 +70,7 @@ def _tell_odd_version(endpoint: str, version: str) -> None:
 
 
 class Reads(Calls):
-    """What can be asked of a server; every call may raise any ``LakeFSError``."""
+    """Read calls of a server; every call may raise any ``LakeFSError``."""
 
     # The server
 
@@ -273,7 +273,7 @@ class Reads(Calls):
     def diff_branch(
         self, repository: str, branch: str, prefix: str = "", after: str = ""
     ) -> Iterator[DiffEntry]:
-        """What is staged on a branch, by path."""
+        """Staged changes of a branch, in the order of their paths."""
         params = {"prefix": prefix} if prefix else {}
         path = ("repositories", repository, "branches", branch, "diff")
         return self._list(Listing(Page[DiffEntry], path, "path", params, after))

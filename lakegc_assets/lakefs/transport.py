@@ -60,7 +60,7 @@ M = TypeVar("M", bound=pydantic.BaseModel)
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to wait, and how often.
+    """Timeouts and retries of calls.
 
     Attributes:
         connect_timeout_s: seconds until a connection stands.
@@ -275,9 +275,7 @@ def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
 
 
 def _is_unknown_host(cause: object) -> bool:
-    """Return whether the host's name is known not to exist; a name server that is silent knows
-    nothing.
-    """
+    """True if the host's name is known not to exist; a name server that is silent knows nothing."""
     if not isinstance(cause, NameResolutionError):
         return False
     error = cause.__cause__

@@ -1,4 +1,4 @@
-"""What an address in an entry or a list may mean, relative to the storage namespace.
+"""Spellings of the address of an entry, relative to the storage namespace.
 
 Where a spelling is open to doubt every meaning counts: an address too many in a live set is safe.
 What is said here, and by ``StorageNamespace``, is kept in the caches of decoded ranges: who changes
@@ -68,9 +68,7 @@ def entry_spellings(
 
 
 def is_elsewhere(namespace: StorageNamespace, address: str, address_type: int) -> bool:
-    """Return whether the object of an entry is, or may be, in another store, which gives its own
-    etags.
-    """
+    """True if the object of an entry is, or may be, in another store, which gives its own etags."""
     spellings, resolved = entry_spellings(namespace, address, address_type)
     return not (resolved and spellings)
 
@@ -89,7 +87,7 @@ def just_before(path: str) -> str:
 
 
 def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Whether each address is where lakeFS writes objects, now or in older versions.
+    """Mark the addresses that lie where lakeFS writes objects, now or in older versions.
 
     What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
     """

@@ -38,7 +38,7 @@ _COMPARED: Final = LISTING.append(pa.field("is_named", pa.bool_()))
 
 @dataclass(frozen=True)
 class Adopted:
-    """What is left of our own candidates where another mark was adopted.
+    """The candidates that remain where another mark was adopted.
 
     Attributes:
         dead: the candidates that it names, too (``LISTING``).
@@ -167,7 +167,7 @@ def adopt(
 
 
 def _not_named(frames: Session, compared: Dataset) -> dict[str, int]:
-    """How many of our candidates the mark does not name, and how many bytes they have."""
+    """Number and bytes of our candidates that the adopted mark does not name."""
     totals = comparison_relations.totals(frames.read(compared), ["is_named"])
     rows = frames.collect(totals, _TOTALS, _WHAT).to_pylist()
     found = next((row for row in rows if not row["is_named"]), {"objects": 0, "bytes": 0})

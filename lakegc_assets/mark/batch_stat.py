@@ -30,7 +30,7 @@ _THREADS: Final = 16
 
 
 def look_at(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """What a store has of some objects: rows of ``LISTING`` in the order of the keys.
+    """Stat many keys: rows of ``LISTING``, in the order of the keys; absent objects have none.
 
     Args:
         store: rooted at the storage namespace.

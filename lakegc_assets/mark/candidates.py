@@ -112,7 +112,7 @@ def _served(
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
 ) -> list[Part]:
-    """What lakeFS serves, or may serve, of what no live set holds (``SPARED``)."""
+    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
     listing, store = chain["store_listing"], attempt.store()
     spent = (ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
@@ -137,7 +137,7 @@ def _adopt(
     dead: DataFrame,
     spared: Sequence[Part],
 ) -> Adopted | None:
-    """What is left of the candidates where the run adopts a mark."""
+    """Reduce the candidates to those of the adopted mark; None where the run adopts none."""
     mark_id = ctx.settings.adopt
     if mark_id is None:
         return None
@@ -154,7 +154,7 @@ def _subtract(
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
 ) -> tuple[list[Part], list[Part]]:
-    """What no live set holds (``LISTING``), and of that what is spared (``SPARED``).
+    """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``).
 
     Raises:
         IntegrityError: an input is not what its manifest says, or nobody can tell what is pinned.

@@ -116,7 +116,7 @@ _NO_REFS: Final = Refs()
 
 
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
-    """What a mark found; its tags only where some may protect.
+    """The refs that a mark found; tags only where rules may protect some.
 
     Args:
         ctx: the run.
@@ -134,7 +134,7 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
 
 @dataclass(frozen=True)
 class Liveness:
-    """Which commits are active at one moment, and who says so.
+    """The active commits of one moment, each with its source.
 
     Attributes:
         rules: the retention rules; None where the repository has none, so that all is active.
@@ -405,7 +405,7 @@ def _require_same_metaranges(listed: Mapping[str, str], commits: Mapping[str, Co
 
 
 def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> Liveness:
-    """What is active whatever else is: the HEADs. For when nobody can tell more.
+    """The commits that are active in any case: the HEADs.
 
     Args:
         client: the server.

@@ -102,7 +102,7 @@ def _path_ranges(
 
 
 def _with(live: Live, below: Live) -> Live:
-    """What is alive of whole ranges, and what is of others."""
+    """Unite the addresses of whole ranges with those of partly live ones."""
     return replace(
         live,
         runs=[*live.runs, *below.runs],

@@ -59,7 +59,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Difference:
-    """What only one of two marks names.
+    """The objects that only one of two marks names.
 
     Attributes:
         total: of all of it; what is not in the store, or was not listed, counts for no bytes.
@@ -141,14 +141,14 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
 
 
 def _beside(frames: Session, url: str, first: Side, second: Side) -> Dataset:
-    """What the two name (``_COMPARED``)."""
+    """The full outer join of two marks (``_COMPARED``)."""
     beside = comparison_relations.beside(first.named, second.named)
     return Dataset(url, frames.write(beside, url, "beside/", _COMPARED, _WHAT), _COMPARED)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the differences are made of.
+    """Inputs from which the differences are computed.
 
     Attributes:
         ctx: of the repository.
@@ -170,7 +170,7 @@ class _Asked:
 
 
 def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Difference:
-    """What only one side names, summed up, and some of it named."""
+    """Sums of the objects that only one side names, with a sample of them."""
     frames, mine = asked.frames, [row for row in asked.totals if row["named_by"] == which]
     objects = sum(row["objects"] for row in mine)
     if not objects:
@@ -284,7 +284,7 @@ def _told(side: Side) -> dict[str, Any]:
 
 
 def _notes(first: Side, second: Side) -> list[str]:
-    """What the order in time of a run and a foreign mark means."""
+    """Notes on the order in time of a run and a foreign mark."""
     if (first.attempt is None) == (second.attempt is None):
         return []
     run, mark = (first, second) if first.attempt else (second, first)

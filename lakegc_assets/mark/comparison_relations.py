@@ -45,7 +45,7 @@ _OF_EACH: Final = (
 
 @relation
 def each_once(named: DataFrame) -> DataFrame:
-    """What lists name, each object once.
+    """Objects of several lists, each once.
 
     An address that only has the hash of another one is left out: nobody deletes it then.
 
@@ -113,7 +113,7 @@ def beside(first: DataFrame, second: DataFrame) -> DataFrame:
 
 @relation
 def live_by_kind(committed: DataFrame, staged: DataFrame, referenced: DataFrame) -> DataFrame:
-    """What is live, by hash, with the kind of reason; the strongest has the lowest turn.
+    """Live hashes with the kind of reason; the strongest reason has the lowest turn.
 
     Args:
         committed: hash: Committed DF.
@@ -204,7 +204,7 @@ def not_of_kind(kept: DataFrame, kind: str) -> DataFrame:
 
 @relation
 def only_in(compared: DataFrame, mark: str) -> DataFrame:
-    """What only one of two marks names.
+    """Objects that only one of two marks names.
 
     Args:
         compared: named_by, ...: as ``beside`` gives it.
@@ -215,7 +215,7 @@ def only_in(compared: DataFrame, mark: str) -> DataFrame:
 
 @relation
 def with_kept(objects: DataFrame, kept: DataFrame) -> DataFrame:
-    """What only one mark names, with why the run of the other keeps it; null where nobody says.
+    """Objects that only one mark names, with the reason of the other run to keep them, or null.
 
     Args:
         objects: hash, address, size, reason, commit_id, branch.

@@ -1,4 +1,4 @@
-"""What cannot be read below ``_lakefs/`` of a repository, and what does not depend on it."""
+"""Unreadable files below ``_lakefs/`` of a repository, and what depends on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier marks of a repository knew of its commits, which lakeFS may not name any more."""
+"""Commits that earlier marks of a repository knew, and that lakeFS may no longer name."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
 
 
 def previous_of(latest: Earlier, parts: Sequence[str] = ("data",)) -> Previous:
-    """What a mark knew of commits, by some of its parts: of each the reason that holds longest."""
+    """Commits of a mark, by some of its parts; each with the reason that holds longest."""
     rows = [
         row
         for part in parts

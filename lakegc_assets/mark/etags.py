@@ -1,4 +1,4 @@
-"""Whether etags are checksums: in the store, and in the entries of branch HEADs.
+"""Tests of whether etags are checksums, in the store and in the entries of branch HEADs.
 
 Stores differ: encryption with managed keys and uploads in parts give etags that are no checksums of
 the content. What lakeFS writes into entries is one, unless a client gave another. Both are only
@@ -55,7 +55,7 @@ def _get(store: ObjectStore, key: str, size: int) -> bytes | None:
 
 
 def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
-    """Whether the etags of some small objects are the MD5s of their content.
+    """Test whether the etags of some small objects are the MD5s of their content.
 
     Args:
         store: of the repository.

@@ -1,4 +1,4 @@
-"""How etags of what is listed compare with those of the entries at branch HEADs.
+"""Comparison of listed etags with those of the entries at branch HEADs.
 
 What a range and some files of the listing say together never changes: ranges are named by their
 content, and files are known by their digest. So it is cached for each range, below the digest of
@@ -62,7 +62,7 @@ class EtagFiles:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How etags of listed objects compare with those of the entries at branch HEADs.
+    """Whether the etags of listed objects equal those of the entries at branch HEADs.
 
     Attributes:
         agree: whether all of them do; None where there are none.
@@ -75,7 +75,7 @@ class Evidence:
     small_agree: bool = False
 
     def __add__(self, other: Evidence) -> Evidence:
-        """What both say together."""
+        """Combine the evidence of two."""
         both = [e.agree for e in (self, other) if e.agree is not None]
         return Evidence(
             all(both) if both else None,
@@ -154,7 +154,7 @@ def _compared(
     url: str,
     pieces: Mapping[int, Sequence[Part]],
 ) -> dict[tuple[str, int], Evidence]:
-    """What ranges say beside pieces of the listing, by the range and the name of the piece.
+    """Evidence of ranges beside parts of the listing, by the range and the name of the part.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or was not compared.
@@ -191,7 +191,7 @@ def _compared(
 
 
 def _cache_of(store: ObjectStore, parts: Sequence[Part]) -> TableCache:
-    """What is known of ranges beside some files, by their content, in whatever order.
+    """The cache of evidence beside some files, keyed by their content, in any order.
 
     All that is known of a range are its facts.
     """
@@ -201,7 +201,7 @@ def _cache_of(store: ObjectStore, parts: Sequence[Part]) -> TableCache:
 
 
 def _read(cache: TableCache) -> dict[str, Evidence]:
-    """What is known of ranges; what is damaged is not."""
+    """Cached evidence of ranges; damaged files are left out."""
     return {range_id: Evidence(**slot.facts) for range_id, slot in cache.slots().items()}
 
 

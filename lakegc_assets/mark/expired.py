@@ -1,4 +1,4 @@
-"""What ranges name that no active commit holds: the sets A, B and O of lakeFS #1932.
+"""Addresses that only expired ranges name: the sets A, B and O of lakeFS #1932.
 
 A are the ranges of active commits, and B all others below ``_lakefs/``: those of expired commits,
 and of commits that nothing leads to any more. O is what the entries of B name and those of A do
@@ -52,7 +52,7 @@ Damaged = dict[str, IntegrityError]
 
 @dataclass(frozen=True)
 class Expired:
-    """What only ranges of B name.
+    """Addresses that only ranges of B name.
 
     Attributes:
         parts: files of addresses (``NAMED``), in order: each folder is in one file, or in two that
@@ -69,7 +69,7 @@ class Expired:
 
     @property
     def addresses(self) -> int:
-        """How many there are."""
+        """The number of addresses."""
         return sum(part.rows for part in self.parts)
 
 
@@ -124,7 +124,7 @@ def _named_by_none(
     others: pa.Table,
     active: pa.Table,
 ) -> tuple[Sequence[Part], Damaged]:
-    """What ranges of B name and none of A does (``NAMED``), and which of B cannot be read.
+    """Addresses of ranges of B and none of A (``NAMED``), and unreadable ranges of B.
 
     Args:
         ctx: the run.
@@ -196,7 +196,7 @@ def _read_names(
 
 
 def _relative(namespace: StorageNamespace, entries: pa.RecordBatch) -> pa.Array:
-    """What entries may mean where a candidate may lie; it may be there several times."""
+    """Relative spellings of entries' addresses where a candidate may lie; they may repeat."""
     addresses, types = entries["address"], entries["address_type"]
     usual = pc.and_not(
         pc.equal(types, AddressType.RELATIVE), pc.match_substring_regex(addresses, UNUSUAL)

@@ -28,7 +28,7 @@ _GC: Final = "_lakefs/retention/gc/"
 
 @dataclass(frozen=True)
 class _Form:
-    """Where one of lakeFS's collectors wrote its marks.
+    """The layout of the marks of one of lakeFS's collectors.
 
     Attributes:
         prefix: before an id, to choose this form by hand.
@@ -246,7 +246,7 @@ def _are_ours(files: _Files) -> bool:
 
 
 def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]:
-    """When a mark was begun, and how many objects it names.
+    """Start time of a mark, and the number of objects that it names.
 
     Raises:
         RefusedError: it did not finish, or failed.
@@ -271,9 +271,7 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
 
 
 def _finished(store: ObjectStore, folder: str, mark_id: str, written: datetime) -> bool:
-    """Return whether a collector without summaries came to its end: to what it, or Spark, writes
-    last.
-    """
+    """True if a collector without summaries came to its end: to what it, or Spark, writes last."""
     meta = f"{_GC}addresses/{mark_id}.meta/"
     for batch in store.list(meta):
         for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True):

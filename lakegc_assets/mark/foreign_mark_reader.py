@@ -101,7 +101,7 @@ def read_mark(
 
 @dataclass(frozen=True)
 class _Read:
-    """What some lists hold.
+    """Contents of some lists of a mark.
 
     Attributes:
         parts: what they name (``NAMED``), as often as they do.

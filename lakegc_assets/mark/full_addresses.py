@@ -42,7 +42,7 @@ _NONE: Final = pa.array([], pa.string())
 
 
 class Inside(NamedTuple):
-    """What some full addresses name in a namespace.
+    """Objects of a namespace named by full addresses.
 
     Attributes:
         addresses: relative to the namespace, in every spelling that could be meant.
@@ -54,7 +54,7 @@ class Inside(NamedTuple):
 
 
 def cached_full(connections: Connections) -> dict[str, Slot]:
-    """Where the full addresses of every range are that was read for them before."""
+    """Slots of the ranges whose full addresses were read before."""
     return TableCache(connections.cache(), _KIND).compact()
 
 
@@ -150,7 +150,7 @@ def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:
 
 
 def inside(namespace: StorageNamespace, addresses: pa.Array) -> Inside:
-    """What full addresses name in a namespace: as ``entry_spellings`` says of each of them."""
+    """Resolve full addresses to objects of a namespace, each as ``entry_spellings`` does."""
     starts = _starts(addresses)
     rest = pc.replace_substring_regex(addresses, _START, "")
     odd = pc.match_substring_regex(rest, _ODD)

@@ -1,4 +1,4 @@
-"""Which commits hold objects, as relations: who held one last, and what only expired ranges name.
+"""Holders of objects among commits, as relations: the last holder, and set O of expired ranges.
 
 A *range* is a row (range_id, rank): of the commits that hold it the last one's rank. An *entry* is
 a row (range_id, hash): an address that a range names.
@@ -75,7 +75,7 @@ def totals_by_reason(candidates: DataFrame) -> DataFrame:
 
 @relation
 def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
-    """What ranges of B name and those of A do not: the set O of lakeFS #1932.
+    """Objects in ranges of B and in none of A: the set O of lakeFS #1932.
 
     Args:
         entries: range_id, hash: of all ranges below ``_lakefs/``.

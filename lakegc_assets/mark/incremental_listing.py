@@ -1,4 +1,4 @@
-"""What an earlier listing has seen of slices that nobody writes to any more, carried forward.
+"""Slices of an earlier listing that nobody writes to any more, carried forward to an optimized run.
 
 lakeFS names slices by the time they were made, replaces them within the hour, and lets an address
 be used for a day. So what a slice holds is settled some time later, but for what is deleted, which
@@ -48,7 +48,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Carried:
-    """What an optimized run takes over.
+    """The part of the previous listing that an optimized run carries forward.
 
     Attributes:
         since: the run that it comes from.
@@ -97,7 +97,7 @@ def carried(
     connections: Connections,
     start: datetime,
 ) -> tuple[Carried | None, str]:
-    """What can be taken over from the last run, or None, and why.
+    """The slices to carry forward from the last run; or None with the reason for a clean run.
 
     Args:
         ctx: the run.
@@ -267,7 +267,7 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
 
 
 def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
-    """What became of the objects of each sweep since that which was carried forward was listed.
+    """Outcomes of each sweep since the carried slices were listed.
 
     Raises:
         IntegrityError: the record of a sweep is not what it was.

@@ -27,7 +27,7 @@ class OtherServerError(RefusedError):
 
 @dataclass(frozen=True)
 class Server:
-    """What is known of a lakeFS server.
+    """The identity of a lakeFS server.
 
     Attributes:
         installation_id: its own; None where it does not tell.

@@ -1,4 +1,4 @@
-"""What an inventory report says beside itself and beside a listing, as relations."""
+"""Checks of an inventory report, by itself and beside a listing, as relations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spared(unreferenced: DataFrame, twice: DataFrame) -> DataFrame:
 
 @relation
 def lacked(rows: DataFrame, others: DataFrame, before: datetime) -> DataFrame:
-    """How much of what some rows name, and others do not, was written before a time.
+    """Number and bytes of rows written before a time that are missing from other rows.
 
     Args:
         rows: ``LISTING``; an object that stands there more than once counts as often.

@@ -1,4 +1,4 @@
-"""How a namespace is cut into key ranges of about equal size, so that many tasks can list it.
+"""Division of a namespace into key ranges of about equal size, to be listed in parallel.
 
 Slices are found by listing folders. lakeFS bounds their size, so they are listed as they are, but
 for what an earlier listing has seen to be large: that is cut at keys which it met on its way.
@@ -82,16 +82,14 @@ class TimeRange(NamedTuple):
     until: datetime
 
     def holds(self, folder: str) -> bool:
-        """Return whether a folder of ``data/`` is a slice that was made in this time, by its
-        name.
-        """
+        """True if a folder of ``data/`` is a slice that was made in this time, by its name."""
         made = slice_time(folder.removeprefix(DATA_PREFIX).removesuffix("/"))
         return made is not None and self.since <= made <= self.until
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be listed.
+    """The key ranges of a listing.
 
     Attributes:
         ranges: cover every key of the namespace but those below ``_lakefs/``, in ``skipped`` and
@@ -161,7 +159,7 @@ def _counts(
     pool: ThreadPoolExecutor,
     samples: int = _SAMPLES,
 ) -> list[int]:
-    """How many keys a few of some ranges have, counted up to a number."""
+    """Count the keys of a sample of ranges, each up to a limit."""
     some = ranges[:: max(1, len(ranges) // samples)][:samples]
     return list(pool.map(partial(_count, store, most), some))
 
@@ -293,7 +291,7 @@ def _page(store: ObjectStore, wanted: KeyRange) -> list[str]:
 
 
 def _count(store: ObjectStore, most: int, wanted: KeyRange) -> int:
-    """How many keys a range has; no more are counted than ``most``, or a page more."""
+    """Count the keys of a range, up to ``most`` or a page more."""
     count = 0
     for batch in _pages(store, wanted):
         count += batch.num_rows

@@ -61,7 +61,7 @@ _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class _Found:
-    """What a listing found.
+    """The result of a listing.
 
     Attributes:
         listed: all of it.
@@ -141,7 +141,7 @@ def list_store(ctx: RunContext) -> Manifest:
 
 
 class _Moments(NamedTuple):
-    """When a run began, its cutoff, and before when slices were made that get no objects."""
+    """Start of a run, its cutoff, and the age from which slices receive no more objects."""
 
     start: datetime
     cutoff: datetime
@@ -256,7 +256,7 @@ def _look_at(connections: Connections, url: str, parts: Sequence[Part]) -> Liste
 def _with_carried(
     ctx: RunContext, attempt: AttemptArtifacts, listed: Listed, taken: Carried
 ) -> Listed:
-    """What was listed, with what was carried forward."""
+    """The listing united with what was carried forward."""
     settled, multipart = (copy_parts(ctx, taken, attempt, n) for n in ("settled", "multipart"))
     return Listed(
         parts={

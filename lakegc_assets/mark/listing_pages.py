@@ -1,4 +1,4 @@
-"""What a listing holds, written down page by page, and what of it lies in which slice."""
+"""Pages of a listing as rows of a dataset, with the objects and bytes of each slice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SLICE: Final = len("data/") + 20
 
 
 class Slice(NamedTuple):
-    """What is listed in one slice.
+    """Totals of one slice.
 
     Attributes:
         name: of the slice; empty for what is in none.
@@ -59,7 +59,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Listed:
-    """What was listed: files by the name of their part, digests, and what each slice holds.
+    """Files of a listing by the name of their part, their digests, and the totals of each slice.
 
     Attributes:
         parts: ``data``, ``settled`` (those of ``data`` with nothing but settled slices),
@@ -77,7 +77,7 @@ class Listed:
 
 
 def added_up(listed: Sequence[Listed]) -> Listed:
-    """What several tasks have listed."""
+    """The sum of the listings of several tasks."""
     return Listed(
         {name: [part for one in listed for part in one.parts[name]] for name in _PARTS},
         sum((one.digest for one in listed), KeyDigest()),
@@ -141,7 +141,7 @@ def _slice_names(rows: pa.RecordBatch) -> pa.Array:
 
 
 def slices_of(rows: pa.RecordBatch) -> list[Slice]:
-    """What one page, with at least one row, holds of each slice."""
+    """Totals of each slice on one page with at least one row."""
     name = _slice_names(rows)
     if name[0].as_py() and name[0] == name[-1]:
         # In order, so that all between two of one slice are of it, too.

@@ -16,7 +16,7 @@ MULTIPART: Final = r"^[0-9a-fA-F]{32}-[0-9]+$"
 
 
 def listing_rows(page: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-    """What a store lists, as rows of ``LISTING``.
+    """Convert a page of a store into rows of ``LISTING``.
 
     Args:
         page: key (or address), size in bytes, last_modified and etag of each object, in this order.

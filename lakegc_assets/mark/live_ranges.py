@@ -77,7 +77,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Live:
-    """What some ranges keep alive.
+    """Addresses that some ranges keep alive.
 
     Attributes:
         runs: of the hashes of addresses.
@@ -291,14 +291,14 @@ def _read_ranges(
 
 
 def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
-    """Whether the path of each of some entries begins with one of some folders."""
+    """Mark the entries whose path begins with one of some folders."""
     folders = entries[_FOLDER].cast(pa.string())
     return reduce(pc.or_, [pc.starts_with(folders, prefix) for prefix in prefixes])
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What lies below ``_lakefs/`` under the name of a table.
+    """Files below ``_lakefs/``, by the kind that their content shows.
 
     Attributes:
         kinds: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
@@ -349,7 +349,7 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
 
 
 def listed_files(store: ObjectStore) -> tuple[list[str], list[str]]:
-    """What lies below ``_lakefs/``: the ids of all tables, and keys that are none of lakeFS's."""
+    """Ids of all tables below ``_lakefs/``, and keys there that are none of lakeFS's."""
     ids: list[str] = []
     foreign: list[str] = []
     # What this list lacks would be taken for dead.

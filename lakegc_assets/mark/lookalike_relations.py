@@ -1,4 +1,4 @@
-"""Which candidates look like entries at branch HEADs, and what etags say of that, as relations.
+"""Candidates that look like entries at branch HEADs, and evidence of etags, as relations.
 
 An *entry* is a row (range_id, hash, size, etag_hash): what a range at a branch HEAD holds. An
 ``etag_hash`` of 0 says nothing about the content. A *look* is a row (size, look): what has a size,
@@ -29,7 +29,7 @@ _TURNS: Final = 40
 
 @relation
 def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
-    """How the etags of entries compare with those of the listed objects at their addresses.
+    """Counts of entries whose etag equals, or differs from, that of the listed object they address.
 
     Args:
         entries: those of some ranges.
@@ -84,7 +84,7 @@ def looks_of_all(candidates: DataFrame, by_etag: bool) -> DataFrame:  # noqa: FB
 
 @relation
 def alike(entries: DataFrame, looks: DataFrame) -> DataFrame:
-    """How many entries of each range have each of some looks (range_id, size, look, entries)."""
+    """Number of entries of each range for each size and etag (range_id, size, look, entries)."""
     by_etag = entries.select("range_id", "size", F.col("etag_hash").alias("look"))
     by_size = entries.select("range_id", "size", F.lit(ANY).cast("bigint").alias("look"))
     found = by_etag.unionByName(by_size).join(looks, ["size", "look"], "left_semi")
@@ -232,7 +232,7 @@ def paths_of_looks(alike: DataFrame, looks: DataFrame, ranges: DataFrame) -> Dat
 
 @relation
 def looks_by_paths(looks: DataFrame, most: int, kinds: int) -> DataFrame:
-    """How many looks are found at how many paths (paths, looks): the rarest first.
+    """Number of looks by the number of their paths (paths, looks), fewest paths first.
 
     Args:
         looks: size, look, paths.

@@ -1,4 +1,4 @@
-"""What branch HEADs hold that looks like a candidate: entries of its size, and of its etag.
+"""Entries of branch HEADs with the size, and the etag, of a candidate.
 
 An entry's etag may say nothing of what is served at its path (``etag_hash`` is 0): a copy that
 lakeFS makes keeps the etag of an upload in parts, or of another store, and its own object has
@@ -94,7 +94,7 @@ class HeadRanges:
         return pa.table([ids, entries], names=["range_id", "entries"])
 
     def costs(self) -> pa.Table:
-        """What it takes to ask for paths of each range (``RANGES``)."""
+        """Pages that a lookup of paths needs for each range (``RANGES``)."""
         ids = [one.range_id for one in self.ranges]
         pages = [(one.entries or 0) // _OF_PAGE + 1 for one in self.ranges]
         columns = (ids, self.branches.tolist(), pages)
@@ -133,7 +133,7 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where data frames are computed, and the folder of working files.
+    """The engine's session and the folder of working files.
 
     Attributes:
         ctx: the run.

@@ -65,7 +65,7 @@ _PATH_S: Final = 2e-5
 
 @dataclass(frozen=True)
 class Question:
-    """What may be asked.
+    """The lookups that may be sent to lakeFS, with their budget.
 
     Attributes:
         turns: files of ``ASKED``: the looks to ask for, in which turn each.
@@ -86,7 +86,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What lakeFS said.
+    """The results of the lookups.
 
     Attributes:
         served: files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves.
@@ -329,7 +329,7 @@ def _units(order: _Asking) -> list[_Unit]:
 
 
 def _ask_unit(order: _Asking, client: LakeFSClient, unit: _Unit) -> tuple[set[str], Hashes]:
-    """What is served at the paths of a unit, and the groups for which there was no more time."""
+    """Addresses served at the paths of a unit, and the groups that time did not suffice for."""
     namespace = order.connections.namespace()
     page = Page(client, order.repository)
     served: set[str] = set()

@@ -37,7 +37,7 @@ _FILE_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True)
 class _Order:
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
         connections: how to reach the store and the cache.
@@ -72,7 +72,7 @@ class RangesRead:
 
 
 def cached_metaranges(connections: Connections) -> dict[str, Slot]:
-    """Where the ranges of every metarange are that was read before."""
+    """Slots of the metaranges that were read before."""
     return TableCache(connections.cache(), KIND).slots()
 
 
@@ -216,7 +216,7 @@ def read_tables(
     missing: Sequence[str],
     decode: Callable[[bytes, str], pa.Table],
 ) -> Iterator[tuple[str, pa.Table]]:
-    """What is known of metaranges, with their ids; what is not cached is read, and cached.
+    """Contents of metaranges with their ids; those that are not cached are read and cached.
 
     Args:
         connections: how to reach the store and the cache.
@@ -257,7 +257,7 @@ def read_tables(
 
 
 def table_url(namespace_url: str, table_id: str) -> str:
-    """Where the file of a range or metarange is: its name in messages."""
+    """The URL of the file of a range or metarange: its name in messages."""
     return f"{namespace_url}/_lakefs/{table_id}"
 
 

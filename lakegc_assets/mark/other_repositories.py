@@ -1,4 +1,4 @@
-"""What is read of each other repository of the server: staged addresses, HEADs, tables.
+"""Reads of each other repository of the server: staged addresses, HEADs, tables.
 
 Only what lies there is read, never changed, and nothing in it is believed to be complete unless it
 shows: the metarange of every commit that a branch leads to must be in the store's listing.
@@ -64,16 +64,14 @@ class Other:
         return self.repository.id
 
     def is_same(self, listed: Repository) -> bool:
-        """Return whether a list means this very repository, and not one made anew under its
-        name.
-        """
+        """True if a list means this very repository, and not one made anew under its name."""
         mine = (self.name, self.repository.storage_namespace, self.repository.creation_date)
         return mine == (listed.id, listed.storage_namespace, listed.creation_date)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What is below ``_lakefs/`` of a repository, and what its commits need of it.
+    """Tables below ``_lakefs/`` of a repository, and those that its commits need.
 
     Attributes:
         look: names these tables and HEADs.
@@ -215,7 +213,7 @@ def _names_read(cache: ObjectStore) -> set[str]:
 
 
 def _recorded(cache: ObjectStore, name: str, look: str) -> list[str] | None:
-    """What the last look found, if it was the same, and is recorded in full."""
+    """The result of the last look, if it was the same and is recorded completely."""
     try:
         data = cache.get(f"{_LOOKS}{name}.json")
     except ObjectNotFoundError:

@@ -1,4 +1,4 @@
-"""Which commit that is not active keeps an object, since it lies below a path that rules name."""
+"""The inactive commit that keeps an object, since it lies below a path of a rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakegc_assets.run.hashing import address_hashes
 
 
 class PathHolder(NamedTuple):
-    """Who keeps an object.
+    """A commit that keeps an object by a rule of paths.
 
     Attributes:
         commit: that has it.

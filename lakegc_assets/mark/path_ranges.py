@@ -48,7 +48,7 @@ _Row = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class _Order:
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
         connections: how to reach the store and the cache.

@@ -123,7 +123,7 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
 
 
 def files_of(rows: int) -> int:
-    """How many files the addresses of some candidates are written to; at least one."""
+    """The number of files for the addresses of some candidates; at least one."""
     return max(1, -(-rows // _ROWS_PER_FILE))
 
 

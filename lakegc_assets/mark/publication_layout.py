@@ -1,4 +1,4 @@
-"""Which folders of the namespace a mark is written to: those that lakeFS's collectors look at.
+"""Folders of the namespace to which a mark is written, as lakeFS's collectors expect them.
 
 Its own is that of the unified collector. The two before that had one folder each, and the commands
 that people keep, rclone's above all, name them: so lists in text are there for every mark that
@@ -27,13 +27,13 @@ def mark_folder(run: str) -> str:
 
 
 def reports_folder(run: str) -> str:
-    """Where the standalone collector writes a mark, likewise."""
+    """The folder of a mark in the form of the standalone collector."""
     return f"{_GC}reports/{run}/"
 
 
 @dataclass(frozen=True)
 class Forms:
-    """Where a mark is written to besides the Parquet lists and the summary of its own folder.
+    """Further forms of a mark, besides the Parquet lists and the summary of its own folder.
 
     Attributes:
         texts: folders of its lists in text.
@@ -49,7 +49,7 @@ class Forms:
 
 
 def forms(run: str, mode: Mode, publish: Publish) -> Forms:
-    """Where a mark is written to.
+    """The forms of a mark.
 
     Args:
         run: id of the mark.
@@ -78,7 +78,7 @@ def forms(run: str, mode: Mode, publish: Publish) -> Forms:
 
 
 def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
-    """What a killed try left of a mark whose id nobody else has used, whatever its mode was.
+    """Keys that an attempt left of a mark whose id nobody else has used, in any mode.
 
     Args:
         store: of the repository.

@@ -1,4 +1,4 @@
-"""What must hold before anything is done with a mark: it is whole, and published."""
+"""Preconditions of every use of a mark: it is complete and published."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def published_mark(
 
 
 def read_marked(attempt: AttemptArtifacts, marked: Manifest) -> pa.Table:
-    """What a mark names, as its manifest says: address, size (bytes), last_modified and etag.
+    """The objects of a mark, by its manifest: address, size (bytes), last_modified and etag.
 
     Args:
         attempt: the artifacts of the mark.

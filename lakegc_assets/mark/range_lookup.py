@@ -1,4 +1,4 @@
-"""Which ranges name an address, and at which path."""
+"""The ranges that name an address, with the path of its entry."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """What a range holds.
+    """The entries of a range.
 
     Attributes:
         range_id: its id.
@@ -91,7 +91,7 @@ class Entries:
 
 
 def cached_ranges(connections: Connections) -> dict[str, Slot]:
-    """Where the entries of every range are that was decoded before."""
+    """Slots of the ranges that were decoded before."""
     return TableCache(connections.cache(), KIND).slots()
 
 
@@ -308,7 +308,7 @@ def decode(
     entries: pa.RecordBatch,
     folders: pa.DictionaryArray | None = None,
 ) -> Decoded:
-    """What is kept of a range.
+    """Decode the columns of a range that are cached.
 
     Args:
         namespace: of the repository.

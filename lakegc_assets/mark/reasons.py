@@ -113,7 +113,7 @@ def find_holders(
     rows: Sequence[Mapping[str, Any]],
     without: pa.Array | None = None,
 ) -> DataFrame:
-    """Which of some commits holds each of some objects; of several the last (``HOLDERS``).
+    """The last of some commits to hold each of some objects (``HOLDERS``).
 
     Args:
         ctx: the run.

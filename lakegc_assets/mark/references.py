@@ -1,4 +1,4 @@
-"""What other repositories of the server keep alive here: objects that they name in full.
+"""Objects of this namespace that other repositories of the server name by full addresses.
 
 An import, or a client that stages an address, lets one repository name an object of another, and
 lakeFS tells neither. So every other repository is read: what its branches have staged first, what
@@ -76,12 +76,12 @@ _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 
 
 class UnreadableRepositoryError(IntegrityError):
-    """What another repository keeps alive cannot be known."""
+    """The references of another repository cannot be read."""
 
 
 @dataclass(frozen=True)
 class References:
-    """What other repositories keep alive.
+    """Objects that other repositories keep alive.
 
     Attributes:
         parts: rows of ``REFERENCES``.
@@ -165,7 +165,7 @@ def read_references(
 
 
 def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
-    """What is being read of other repositories; the first and the last of ``now`` count."""
+    """Progress of reading other repositories; the first and the last of ``now`` count."""
     which = f" ({len(now) - 1:,} of {others:,})" if len(now) > 1 else ""
     return (
         f"reading what {counted(others, 'other repository', 'other repositories')} of the server "
@@ -184,7 +184,7 @@ def _unreadable(ctx: RunContext, other: Other, error: LakegcError) -> Unreadable
 
 
 class _Look(NamedTuple):
-    """What was seen of another repository, in this order.
+    """Results of the reads of another repository, in the order of the reads.
 
     Attributes:
         staged: what it has staged of the objects in question.
@@ -215,7 +215,7 @@ def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look
 
 @dataclass(frozen=True)
 class _Order:
-    """What a task reads: some ranges of another repository.
+    """The input of a task: some ranges of another repository.
 
     Attributes:
         namespace: of the repository that is collected.
@@ -228,7 +228,7 @@ class _Order:
     ranges: Sequence[Wanted]
 
     def read(self) -> Iterator[tuple[str, Inside]]:
-        """What each of the ranges names inside.
+        """Objects of this namespace that each of the ranges names.
 
         Raises:
             IntegrityError: a range is missing or damaged, or was not read.
@@ -256,7 +256,7 @@ class _Reading:
     start: datetime
 
     def read(self, other: Other, look: _Look | LakegcError) -> References | LakegcError:
-        """What one of them names; the error where it cannot be read."""
+        """References of one repository; the error where it cannot be read."""
         if isinstance(look, LakegcError):
             return look
         try:
@@ -368,7 +368,7 @@ class _Reading:
 
 
 class _Naming(NamedTuple):
-    """What a task saw of some ranges.
+    """Full addresses that a task found in some ranges.
 
     Attributes:
         naming: those that name something inside, or something that nobody can place.

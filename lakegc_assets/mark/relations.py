@@ -41,7 +41,7 @@ def candidates(
 
 @relation
 def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
-    """What is listed, but for what was carried forward and sweeps have deleted since.
+    """Listed objects, without carried ones that sweeps have deleted since.
 
     Args:
         store: what is listed.
@@ -137,7 +137,7 @@ def listing_totals(store: DataFrame, cutoff: datetime) -> DataFrame:
 
 @relation
 def counts_by_reason(rows: DataFrame) -> DataFrame:
-    """How many objects are spared for each reason (why, objects)."""
+    """Number of spared objects by reason (why, objects)."""
     return rows.groupBy("why").agg(F.count(F.lit(1)).alias("objects"))
 
 

@@ -66,7 +66,7 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True)
 class _Order:
-    """What all tasks need to know.
+    """The common input of all tasks.
 
     Attributes:
         url: of the store of the candidates' files.
@@ -87,7 +87,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Counted:
-    """What one task has seen of the candidates.
+    """Totals of the candidates of one task.
 
     Attributes:
         totals: by dimension and key.
@@ -172,7 +172,7 @@ def report(ctx: RunContext) -> Manifest:
 
 
 def _undo(ctx: RunContext, store: ObjectStore) -> str:
-    """Whether a sweep of the mark can be undone, as the settings say: it tries that by itself."""
+    """The ways to undo a sweep of the mark, by the settings; the sweep probes them by itself."""
     recovery = with_trash(store.recovery(), ctx.settings.trash_days)
     return whether_undone(recovery, ctx.settings.backup_url)
 
@@ -260,7 +260,7 @@ def _largest(rows: Iterable[Largest]) -> list[Largest]:
 
 
 def _dimensions(rows: pa.Table, order: _Order) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """What each candidate counts for, by dimension."""
+    """The values by which each candidate is counted, by dimension."""
     # All of these are older than the run, so that whole numbers are rounded down.
     seconds = pc.divide(rows["last_modified"].cast(pa.int64()), 1_000_000)
     days = pc.divide(pc.subtract(int(order.start.timestamp()), seconds), _DAY)
@@ -286,7 +286,7 @@ def _mapped(
     function: Callable[[str | None], str | int | None],
     kind: pa.DataType,
 ) -> pa.ChunkedArray | pa.Array:
-    """What a function says of each value; it is asked once for each that is different."""
+    """Map a function over a column; it is called once for each distinct value."""
     values = pc.unique(column)
     answers = pa.array([function(value) for value in values.to_pylist()], kind)
     return answers.take(pc.index_in(column, values, skip_nulls=False))
@@ -347,7 +347,7 @@ def _breakdown(counted: Sequence[_Counted]) -> list[tuple[str, str, int, int]]:
 
 
 def _place(key: str | int | None) -> tuple[int, str]:
-    """Where a key comes in its dimension: numbers in their order, nothing before them."""
+    """The sort key of a value in its dimension: none first, numbers in their order."""
     return (key, "") if isinstance(key, int) else (-1, key or "")
 
 

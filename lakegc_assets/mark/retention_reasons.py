@@ -52,7 +52,7 @@ _TOTALS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Kept:
-    """What a run keeps of a list.
+    """Objects of a list that a run keeps, with reasons.
 
     Attributes:
         rows: of ``KEPT``.
@@ -142,7 +142,7 @@ def _holders(
     attempt: AttemptArtifacts,
     held: DataFrame,
 ) -> DataFrame:
-    """Which active commit holds what is kept as committed: a HEAD if there is one."""
+    """The active commit that holds each committed object: a HEAD if there is one."""
     columns = ["commit_id", "branch", "kind", "metarange_id"]
     commits = attempt.read("active_commits", columns=columns).to_pylist()
     commits.sort(key=lambda c: (c["kind"] == "head", c["branch"] or "", c["commit_id"]))

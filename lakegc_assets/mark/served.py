@@ -1,4 +1,4 @@
-"""Which candidates lakeFS still serves although it lists them nowhere.
+"""Candidates that lakeFS still serves although it lists them nowhere.
 
 An upload whose size, checksum, metadata and content type equal what HEAD has at its path is served
 from its new address, yet neither ``diff`` nor ``prepare_uncommited`` names it. So a candidate that
@@ -91,7 +91,7 @@ def served_candidates(
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What is to be asked about some candidates; it holds while branches stay where they are.
+    """Questions about some candidates; valid while branches stay where they are.
 
     Attributes:
         heads: what the branches hold.
@@ -155,7 +155,7 @@ def _chosen(
     found: Sequence[Part],
     question: Question,
 ) -> tuple[Question, Sequence[Part]]:
-    """What to ask: the rarest looks first, as far as paths may be looked up; and all others.
+    """Choose the questions: looks with fewest paths first, within the budget; and the rest.
 
     Args:
         work: where to compute.

@@ -1,4 +1,4 @@
-"""What each candidate looks like: by its etag where that is a checksum, else by its size alone.
+"""The look of each candidate: its etag where that is a checksum, else its size alone.
 
 The checksum of a small candidate without such an etag is found by reading it, where that takes less
 than to ask lakeFS about all paths at branch HEADs that look like it.
@@ -52,7 +52,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Looks:
-    """What candidates look like, and where entries look like that.
+    """Looks of candidates, and the entries that have them.
 
     Attributes:
         alike: files of ``ALIKE``: entries that may look like a candidate.
@@ -162,7 +162,7 @@ def _contents(
 
 
 def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
-    """How many candidates of which sizes are read (``MOST``).
+    """The number of candidates to read of each size (``MOST``).
 
     Args:
         sized: rows of ``SIZED``.

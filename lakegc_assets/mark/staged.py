@@ -1,4 +1,4 @@
-"""What branches have staged according to their diffs: a second witness beside lakeFS's own list.
+"""Staged changes of branches by their diffs: a second witness beside lakeFS's own list.
 
 ``prepare_uncommited`` can lose rows without a word: the scan of a branch ends early, or a branch is
 deleted meanwhile. A diff names paths and no addresses, so lakeFS is asked what it serves at those
@@ -28,7 +28,7 @@ _UNKNOWN: Final = -1
 def staged_paths(
     client: LakeFSClient, repository: str, branch: str, sizes: Sequence[Hashes]
 ) -> set[str]:
-    """Where a branch has staged what may be a candidate, by the sizes of these.
+    """Paths at which a branch has staged possible candidates, by their sizes.
 
     Args:
         client: of lakeFS.
@@ -66,7 +66,7 @@ def _size(change: Change) -> int:
 
 
 def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
-    """Where a branch has staged anything but a removal; nothing where the branch is gone.
+    """Paths at which a branch has staged an addition or change; none where the branch is gone.
 
     Raises:
         IntegrityError: the branch exists, and lakeFS says that it does not.
@@ -75,7 +75,7 @@ def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterato
 
 
 def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list[Change]]:
-    """What a branch has staged but for removals, in pages."""
+    """Staged additions and changes of a branch, in pages."""
     try:
         for page in client.changes(repository, branch):
             yield [change for change in page if change["type"] != "removed"]

@@ -63,7 +63,7 @@ class UncommittedFiles:
 
 @dataclass(frozen=True)
 class Staged:
-    """What lakeFS's lists say is staged.
+    """Staged addresses of lakeFS's lists.
 
     Attributes:
         parts: rows of ``UNCOMMITTED``.
@@ -222,9 +222,7 @@ def _has_staged(
     low: tuple[str, str],
     high: tuple[str, str] | None,
 ) -> bool:
-    """Return whether a branch has staged objects from ``low`` on and before ``high`` (branch,
-    path).
-    """
+    """True if a branch has staged objects from ``low`` on and before ``high`` (branch, path)."""
     if branch < low[0] or (high is not None and branch > high[0]):
         return False
     after = just_before(low[1]) if branch == low[0] else ""

@@ -47,7 +47,7 @@ def unreachable_holder(
     attempt: AttemptArtifacts,
     address: str,
 ) -> Held | None:
-    """Who held an object, of the commits that a mark did not know; None if it was never committed.
+    """The commit, unknown to the mark, that held an object; None if it was never committed.
 
     Args:
         ctx: the run.

@@ -46,7 +46,7 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a mark knows about one object.
+    """Explanation of one object by a mark.
 
     Attributes:
         address: relative to the namespace.
@@ -188,7 +188,7 @@ def _candidate(asked: _Asked) -> Explanation | None:
 
 
 def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
-    """Whether a commit that nothing leads to any more held an object, or none ever."""
+    """Explain an unreferenced object: committed by an unreachable commit, or never."""
     then = "when it was marked, it was staged nowhere"
     listing, active = (asked.attempt.manifest(n) for n in ("store_listing", "active_commits"))
     if every_range(listing, active.facts["rules"]):
@@ -219,7 +219,7 @@ def _is_forgotten(asked: _Asked, commit: str) -> bool:
 
 
 def _kept(asked: _Asked) -> Explanation | None:
-    """What an adopted mark names, although it is not dead."""
+    """Explain an object that an adopted mark names although it is not dead."""
     mark = _adopted_mark(asked)
     row = asked.row("deletion_candidates", "kept") if mark else None
     if row is None:
@@ -232,7 +232,7 @@ def _kept(asked: _Asked) -> Explanation | None:
 
 
 def _not_adopted(asked: _Asked) -> Explanation | None:
-    """What would be garbage to a run of its own."""
+    """Explain an object that only a run of our own would name."""
     mark = _adopted_mark(asked)
     if mark is None or asked.row("store_listing") is None:
         return None
@@ -377,7 +377,7 @@ def _staged_changes(client: LakeFSClient, repository: str) -> Iterator[tuple[str
 def _served_at(
     client: LakeFSClient, repository: str, connections: Connections, branch: str, path: str
 ) -> list[str]:
-    """What a branch serves at a path, by each address that is meant; nothing if nobody can tell."""
+    """Addresses that a branch serves at a path; none if lakeFS cannot tell."""
     try:
         found = client.stat(repository, branch_ref(branch), path).physical_address
         return live_spellings(connections.namespace(), found)

@@ -82,7 +82,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class ActiveCommits:
-    """What ``active_commits`` found.
+    """The result of ``active_commits``.
 
     Attributes:
         active: id of each active commit → why.

@@ -23,7 +23,7 @@ _V = TypeVar("_V")
 
 
 class OfBranches(NamedTuple):
-    """What is kept of branches.
+    """Rules that keep commits of branches.
 
     Attributes:
         days: of retention; None for those of lakeFS's rules.
@@ -34,7 +34,7 @@ class OfBranches(NamedTuple):
     last_commits: int | None = None
 
     def __or__(self, other: OfBranches) -> OfBranches:
-        """What either of them keeps."""
+        """Rules that keep what either of two keeps."""
         return OfBranches(
             _longer(self.days, other.days), _longer(self.last_commits, other.last_commits)
         )
@@ -68,9 +68,7 @@ class Retain:
 
     @property
     def reads_all_commits(self) -> bool:
-        """Return whether a commit can stay, or what it has below a path, that no branch leads
-        to.
-        """
+        """True if a commit can stay, or what it has below a path, that no branch leads to."""
         return bool(self.metadata or self.paths)
 
     def __or__(self, other: Retain) -> Retain:
@@ -144,7 +142,7 @@ NO_RETAIN: Final = Retain()
 
 
 def prefix_of(pattern: str) -> str:
-    """What a path begins with that a pattern of paths names: empty, or with a slash at its end."""
+    """The prefix of the paths that a pattern matches: empty, or with a slash at its end."""
     return pattern.removesuffix(_ALL_BELOW)
 
 
@@ -208,7 +206,7 @@ def _of_paths(value: object, where: str, path: _Path) -> int:
 
 
 def _problem_of(pattern: str, prefix: str) -> str:
-    """What is wrong with a pattern of paths; empty if nothing is."""
+    """The reason why a pattern of paths is invalid; empty if it is valid."""
     if pattern == prefix or (prefix and not prefix.endswith("/")):
         return (
             "must be '**', for all paths, or end in '/**', for all below a folder: "

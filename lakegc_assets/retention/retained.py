@@ -1,4 +1,4 @@
-"""What rules keep that lakeFS does not have: longer days of branches, and commits of any age."""
+"""Commits kept by rules that lakeFS does not have: longer days of branches, any age by metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakegc_assets.wording import counted
 
 
 class Previous(NamedTuple):
-    """What an earlier mark knew of commits.
+    """Commits that an earlier mark knew.
 
     Attributes:
         reasons: why each of them was active, or kept what it has below a path.

@@ -1,1 +1,1 @@
-"""What every stage of a run stands on: its context, settings, artifacts, tasks and lock."""
+"""The base of every stage: the context of a run, its settings, artifacts and lock."""

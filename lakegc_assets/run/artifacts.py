@@ -1,4 +1,4 @@
-"""Where the artifacts of a run live, and the chain of manifests that says they are whole.
+"""Artifacts of runs, and the chain of manifests that proves them complete.
 
 ``<root>/<repository>/<run>/<attempt>/<asset>/<part>/*.parquet`` holds an asset's rows, those of its
 part ``data`` first of all, and ``<asset>/manifest.json``, written last and atomically, says that it
@@ -92,7 +92,7 @@ def validate_run_id(run: str) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an asset of an attempt wrote, and after which manifest.
+    """The record of what an asset of an attempt wrote, with the digest of the manifest before it.
 
     Attributes:
         asset: name of the asset.
@@ -259,7 +259,7 @@ class AttemptArtifacts:
         return f"{self.root.url.rstrip('/')}/{self.repository}/{self.run}/{self.attempt}"
 
     def data_url(self, asset: str, part: str = "data") -> str:
-        """Where the rows of an asset are."""
+        """The URL of the rows of an asset."""
         return f"{self.url}/{asset}/{part}"
 
     def store(self) -> ObjectStore:

@@ -61,5 +61,5 @@ class Bounds:
         source: Any,  # noqa: ANN401 - as pydantic has it
         handler: GetCoreSchemaHandler,
     ) -> CoreSchema:
-        """How pydantic checks a field with this annotation."""
+        """The pydantic schema of a field with this annotation."""
         return core_schema.no_info_after_validator_function(self.check, handler(source))

@@ -79,7 +79,7 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Source:
-    """What printed commands take beside their options.
+    """The arguments of printed commands besides the options of the setting: definitions, defaults.
 
     Attributes:
         definitions: the value of ``--defs``; empty where there is no component of one's own.
@@ -100,7 +100,7 @@ _SOURCE: Final[ContextVar[Source]] = ContextVar("source", default=_DEFAULT)
 
 
 def source() -> Source:
-    """What commands that are printed now take beside their options."""
+    """The source of the commands that are printed now."""
     return _SOURCE.get()
 
 

@@ -1,4 +1,4 @@
-"""How tasks reach lakeFS, the store and the caches: plain values, and what is kept of them."""
+"""Connections of tasks to lakeFS, the store and the caches, as plain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _own = threading.local()
 
 @dataclass(frozen=True)
 class Connections:
-    """How a task reaches lakeFS, the store and the caches. Picklable, and holds no secrets."""
+    """Connections of a task to lakeFS, the store and the caches. Picklable, without secrets."""
 
     lakefs: LakeFSConfig
     stores: StoreConfig

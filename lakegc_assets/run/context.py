@@ -1,4 +1,4 @@
-"""What every stage of a run works with: connections, settings, clocks, Spark and artifacts."""
+"""The context of a run: connections, settings, clocks, engine and artifacts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class RunContext:
 
     @property
     def requests_sent(self) -> int:
-        """How many requests were sent to lakeFS and the stores since it began, each try as one."""
+        """Requests sent to lakeFS and the stores since the run began; each try counts."""
         return sum(self.requests_by_kind.values())
 
     @property
@@ -180,7 +180,7 @@ class RunContext:
 
     @property
     def engine(self) -> Engine:
-        """What computes its tasks, as far as is known what there is to do, and why."""
+        """The engine of the run, chosen by the work that is known so far, with the reason."""
         settings = self.settings
         rows = 0
         if settings.engine == "auto" and not self.spark_configured_by:

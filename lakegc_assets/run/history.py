@@ -1,4 +1,4 @@
-"""What earlier runs of a repository left behind, newest first."""
+"""Earlier runs of a repository, by their artifacts, newest first."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _acquire(descriptor: int, namespace_url: str, wait: float, tell: Callable[[s
 
 
 def _described(holder: bytes) -> str:
-    """Who wrote a lock file, in words."""
+    """The owner of a lock file, in words."""
     try:
         values = json.loads(holder)
         return f"process {values['pid']} ({values['command']}) since {values['since']}"

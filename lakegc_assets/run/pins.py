@@ -126,7 +126,7 @@ def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedA
 
 
 def pinned(store: ObjectStore) -> pa.Table:
-    """What is pinned now (``REASONS``), each address once, by the pin that ends last.
+    """Addresses pinned now (``REASONS``), each once, by the pin that ends last.
 
     Args:
         store: rooted at the storage namespace.

@@ -65,7 +65,7 @@ def read_run(store: ObjectStore, part: Part) -> Hashes:
 
 
 def members(store: ObjectStore, runs: Iterable[Part], hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of some hashes are in a set.
+    """Mark the hashes that are members of a set.
 
     Args:
         store: that the runs were written to.
@@ -79,7 +79,7 @@ def members(store: ObjectStore, runs: Iterable[Part], hashes: Hashes) -> npt.NDA
 
 
 def members_of(runs: Iterable[Hashes], hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of some hashes are in sorted arrays."""
+    """Mark the hashes that are in any of some sorted arrays."""
     order = np.argsort(hashes, kind="stable")
     wanted = hashes[order]
     found = np.zeros(len(wanted), np.bool_)

@@ -34,7 +34,7 @@ _Seconds = Annotated[float, Bounds(0, MAX_DAYS * 86_400, unit="seconds")]
 
 
 class RepositorySettings(BaseModel):
-    """What a policy may set for single repositories."""
+    """Settings that a policy may give for single repositories."""
 
     min_age_hours: _Hours = Field(
         default=24.0,
@@ -101,7 +101,7 @@ class RepositorySettings(BaseModel):
 
 
 class CollectorSettings(RepositorySettings):
-    """What a run may collect, and how its work is split."""
+    """Settings of a run: the objects that it may collect, and the division of its work."""
 
     mode: Mode = Field(
         default="unified",

@@ -84,7 +84,7 @@ def _setting(name: str) -> Any:  # noqa: ANN401 - of the type that the field say
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run may collect, and how its work is split: see ``CollectorSettings``."""
+    """Settings of one run: see ``CollectorSettings``."""
 
     mode: Mode = _setting("mode")
     min_age: timedelta = _setting("min_age_hours")
@@ -223,7 +223,7 @@ SETTING_NAMES: Final = {one.name: str(one.metadata[_NAME]) for one in fields(Set
 
 
 def refusal(error: ValidationError) -> ConfigurationError:
-    """What is wrong with settings: the name of each, its value and its limits.
+    """The error about wrong settings: the name of each, its value and its limits.
 
     Args:
         error: of ``CollectorSettings``.

@@ -18,17 +18,17 @@ _LARGE: Final = pa.large_string()
 
 
 def among(values: Strings, some: Strings) -> Strings:
-    """Whether each of some texts is one of others."""
+    """Mark the texts that are among others."""
     return pc.is_in(values.cast(_LARGE), some.cast(_LARGE))
 
 
 def places(values: Strings, some: Strings) -> Strings:
-    """Where each of some texts first stands among others; null where it does not."""
+    """The first index of each text among others; null where it does not occur."""
     return pc.index_in(values.cast(_LARGE), some.cast(_LARGE))
 
 
 def taken(column: pa.ChunkedArray, at: Strings) -> pa.ChunkedArray:
-    """What stands at some places of a column, in pieces; null where a place is."""
+    """The values of a column at some indices, in chunks; null where an index is null."""
     whole = column.cast(_LARGE) if column.type == pa.string() else column
     whole = whole.combine_chunks()
     pieces = [at.slice(begin, ROWS_EACH) for begin in range(0, len(at), ROWS_EACH)]
@@ -43,7 +43,7 @@ def in_order(rows: pa.Table, order: str | Sequence[tuple[str, str]]) -> pa.Table
 
 
 def first_of_each(ordered: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether each of some texts, which are in order, is the first of those that are the same."""
+    """Mark the first of each group of equal texts in a sorted column."""
     begins = pc.not_equal(ordered.slice(1), ordered.slice(0, max(0, len(ordered) - 1)))
     first = pa.array([True] * min(1, len(ordered)), pa.bool_())
     return pa.chunked_array([first, *begins.chunks], pa.bool_())

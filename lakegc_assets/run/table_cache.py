@@ -47,7 +47,7 @@ _LOOKS: Final = 3
 
 
 class Kind(NamedTuple):
-    """What is cached, and by whom.
+    """A kind of cached table, and the version of its decoder.
 
     Attributes:
         name: of the folder.
@@ -61,7 +61,7 @@ class Kind(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where its files are, relative to the cache."""
+        """The folder of its files, relative to the cache."""
         return f"{self.name}/v{self.version}-{_FORM}/"
 
 
@@ -86,7 +86,7 @@ class CacheFile:
 
 
 class Slot(NamedTuple):
-    """Where a table is.
+    """The place of one table: a file and the rows in it.
 
     Attributes:
         file: that holds it.
@@ -127,7 +127,7 @@ class TableCache:
         self._store, self._kind = store, kind
 
     def slots(self) -> dict[str, Slot]:
-        """Where every cached table is; what is damaged is left out."""
+        """Slots of all cached tables; damaged files are left out."""
         return _chosen(self._indexes())
 
     def write(self, tables: Sequence[Decoded]) -> dict[str, Slot]:
@@ -226,7 +226,7 @@ class TableCache:
         self._store.delete_many([file.index for file in files])
 
     def compact(self) -> dict[str, Slot]:
-        """Where every cached table is, after small files were written together if they are many.
+        """Rewrite small files together if there are many, and return the slots of all tables.
 
         A table is found at every moment: indexes go when another one has their tables. Who is
         killed before that leaves some tables in two files, of which the larger one counts.

@@ -9,7 +9,7 @@ from lakegc_assets.wording import duration
 
 
 def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
-    """What a store keeps, where a sweep has a trash for so long only.
+    """The recovery options of a store, limited by the days that a sweep's trash lasts.
 
     Args:
         recovery: what the store keeps, by its settings or as it was tried.

@@ -72,9 +72,7 @@ class Call:
         return self.query.get(name, "false").lower() == "true"
 
     def only_if_absent(self) -> bool:
-        """Return whether ``If-None-Match`` allows no object at the path yet; 400 for all but
-        ``*``.
-        """
+        """True if ``If-None-Match`` allows no object at the path yet; 400 for all but ``*``."""
         value = self.headers.get("if-none-match")
         if value not in {None, "*"}:
             raise errors.bad_request('Unsupported value for If-None-Match - Only "*" is supported')

@@ -143,8 +143,7 @@ def quoted(e_tag: str) -> str:
 
 
 def _is_branch_itself(call: Call) -> bool:
-    """Return whether a client marks a branch as a directory, as some do with all parents of a new
-    one.
+    """True if a client marks a branch as a directory, as some do with all parents of a new one.
 
     A branch is there already, and an empty path cannot be written.
     """

@@ -104,9 +104,7 @@ def touches(
     objects: Iterable[str],
     prefixes: Iterable[str],
 ) -> bool:
-    """Return whether a commit, other than a merge, changed one of these paths or anything below
-    these.
-    """
+    """True if a commit, other than a merge, changed one of these paths or anything below these."""
     if len(commit.parents) != 1:
         return False
     before = catalog.commit(db, repo, commit.parents[0]).metarange_id
