@@ -31,8 +31,8 @@ from bench._run import BUCKET, CORES, RealS3, measured, real_s3, settle
 from bench.big import History
 from bench.rclone import beside_rclone
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 
 _BACKUP = "backup"
 _THREADS = 8 * CORES

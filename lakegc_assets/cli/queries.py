@@ -39,8 +39,8 @@ from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.publication_layout import mark_folder
 from lakegc_assets.mark.run_lookup import known_attempt
+from lakegc_assets.recovery.restore.selection import known_ref
 from lakegc_assets.recovery.undo_window import undoable
-from lakegc_assets.restore.selection import known_ref
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext, known_repository

@@ -69,7 +69,7 @@ def restore(
     """
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.restore_queries import last_restore, planned  # noqa: PLC0415 - likewise
-    from lakegc_assets.restore.selection import Choice  # noqa: PLC0415 - likewise
+    from lakegc_assets.recovery.restore.selection import Choice  # noqa: PLC0415 - likewise
 
     settings = settings_of(others, engine=engine)
     choice = Choice(everything, addresses, branch, path, prefix)

@@ -9,9 +9,9 @@ from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.queries import Site, local_context, namespace_of
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.recovery.restore.dry_run import plan
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore_record import folder, restores
-from lakegc_assets.restore.dry_run import plan
-from lakegc_assets.restore.selection import Choice
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.pins import Pin, prune_pins, read_pins

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +20,6 @@ from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
 from lakegc_assets.recovery.circuit_breaker import HOPELESS, Streak, hopeless_kind
 from lakegc_assets.recovery.journal import Outcome
-from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import (
@@ -92,6 +93,41 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
         # It is told in place of being raised, so that nobody tries again.
         return TaskResult(hopeless_kind(error), str(error))
     return TaskResult()
+
+
+class Pace:
+    """Lets objects begin one after the other, so that no more bytes than allowed ever went by.
+
+    An object begins when its own bytes are paid for: however fast it is copied then, all that was
+    copied since the beginning is within the rate.
+
+    Args:
+        rate: bytes in a second; None for no limit.
+        clock: seconds.
+        pause: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        rate: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._pause = pause
+        self._lock = Lock()
+        self._paid = clock()
+
+    def wait(self, size: int) -> None:
+        """Wait until so many bytes may be copied; may be called by several threads."""
+        if self._rate is None:
+            return
+        with self._lock:
+            self._paid = max(self._paid, self._clock()) + size / self._rate
+            until = self._paid
+        while (left := until - self._clock()) > 0:
+            self._pause(left)
 
 
 class CopyingTask:

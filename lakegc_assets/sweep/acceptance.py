@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.forecast import Verdict, forecast
-from lakegc_assets.recovery.undeletion import bring_back, present
+from lakegc_assets.recovery.undeletion import Verdict, bring_back, forecast, present
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections

@@ -30,8 +30,8 @@ from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
 from lakegc_assets.recovery.batch_stat import missing
 from lakegc_assets.recovery.overview import all_backups, only_copies
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin

@@ -10,8 +10,8 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import MANIFEST, folder_url
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep

@@ -16,9 +16,9 @@ from lakegc_assets.recovery import backup_task, journal
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.journal import Outcome
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.undeletion import Copies, bring_back
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import may_be_moved

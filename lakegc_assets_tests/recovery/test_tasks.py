@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.recovery import backup_task
-from lakegc_assets.recovery.backup_task import OVERHEAD, CopyingTask, Orders, Portion, batches, cut
+from lakegc_assets.recovery.backup_task import (
+    OVERHEAD,
+    CopyingTask,
+    Orders,
+    Pace,
+    Portion,
+    batches,
+    cut,
+)
 from lakegc_assets.recovery.journal import read
-from lakegc_assets.recovery.pace import Pace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store

@@ -17,8 +17,8 @@ from lakegc_assets.recovery.backup_creation import _totals, make_backup
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
 from lakegc_assets.recovery.overview import all_backups
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.lease_record import LEASE, read_lease

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.simulation.actors import write

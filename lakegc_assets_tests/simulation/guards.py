@@ -19,7 +19,7 @@ from lakegc_assets.recovery import (
     old_trash,
     overview,
 )
-from lakegc_assets.restore import restore
+from lakegc_assets.recovery.restore import restored_set
 from lakegc_assets.retention.union import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
 from lakegc_assets.run.artifacts import LISTING
@@ -221,7 +221,7 @@ GUARDS: Final[dict[str, Guard]] = {
         theme=THEMES + len(MARKING),
     ),
     "pins before what comes back": Guard(
-        ((restore, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
+        ((restored_set, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
     ),
     "comparison before a batch": Guard(
         ((store_comparison.Comparison, "compare", _uncompared),), theme=MORE + 3

@@ -24,7 +24,7 @@ from lakegc_assets.recovery import (
     old_trash,
     overview,
 )
-from lakegc_assets.restore import task
+from lakegc_assets.recovery.restore import task
 from lakegc_assets.run import (
     artifacts,
     connections,

@@ -11,7 +11,7 @@ import pytest
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES
-from lakegc_assets_tests.restore.test_histories import World, new_bucket, world
+from lakegc_assets_tests.recovery.restore.test_histories import World, new_bucket, world
 from lakegc_assets_tests.sessions import Session
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import old_trash
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.undo_window import undoable
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.storage.values import Lost, Recovery

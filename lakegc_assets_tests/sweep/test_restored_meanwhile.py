@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import PINNED, Pin, pinned, write_pin

@@ -13,8 +13,8 @@ from pydantic import Field
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_restore
 from lakegc_assets.defs.stages import stage
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 
 
 class RestoreConfig(dg.Config):

@@ -13,13 +13,13 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import S3Access
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES
-from lakegc_assets_tests.restore.test_histories import World, world
+from lakegc_assets_tests.recovery.restore.test_histories import World, world
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 

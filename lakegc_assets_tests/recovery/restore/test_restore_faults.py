@@ -10,16 +10,16 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery import circuit_breaker, undeletion
-from lakegc_assets.restore import restore as restoring
-from lakegc_assets.restore import task
-from lakegc_assets.restore.dry_run import plan
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.task import restore_portion
+from lakegc_assets.recovery.restore import restored_set as restoring
+from lakegc_assets.recovery.restore import task
+from lakegc_assets.recovery.restore.dry_run import plan
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.task import restore_portion
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.restore.swept import (
+from lakegc_assets_tests.recovery.restore.swept import (
     ALL,
     Swept,
     backed_up,

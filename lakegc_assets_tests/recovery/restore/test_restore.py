@@ -15,8 +15,8 @@ from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.errors import GoneError
 from lakegc_assets.recovery import undeletion
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.pins import PINS, read_pins, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
@@ -28,7 +28,7 @@ from lakegc_assets.sweep.restore_status import restored
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.restore.swept import (
+from lakegc_assets_tests.recovery.restore.swept import (
     ALL,
     Swept,
     age,

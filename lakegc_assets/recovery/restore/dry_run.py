@@ -11,11 +11,10 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.forecast import SOURCES, Forecast, forecast
-from lakegc_assets.recovery.undeletion import present
-from lakegc_assets.restore.restore import published, usable
-from lakegc_assets.restore.selection import Choice, chosen
-from lakegc_assets.restore.task import BATCH
+from lakegc_assets.recovery.restore.restored_set import published, usable
+from lakegc_assets.recovery.restore.selection import Choice, chosen
+from lakegc_assets.recovery.restore.task import BATCH
+from lakegc_assets.recovery.undeletion import SOURCES, Forecast, forecast, present
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, lost_objects
 

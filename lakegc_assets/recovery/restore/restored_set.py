@@ -23,11 +23,11 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.published import read_marked
 from lakegc_assets.recovery import restore_record as record
 from lakegc_assets.recovery.backups import Backup
+from lakegc_assets.recovery.restore.sample import Sample, choose_sample, read_sample
+from lakegc_assets.recovery.restore.selection import Choice, chosen
+from lakegc_assets.recovery.restore.task import BATCH, Orders, restore_portion
 from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
 from lakegc_assets.recovery.undeletion import ANOTHER, present
-from lakegc_assets.restore.sample import Sample, choose_sample, read_sample
-from lakegc_assets.restore.selection import Choice, chosen
-from lakegc_assets.restore.task import BATCH, Orders, restore_portion
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections

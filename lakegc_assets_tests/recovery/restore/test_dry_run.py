@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.recovery.restore.dry_run import plan
+from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.undeletion import present
-from lakegc_assets.restore.dry_run import plan
-from lakegc_assets.restore.restore import restore
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.restore.swept import ALL, Swept, backed_up, swept, swept_once
+from lakegc_assets_tests.recovery.restore.swept import ALL, Swept, backed_up, swept, swept_once
 
 __all__ = ["swept", "swept_once"]
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_asked_for_is_not_known(
             raise StoreUnavailableError("no answer")
         return present(store, keys)
 
-    monkeypatch.setattr("lakegc_assets.recovery.forecast.present", unanswered)
+    monkeypatch.setattr("lakegc_assets.recovery.undeletion.present", unanswered)
     found = plan(place.context(), ALL)
     assert _counts(found) == (0, 0, len(marked.candidates))
     assert "the backup could not be looked at: no answer" in found["not_known"]["some"][0]["why"]

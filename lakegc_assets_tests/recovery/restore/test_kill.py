@@ -13,10 +13,10 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import restore_record as recording
 from lakegc_assets.recovery import undeletion
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.restore import restore as restoring
-from lakegc_assets.restore import task
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore import restored_set as restoring
+from lakegc_assets.recovery.restore import task
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run import pins
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import pinned, read_pins

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from lakegc_assets.restore.restore import restore
-from lakegc_assets.restore.selection import Choice
+from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
