@@ -66,7 +66,7 @@ def make_app(lake: Lake) -> Starlette:
 
 
 def _elsewhere(gateway: Gateway) -> ASGIApp:
-    """What is not below the API's path is for the S3 gateway."""
+    """Pass requests outside of the API's path to the S3 gateway."""
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         if f"{scope['path']}/".startswith(f"{BASE}/"):

@@ -1,4 +1,4 @@
-"""Where today's real lakeFS answers in a way that endangers data, as switches of the server.
+"""Faults of today's real lakeFS that endanger data, as switches of the server.
 
 Without any of them the server keeps the promises of the uncommitted GC design. Each of them was
 read in lakeFS's source or reproduced on a real server; together they are what a collector meets.

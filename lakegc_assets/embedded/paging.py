@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Paging:
-    """What a caller wants to see.
+    """The part of a list that a caller asks for.
 
     Attributes:
         prefix: only keys that begin so.

@@ -77,12 +77,12 @@ class EmbeddedLakeFS:
 
     @property
     def objects_dir(self) -> Path:
-        """Where ``local://`` namespaces live."""
+        """The folder of ``local://`` namespaces."""
         return self._settings.objects_dir
 
     @property
     def store_config(self) -> StoreConfig:
-        """How others reach the objects of its repositories."""
+        """The settings with which others reach the objects of its repositories."""
         return replace(self._settings.store_config, local_root=str(self.objects_dir))
 
     @property

@@ -57,7 +57,7 @@ def run(lake: Lake, task: str, work: Callable[[], object]) -> None:
 
 
 def failed(message: str) -> dict[str, object]:
-    """How a task ended that has no result."""
+    """The state of a task that ended without a result."""
     return {"error": {"message": message}}
 
 
@@ -79,7 +79,7 @@ def end_interrupted(lake: Lake) -> None:
 
 
 def status(lake: Lake, repository: str, task: str) -> dict[str, Any]:
-    """What is known of a task, as the API tells it; 404 for an unknown one."""
+    """The state of a task, as the API reports it; 404 for an unknown one."""
 
     def known() -> dict[str, Any]:
         with lake.state.read() as db:
@@ -93,7 +93,7 @@ def status(lake: Lake, repository: str, task: str) -> dict[str, Any]:
 
 
 def recorded(db: sqlite3.Connection, repo: Repository, task: str) -> dict[str, Any]:
-    """What is written down of a task; 404 for an unknown one."""
+    """The recorded state of a task; 404 for an unknown one."""
     row = db.execute(
         "SELECT updated, outcome FROM prepare_tasks WHERE id = ? AND repository = ?",
         (task, repo.id),

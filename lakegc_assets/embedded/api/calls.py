@@ -1,4 +1,4 @@
-"""What a handler gets of a request and what it gives back, checked and worded as lakeFS does."""
+"""Requests and responses of the REST handlers, validated and worded as lakeFS does."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def delete_rules(call: Call) -> Response:
 
 
 def may_set_rules(call: Call) -> Response:
-    """Whether rules may be set: always."""
+    """Allow the caller to set rules, always."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     return done()
@@ -53,7 +53,7 @@ def prepare_commits_async(call: Call) -> Response:
 
 
 def prepare_commits_status(call: Call) -> Response:
-    """How far a background task is."""
+    """The state of a background task."""
     _refuse_in_old_servers(call)
     return answer(tasks.status(call.lake, call.repository, call.required("id")))
 
@@ -66,7 +66,7 @@ def prepare_uncommitted(call: Call) -> Response:
 
 
 def metadata_file(call: Call) -> Response:
-    """Where a range or metarange is; lakeFS does not look whether it is there."""
+    """The location of a range or metarange; like lakeFS, without a look at the store."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     location = f"_lakefs/{call.names['id']}"

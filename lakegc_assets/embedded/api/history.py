@@ -113,12 +113,12 @@ def merge(call: Call) -> Response:
 
 
 def merge_base(call: Call) -> Response:
-    """What a merge would start from."""
+    """The merge base of two references."""
     return answer(changes.merge_base(call.lake, call.repository, call.names["source"], call.branch))
 
 
 def diff_branch(call: Call) -> Response:
-    """What is staged on a branch, against its HEAD."""
+    """Staged changes of a branch, against its HEAD."""
     found, has_more = changes.staged_differences(
         call.lake, call.repository, call.branch, call.paging()
     )
@@ -126,7 +126,7 @@ def diff_branch(call: Call) -> Response:
 
 
 def diff_refs(call: Call) -> Response:
-    """What differs between two references."""
+    """Differences between two references."""
     found, has_more = changes.ref_differences(
         call.lake,
         call.repository,

@@ -1,4 +1,4 @@
-"""How the REST API shows objects: their statistics, their headers, and presigned addresses."""
+"""Objects in answers of the REST API: statistics, headers, presigned addresses."""
 
 from __future__ import annotations
 

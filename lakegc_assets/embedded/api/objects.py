@@ -67,7 +67,7 @@ def get(call: Call) -> Response:
 
 
 def head(call: Call) -> Response:
-    """What ``get`` would answer, without the content: 410, too, when the object was swept."""
+    """The headers of ``get`` without the content; 410 when the object was swept."""
     found = _entry(call)
     objects.require_content(call.lake, found)
     size = found.entry.size
@@ -83,7 +83,7 @@ def head(call: Call) -> Response:
 
 
 def stat(call: Call) -> Response:
-    """What is known of an object, swept or not."""
+    """Statistics of an object, swept or not."""
     with_metadata = call.query.get("user_metadata", "true").lower() == "true"
     return answer(asked_stats(call, _entry(call), with_metadata=with_metadata))
 

@@ -32,7 +32,7 @@ def set_rules(call: Call) -> Response:
 
 
 def may_set_rules(call: Call) -> Response:
-    """Whether the caller may set rules: the one user may."""
+    """Allow the caller to set rules, since there is one user only."""
     with call.lake.state.read() as db:
         catalog.repository(db, call.repository)
     return done()

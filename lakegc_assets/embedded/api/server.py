@@ -20,7 +20,7 @@ def version(_: Call) -> Response:
 
 
 def storage(call: Call) -> Response:
-    """What the server says of its block store."""
+    """The configuration of the block store."""
     return answer(_storage(call))
 
 
@@ -65,7 +65,7 @@ def setup(_: Call) -> Response:
 
 
 def statistics(call: Call) -> Response:
-    """What clients say of their use is not kept."""
+    """Accept statistics of clients, and keep none."""
     call.json("StatsEventsList").bodies("events", "StatsEvent")
     return done()
 

@@ -38,7 +38,7 @@ def start_import(call: Call) -> Response:
 
 
 def import_status(call: Call) -> Response:
-    """How far an import is."""
+    """The state of an import."""
     return answer(imports.status(_task(call, "id", imports.TASK_PREFIX)))
 
 
@@ -60,7 +60,7 @@ def start_dump(call: Call) -> Response:
 
 
 def dump_status(call: Call) -> Response:
-    """How far a dump is."""
+    """The state of a dump."""
     found = _task(call, "task_id", dumps.TASK_PREFIX)
     shown = {
         "done": found["completed"],

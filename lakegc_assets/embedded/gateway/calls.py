@@ -1,4 +1,4 @@
-"""What a handler gets of a request to the gateway, and which branch or reference its key names."""
+"""Requests of the gateway's handlers, with the branch or reference that their key names."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Element:
         return [child for child in map(Element, self._node) if child.name == name]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """What the one element of this name holds; MalformedXML when it is missing."""
+        """The text of the one element of this name; MalformedXML when it is missing."""
         found = self.all(name)
         if len(found) == 1:
             return found[0]._node.text or ""  # noqa: SLF001 - of the same class

@@ -151,7 +151,7 @@ def write_to_protected_branch() -> S3Error:
 
 
 def of_api(error: ApiError) -> S3Error:
-    """What an error of the operations behind both interfaces is called here."""
+    """The gateway's error for an error of the operations behind both interfaces."""
     if isinstance(error, ProtectedBranchError):
         return write_to_protected_branch()
     known = {

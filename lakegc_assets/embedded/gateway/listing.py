@@ -95,7 +95,7 @@ def _answer(call: Call, found: _Page, fields: list[tuple[str, Value]]) -> Respon
 
 
 def _page(call: Call, after: str) -> _Page:
-    """What comes after a key. A prefix without a slash lists branches, as lakeFS does."""
+    """The page after a key. A prefix without a slash lists branches, as lakeFS does."""
     repo = require_bucket(call.lake, call.bucket)
     prefix = call.query.get("prefix", "")
     amount = _amount(call)
@@ -117,7 +117,7 @@ def _page(call: Call, after: str) -> _Page:
 
 
 def _paths(call: Call, prefix: Key, after: str, amount: int) -> _Page:
-    """What is at one reference; one that names nothing has nothing."""
+    """The paths at one reference; none where it does not exist."""
     below = f"{prefix.ref}/"
     if after and not after.startswith(below):
         if after > below:

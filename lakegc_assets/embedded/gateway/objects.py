@@ -54,7 +54,7 @@ def get(call: Call) -> Response:
 
 
 def head(call: Call) -> Response:
-    """What is known of an object, swept or not."""
+    """Headers of an object, swept or not."""
     found = find(call, call.bucket, call.key)
     headers = _headers(call, found)
     if unmodified := _unmodified(call.headers, found.entry):
@@ -121,7 +121,7 @@ def content(call: Call, found: Found) -> bytes:
 
 
 def source(call: Call) -> tuple[str, Key, Found]:
-    """What ``x-amz-copy-source`` names, with the conditions about it compared."""
+    """The source of ``x-amz-copy-source``, with its conditions evaluated."""
     bucket, key = copy_source(call.headers["x-amz-copy-source"])
     found = find(call, bucket, key)
     if _unmodified(call.headers, found.entry, "x-amz-copy-source-"):
@@ -214,7 +214,7 @@ def _sendable(text: str) -> str:
 
 
 def _unmodified(headers: Mapping[str, str], entry: Entry, prefix: str = "") -> str:
-    """Which condition does not hold: ``not modified``, ``refused``, or none of them (empty).
+    """The condition that fails: ``not modified``, ``refused``, or empty for none.
 
     The order is HTTP's: a condition about the ETag outweighs one about the time.
     """

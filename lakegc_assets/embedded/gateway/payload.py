@@ -27,7 +27,7 @@ _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 
 class Payload(NamedTuple):
-    """What was sent.
+    """The content of a request.
 
     Attributes:
         data: the content.

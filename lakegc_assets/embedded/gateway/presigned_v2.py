@@ -73,7 +73,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
 
 
 def string_to_sign(incoming: Incoming, query: Mapping[bytes, bytes]) -> bytes:
-    """What the secret key signs; headers may be in the query, where they are signed alike."""
+    """The string that the secret key signs; headers may be in the query, and count alike."""
     headers: dict[bytes, Sequence[bytes]] = {}
     for name, value in (*query.items(), *incoming.headers):
         headers[name.lower()] = [*headers.get(name.lower(), ()), value.strip()]

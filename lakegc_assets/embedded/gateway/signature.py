@@ -44,7 +44,7 @@ _PRESIGNED = (
 
 
 class Incoming(NamedTuple):
-    """What is signed of a request.
+    """The signed parts of a request.
 
     Attributes:
         method: in upper case.
@@ -138,7 +138,7 @@ def verify(incoming: Incoming, access_key: str, secret_key: str, now: float) -> 
 
 
 def canonical_request(incoming: Incoming, names: Sequence[str], payload: str) -> str:
-    """What is hashed of a request; ``names`` are the signed headers."""
+    """The canonical request, which is hashed; ``names`` are the signed headers."""
     parameters = sorted(
         (quote(name, safe=""), quote(value, safe=""))
         for name, value in incoming.parameters()
@@ -158,7 +158,7 @@ def canonical_request(incoming: Incoming, names: Sequence[str], payload: str) ->
 
 
 def string_to_sign(time: str, scope: str, canonical: str) -> str:
-    """What the signing key signs."""
+    """The string that the signing key signs."""
     digest = hashlib.sha256(canonical.encode("latin-1")).hexdigest()
     return f"{_ALGORITHM}\n{time}\n{scope}\n{digest}"
 
@@ -224,7 +224,7 @@ def _in_query(incoming: Incoming, query: dict[str, str]) -> _Claim:
 
 
 def _time(incoming: Incoming) -> str:
-    """When a request was made, in the form that is signed."""
+    """The time of a request, in the form that is signed."""
     time = incoming.header("x-amz-date")
     if time is not None:
         return time

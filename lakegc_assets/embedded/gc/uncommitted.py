@@ -48,7 +48,7 @@ _BEHIND_BRANCHES = "\U0010ffff"
 
 
 class _Place(NamedTuple):
-    """What a page begins with: a path of a branch, or behind the branches the address of a copy."""
+    """The start of a page: a path of a branch or, after all branches, the address of a copy."""
 
     branch: str = ""
     path: str = ""
@@ -270,7 +270,7 @@ class _Page:
         return now is None or now.uid != branch.uid
 
     def _half(self, branch: Branch, path: str) -> int:
-        """How many entries from a path on are in the first half of what is staged."""
+        """The number of entries in the first half of what is staged from a path on."""
         count = "SELECT COUNT(*) FROM staged WHERE branch = ? AND key >= ?"
         (whole,) = self.db.execute(count, (branch.uid, b"")).fetchone()
         (left,) = self.db.execute(count, (branch.uid, path.encode())).fetchone()

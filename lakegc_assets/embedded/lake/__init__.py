@@ -1,4 +1,4 @@
-"""What one server works with: its settings, its state, its stores, and the names that it makes."""
+"""The working parts of one server: settings, state, stores, and the names that it makes."""
 
 from __future__ import annotations
 

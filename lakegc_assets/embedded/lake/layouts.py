@@ -1,4 +1,4 @@
-"""How a repository arranges its objects: in slices, below shards, or flat as older lakeFS did."""
+"""Layouts of a repository's objects: in slices, below shards, or flat as in older lakeFS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Layout(Enum):
-    """Where the objects of a repository go; the value is its name on the command line."""
+    """A layout; the value is its name on the command line."""
 
     SLICES = "slices"
     """``data/<slice>/<id>``."""
@@ -59,6 +59,6 @@ def set_layout(db: sqlite3.Connection, repository: str, layout: Layout) -> None:
 
 
 def layout_of(db: sqlite3.Connection, repository: str) -> Layout:
-    """Where the next objects of a repository go."""
+    """The layout for new objects of a repository."""
     row = db.execute("SELECT layout FROM layouts WHERE repository = ?", (repository,)).fetchone()
     return Layout(row[0]) if row else Layout.SLICES

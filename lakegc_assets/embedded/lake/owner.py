@@ -1,4 +1,4 @@
-"""Which of the processes on one state still run: each keeps a file locked while it does."""
+"""Liveness of the processes that share one state: each holds a file lock while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be set on the embedded lakeFS, for trials and for tests that need small numbers."""
+"""Settings of the embedded lakeFS, for trials and for tests that need small numbers."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ class ServerSettings:
 
     @property
     def objects_dir(self) -> Path:
-        """Where ``local://`` namespaces live."""
+        """The folder of ``local://`` namespaces."""
         return self.data_dir / "objects"

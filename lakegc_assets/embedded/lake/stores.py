@@ -44,7 +44,7 @@ class Stores:
 
     @property
     def namespace_regex(self) -> str:
-        """What a namespace must match, as the server's configuration tells."""
+        """The pattern of valid namespaces, as the server's configuration reports it."""
         return f"^{'s3' if self._settings.store else 'local'}://"
 
     def open(self, url: str) -> ObjectStore:

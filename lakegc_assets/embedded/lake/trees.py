@@ -63,7 +63,7 @@ class _Recent:
 
 @dataclass(frozen=True)
 class Breaks:
-    """Where ranges end: ``raggedness`` and ``max_bytes`` as in ``ServerSettings``."""
+    """Limits at which ranges end: ``raggedness`` and ``max_bytes`` as in ``ServerSettings``."""
 
     raggedness: int
     max_bytes: int

@@ -134,7 +134,7 @@ def purge(lake: Lake, db: sqlite3.Connection) -> None:
 
 
 def longest_scan(lake: Lake) -> float:
-    """How many seconds after its beginning a scan may still read copies."""
+    """The longest time, in seconds, for which a scan may still read copies."""
     return lake.settings.copies_kept / 2
 
 

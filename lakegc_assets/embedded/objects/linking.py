@@ -167,7 +167,7 @@ def _token(key: bytes, plain: str, expires: int) -> str:
 
 
 def _expiry(key: bytes, address: str) -> int | None:
-    """When an address's token expires; None when no server on this state gave it out."""
+    """The expiry of an address's token; None when no server on this state issued it."""
     plain, _, token = address.rpartition(",")
     try:
         raw = base64.urlsafe_b64decode(token + "=")
@@ -181,7 +181,7 @@ def _expiry(key: bytes, address: str) -> int | None:
 
 
 def _key(db: sqlite3.Connection) -> bytes:
-    """What tokens are signed with: made with the state, and the same for all its servers."""
+    """The key that signs tokens: created with the state, shared by all its servers."""
     (key,) = db.execute("SELECT key FROM link_key").fetchone()
     return bytes(key)
 

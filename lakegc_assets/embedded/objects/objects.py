@@ -40,7 +40,7 @@ class Found:
 
     @property
     def physical_address(self) -> str:
-        """Where its object is, in full."""
+        """The full physical address of an object."""
         if self.entry.address_type is AddressType.RELATIVE:
             return self.repository.address(self.entry.address)
         return self.entry.address
@@ -171,7 +171,7 @@ def stage_outside(
 
 
 def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
-    """What a reader of a reference sees at a path; 404 when nothing is there."""
+    """The entry at a path of a reference; 404 when there is none."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
         at = resolve(db, repo, ref)
@@ -182,7 +182,7 @@ def get_entry(lake: Lake, repository: str, ref: str, path: str) -> Found:
 
 
 def locate(lake: Lake, found: Found) -> tuple[str, str]:
-    """Where an object is: the URL of a namespace or a bucket, and the key there.
+    """The location of an object: the URL of a namespace or a bucket, and the key there.
 
     Raises:
         ApiError: 400 for an address of another kind than the server's block store.

@@ -1,4 +1,4 @@
-"""Whether an address lies outside a storage namespace, however it is spelled.
+"""The test whether an address lies outside a storage namespace, in any spelling.
 
 What is staged by its full address is not written by lakeFS, so it must never be an object that a
 collector may delete. An address that some reader might take for one inside is refused.

@@ -1,4 +1,4 @@
-"""What differs: a branch's staging area from its HEAD, and one reference from another."""
+"""Differences of a branch's staging area from its HEAD, and of two references."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def ref_differences(
 
 
 def merge_base(lake: Lake, repository: str, source_ref: str, branch: str) -> dict[str, str]:
-    """What a merge would start from, as the API tells it."""
+    """The merge base of two references, as the API reports it."""
     with lake.state.read() as db:
         repo = catalog.repository(db, repository)
         source = refs.resolve_commit(db, repo, source_ref)

@@ -21,7 +21,7 @@ STRATEGY_KEY = ".lakefs.merge.strategy"
 
 
 class Overrides(NamedTuple):
-    """What a revert or a cherry-pick says instead of its usual words; empty for the usual ones."""
+    """Message and metadata of a revert or a cherry-pick; empty for the usual ones."""
 
     message: str = ""
     metadata: Mapping[str, str] | None = None

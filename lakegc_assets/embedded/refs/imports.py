@@ -28,7 +28,7 @@ _MESSAGE = "Import objects"
 
 @dataclass(frozen=True)
 class Location:
-    """What to import, and where to: one object, or all whose key begins so.
+    """The source and destination of an import: one object, or all with a prefix.
 
     Attributes:
         kind: ``object`` or ``common_prefix``.

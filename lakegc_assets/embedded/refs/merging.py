@@ -25,7 +25,7 @@ class Difference:
 
 
 def differences(trees: Trees, left: str, right: str, start: bytes = b"") -> Iterator[Difference]:
-    """What differs between two trees (metarange ids), by key; equal ranges are not read.
+    """Differences of two trees (metarange ids), by key; equal ranges are not read.
 
     Args:
         trees: of the repository.

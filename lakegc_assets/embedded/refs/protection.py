@@ -20,7 +20,7 @@ def patterns(db: sqlite3.Connection, repo: Repository) -> Sequence[str]:
 
 
 def etag(rules: Sequence[str]) -> str:
-    """What tells one set of rules from another; empty for none."""
+    """The etag of a set of rules; empty for none."""
     return hashlib.sha256("\n".join(rules).encode()).hexdigest() if rules else ""
 
 

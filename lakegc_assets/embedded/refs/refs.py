@@ -21,14 +21,14 @@ _SHORTEST_PREFIX = 6
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a reference names: a commit, and the branch whose staging area lies over it, if any."""
+    """A resolved reference: a commit, and the branch whose staging area lies over it, if any."""
 
     commit: Commit
     branch: Branch | None
 
 
 def resolve(db: sqlite3.Connection, repo: Repository, ref: str) -> Resolved:
-    """What a reference names: a branch, a tag, a commit id or the unique start of one.
+    """Resolve a reference: a branch, a tag, a commit id or the unique start of one.
 
     ``~N`` and ``^N`` walk to ancestors, ``@`` is the committed state of a branch and ``$`` its
     staged one (the default).

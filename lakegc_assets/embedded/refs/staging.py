@@ -1,4 +1,4 @@
-"""What was written to a branch since its HEAD: entries and tombstones over a committed tree."""
+"""The staging area of a branch: entries and tombstones over a committed tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakegc_assets.graveler.sstable import Record
 
 
 def staged_changes(db: sqlite3.Connection, branch: Branch, start: bytes = b"") -> Iterator[Change]:
-    """What is staged on a branch, by key."""
+    """Staged changes of a branch, by key."""
     rows = db.execute(
         "SELECT key, identity, value FROM staged WHERE branch = ? AND key >= ? ORDER BY key",
         (branch.uid, start),
@@ -22,7 +22,7 @@ def staged_changes(db: sqlite3.Connection, branch: Branch, start: bytes = b"") -
 
 
 def staged_change(db: sqlite3.Connection, branch: Branch, key: bytes) -> Change | None:
-    """What is staged at one key, or None."""
+    """The staged change at one key, or None."""
     row = db.execute(
         "SELECT identity, value FROM staged WHERE branch = ? AND key = ?", (branch.uid, key)
     ).fetchone()
