@@ -24,7 +24,7 @@ FAST = {
     "graveler.decode_kernels",
     "retention.active_commits",
     "retention.retained",
-    "retention.united",
+    "retention.union",
 }
 
 
