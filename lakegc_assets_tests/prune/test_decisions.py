@@ -1,7 +1,8 @@
 """Whatever an estate of runs looks like: after a prune, the next mark finds what it found before.
 
-The questions of a mark are asked here in the words of ``mark.incremental_listing``, ``mark.commits`` and
-``mark.candidates``, of all runs and of those that stay, and of any that a killed prune leaves.
+The questions of a mark are asked here in the words of ``mark.incremental_listing``,
+``mark.commits`` and ``mark.candidates``, of all runs and of those that stay, and of any that a
+killed prune leaves.
 """
 
 from __future__ import annotations
