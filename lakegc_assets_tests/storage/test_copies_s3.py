@@ -51,7 +51,7 @@ _MIB = 2**20
 @pytest.fixture
 def two(script: Script) -> tuple[ObjectStore, ObjectStore]:
     """A store and a backup on the same server, which is asked once; tiny ones are not read."""
-    clients(script.config()).native.give_up("b", inf)
+    clients(script.config()).small.pause("b", inf)
     return open_store("s3://b/ns", script.config()), open_store("s3://backup/x", script.config())
 
 

@@ -92,7 +92,7 @@ def test_a_put_that_failed_is_forgotten_after_a_minute(
 ) -> None:
     """One answer of 503 made all copies of a process of many hours take the longer way."""
     now = monotonic()
-    monkeypatch.setattr("lakegc_assets.storage.s3.native.monotonic", lambda: now)
+    monkeypatch.setattr("lakegc_assets.storage.s3.small_objects.monotonic", lambda: now)
     script.answers = [found(_DATA), Answer(503), copied(md5(_DATA))]
     _copy(two)
     now += 59

@@ -32,17 +32,16 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.process_cache import once_per_process
 from lakegc_assets.storage.s3.credentials import open_session
-from lakegc_assets.storage.s3.fast_requests import Quick, tell_ways
 from lakegc_assets.storage.s3.listing import keep_page
-from lakegc_assets.storage.s3.native import Native
-from lakegc_assets.storage.s3.pools import CONNECTIONS, Pools
 from lakegc_assets.storage.s3.signing import prepare
+from lakegc_assets.storage.s3.small_objects import SmallObjects, answer_probes
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
 _BEGUN: Final = "lakegc_begun"
+_CONNECTIONS: Final = 64
 
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
 BotoError = ClientError | BotoCoreError | ResponseParserError
@@ -90,21 +89,17 @@ def translated(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Clients:
-    """Two clients of the same server, and what is quicker; threads may share them.
+    """The clients of one server, which threads may share.
 
     Attributes:
-        usual: retries what failed.
-        once: sends a request once, for what must not be repeated blindly.
-        quick: sends what concerns a single object as ``usual`` does.
-        quick_once: as ``once`` does.
-        native: reads and puts small objects, where that is simple.
+        usual: repeats a request that failed.
+        once: sends a request once, for writes that must not be repeated blindly.
+        small: sends what concerns small objects, where that is simple.
     """
 
     usual: S3Client
     once: S3Client
-    quick: Quick
-    quick_once: Quick
-    native: Native
+    small: SmallObjects
 
     @property
     def endpoint(self) -> str:
@@ -128,7 +123,7 @@ def clients(config: StoreConfig) -> Clients:
             connect_timeout=config.connect_timeout_s,
             read_timeout=config.read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": attempts},
-            max_pool_connections=CONNECTIONS,
+            max_pool_connections=_CONNECTIONS,
             # Compatible servers know only what S3 has always required.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
@@ -142,7 +137,7 @@ def clients(config: StoreConfig) -> Clients:
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
-        tell_ways(made)
+        answer_probes(made)
         # What is registered for an operation comes before what signs, and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
             made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
@@ -159,11 +154,11 @@ def clients(config: StoreConfig) -> Clients:
             addressing = "auto" if aws else "path"
         usual, once = (client(attempts, addressing) for attempts in (config.max_attempts, 1))
         once.meta.events.register("before-send.s3", _send_alone)
-        bundle = own.get_config_variable("ca_bundle")
-        pools = Pools(config.connect_timeout_s, config.read_timeout_s, bundle)
-        quick = Quick(session, usual, config.max_attempts, pools)
-        native = Native(session, quick, config.connect_timeout_s, config.read_timeout_s)
-        return Clients(usual, once, quick, Quick(session, once, 1, pools), native)
+        small = SmallObjects(
+            session, usual, config.connect_timeout_s, config.read_timeout_s,
+            own.get_config_variable("ca_bundle"),
+        )  # fmt: skip
+        return Clients(usual, once, small)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
 

@@ -23,8 +23,8 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.native import AlreadyThereError, Native
 from lakegc_assets.storage.s3.objects import S3Object, is_md5, named_by, tells_md5
+from lakegc_assets.storage.s3.small_objects import PAUSE_S, AlreadyThereError, SmallObjects
 from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
 from lakegc_assets.storage.streams import md5_of, part_size
 from lakegc_assets.storage.values import Copied
@@ -34,8 +34,6 @@ _NOT_FOUND: Final = 404
 #: Larger ones are streamed where they must not overwrite, and else copied by the store.
 _SMALL: Final = 1 << 20
 _TINY: Final = 32 << 10
-#: For so long a bucket that has failed a quick put is asked in the usual way.
-_PAUSE_S: Final = 60.0
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -55,7 +53,7 @@ def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
     """One request, whose answer proves the copy if etags are MD5s."""
     try:
         with failing():
-            answer = target.clients.quick.copy_object(**target.named, **_from(source, etag))
+            answer = target.clients.usual.copy_object(**target.named, **_from(source, etag))
         made = etag_in(answer.get("CopyObjectResult", {}).get("ETag"))
     except HttpFailure as failure:
         raise _explained(failure, source, target) from failure
@@ -66,7 +64,7 @@ def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
 
 def _tiny(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
     """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
-    if not target.clients.native.fits(source.bucket, target.bucket):
+    if not target.clients.small.usable(source.bucket, target.bucket):
         return None
     with suppress(PreconditionFailedError):
         made = _by_value(source, target, size, etag)
@@ -82,12 +80,12 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     already is believed. Whatever else goes wrong is done once more: the usual put finds what this
     one may have left.
     """
-    native = target.clients.native
-    data = _read(native, source, size, etag)
+    small = target.clients.small
+    data = _read(small, source, size, etag)
     if data is None:
         return None
     try:
-        made = native.put(target.bucket, target.key, data)
+        made = small.put(target.bucket, target.key, data)
     except AlreadyThereError:
         # So may both be told who put at a time, of whom neither did.
         with suppress(ObjectNotFoundError):
@@ -96,11 +94,11 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
         return None
     if made is None:
         # One request that has failed says nothing about those of the next minutes.
-        native.give_up(target.bucket, _PAUSE_S)
+        small.pause(target.bucket, PAUSE_S)
         return None
     if made == etag:
         return Copied(made, "md5")
-    native.give_up(target.bucket, inf)
+    small.pause(target.bucket, inf)
     answer = target.look()
     require(target, answer, size, made)
     if is_md5(made) and tells_md5(answer, target.bucket):
@@ -108,13 +106,13 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     return Copied(made, "size")
 
 
-def _read(native: Native, source: S3Object, size: int, etag: str) -> bytes | None:
+def _read(small: SmallObjects, source: S3Object, size: int, etag: str) -> bytes | None:
     """The content of an object whose etag is the MD5 of it; None if not, or in another way."""
     if not is_md5(etag):
         return None
-    data = native.get(source.bucket, source.key, etag, size)
+    data = small.get(source.bucket, source.key, etag, size)
     if data is not None and md5_of(data).hex() != etag:
-        native.give_up(source.bucket, inf)
+        small.pause(source.bucket, inf)
         return None
     return data
 

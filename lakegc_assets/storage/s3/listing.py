@@ -1,9 +1,9 @@
-"""S3 listings, exact for every key that S3 can hold, at several times boto3's speed.
+"""S3 listings, exact for every key that S3 can hold, at ten times boto3's speed.
 
-boto3's general parser would take most of the time of a listing. So the body of a page is read into
-Arrow here: as ``quick`` has it, or taken out of boto3's answer before that parser sees it. The
-listing of obstore (Rust's object_store) is faster still, but it gives ``a/`` and ``/a`` as ``a``
-without a word: a key that a listing names must be the key that would be deleted.
+boto3's general parser would take most of the time of a listing (``bench/listing.py`` has both). So
+the body of a page is taken out of boto3's answer before that parser sees it, and read into Arrow.
+The listing of obstore (Rust's object_store) is faster still, but it gives ``a/`` and ``/a`` as
+``a`` without an error: a key that a listing names must be the key that would be deleted.
 
 The run of objects in a page is read by one regular expression, if that matches it from end to end;
 the rest of the page, and whole pages of any other form, go through an XML parser.

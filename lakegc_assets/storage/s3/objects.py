@@ -61,7 +61,7 @@ class S3Object:
     def look(self) -> Mapping[str, Any]:
         """The answer to HEAD, with checksums. Raises StorageError."""
         with translated(self.where):
-            return self.clients.quick.head_object(**self.named, ChecksumMode="ENABLED")
+            return self.clients.usual.head_object(**self.named, ChecksumMode="ENABLED")
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         """Begin to read from an offset on. Raises HttpFailure."""
@@ -71,7 +71,7 @@ class S3Object:
         if offset:
             asked["Range"] = f"bytes={offset}-"
         with failing():
-            answer: Mapping[str, Any] = self.clients.quick.get_object(**asked)
+            answer: Mapping[str, Any] = self.clients.usual.get_object(**asked)
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         size = answer.get("ContentLength")
         if offset:

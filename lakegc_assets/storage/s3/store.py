@@ -113,7 +113,7 @@ class S3Store(ObjectStore):
         with translated(self._at(key)):
             while True:
                 tries += 1
-                answer = self._clients.quick.get_object(Bucket=self._bucket, Key=full_key)
+                answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
                 status = answer["ResponseMetadata"]["HTTPStatusCode"]
                 if status != _OK:
                     raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
@@ -125,10 +125,10 @@ class S3Store(ObjectStore):
 
     def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore``."""
-        where = self._at(key)
+        where, full_key = self._at(key), self._in_url(key)
         try:
             with translated(where):
-                answer = self._clients.quick.head_object(Bucket=self._bucket, Key=self._in_url(key))
+                answer = self._client.head_object(Bucket=self._bucket, Key=full_key)
                 etag = etag_in(answer.get("ETag"))
         except ObjectNotFoundError:
             self._require_bucket()
@@ -342,7 +342,7 @@ class S3Store(ObjectStore):
             if token is not None:
                 request["ContinuationToken"] = token
             with translated(where):
-                answer = self._clients.quick.list_objects_v2(**request)
+                answer = self._client.list_objects_v2(**request)
             return read_page(answer, where)
 
         for page in follow(ask, prefix, where, one_level=one_level):

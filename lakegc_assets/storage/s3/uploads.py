@@ -143,7 +143,7 @@ def _write_whole(target: S3Object, data: bytes, *, if_absent: bool) -> Copied:
         answer = put_once(target, data, {"IfNoneMatch": "*", **more})
     else:
         with translated(target.where):
-            answer = target.clients.quick.put_object(**target.named, Body=data, **more)
+            answer = target.clients.usual.put_object(**target.named, Body=data, **more)
     with explaining(target.where):
         etag = etag_in(answer.get("ETag"))
     if etag == digest.hex():
@@ -157,7 +157,7 @@ def _write_whole(target: S3Object, data: bytes, *, if_absent: bool) -> Copied:
 @writing_once()
 def put_once(target: S3Object, data: bytes, more: Mapping[str, Any]) -> Mapping[str, Any]:
     """A conditional put of an object."""
-    client = target.clients.quick_once
+    client = target.clients.once
     return target.once(lambda: client.put_object(**target.named, Body=data, **more))
 
 
