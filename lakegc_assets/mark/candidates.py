@@ -23,7 +23,15 @@ from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
-from lakegc_assets.mark.served import LEAST_SECONDS, SPARED, served_candidates
+from lakegc_assets.mark.served import (
+    COMPARED_BY_ETAG,
+    LEAST_SECONDS,
+    SPARED,
+    answered,
+    inquire,
+    write_compared,
+)
+from lakegc_assets.mark.shadow_rule import HeadLooks
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -75,7 +83,7 @@ def _find(
 ) -> Manifest:
     listing, store = chain["store_listing"], attempt.store()
     unlisted, spared = _subtract(ctx, connections, frames, attempt, chain)
-    served = _served(ctx, connections, attempt, chain, unlisted)
+    served, compared = _served(ctx, connections, attempt, chain, unlisted)
     spared = [*spared, *served]
     mine = Dataset(attempt.url, unlisted, LISTING)
     dead = relations.without_spared(
@@ -95,11 +103,13 @@ def _find(
         "by_reason": written.by_reason,
         "spared": _spared_by_reason(frames, attempt, spared),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),
+        COMPARED_BY_ETAG: compared.by_etag,
         **(adopted.facts if adopted else {}),
     }
     parts = {
         "data": written.parts or [write_part(store, f"{ASSET}/data/", CANDIDATES.empty_table())],
         "spared": spared or [write_part(store, f"{ASSET}/spared/", SPARED.empty_table())],
+        **write_compared(store, f"{ASSET}/compared/", compared),
         **(adopted.parts if adopted else {}),
     }
     return ctx.finish(ASSET, chain["committed_addresses"], started, parts, facts, written.digest)
@@ -111,22 +121,28 @@ def _served(
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
-) -> list[Part]:
-    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
+) -> tuple[list[Part], HeadLooks]:
+    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``).
+
+    Returned with what was compared for that, which a sweep of the mark need not compare again.
+    """
     listing, store = chain["store_listing"], attempt.store()
     spent = (ctx.clocks.now() - listing.started).total_seconds()
-    served = served_candidates(
+    etags = etag_files(listing)
+    inquiry = inquire(
         ctx,
         connections,
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
         unlisted,
-        etag_files(listing),
+        etags,
         max(LEAST_SECONDS, spent),
         int(chain["uncommitted_snapshot"].facts["listed"]),
     )
-    return [write_part(store, f"{ASSET}/spared/", served)] if served.num_rows else []
+    served = answered(ctx, connections, inquiry)
+    parts = [write_part(store, f"{ASSET}/spared/", served)] if served.num_rows else []
+    return parts, inquiry.compared(by_etag=bool(etags.parts))
 
 
 def _adopt(

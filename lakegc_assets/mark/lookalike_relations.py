@@ -92,6 +92,19 @@ def alike(entries: DataFrame, looks: DataFrame) -> DataFrame:
 
 
 @relation
+def alike_in(known: DataFrame, ranges: DataFrame, looks: DataFrame) -> DataFrame:
+    """Rows of an earlier ``alike`` for some of its ranges and looks.
+
+    Args:
+        known: the result of ``alike`` for more ranges, and for more looks.
+        ranges: range_id.
+        looks: size, look.
+    """
+    held = known.join(ranges, "range_id", "left_semi")
+    return held.join(looks, ["size", "look"], "left_semi").select(*known.columns)
+
+
+@relation
 def unknown_looks(looks: DataFrame, known: DataFrame) -> DataFrame:
     """Looks that are not among others, each once."""
     return looks.select("size", "look").distinct().join(known, ["size", "look"], "left_anti")

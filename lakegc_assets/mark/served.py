@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_parts
+from lakegc_assets.engine.datasets import Part, read_parts, write_part
 from lakegc_assets.mark import lookalike_relations as relations
 from lakegc_assets.mark.evidence import EtagFiles
 from lakegc_assets.mark.lookalikes import (
@@ -37,7 +37,8 @@ from lakegc_assets.mark.lookalikes import (
     head_ranges,
 )
 from lakegc_assets.mark.lookups import Question, ask, find_paths
-from lakegc_assets.mark.shadow_rule import Looks, find_looks
+from lakegc_assets.mark.shadow_rule import NOTHING_COMPARED, HeadLooks, Looks, find_looks
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -45,6 +46,10 @@ from lakegc_assets.storage.base import ObjectStore
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 SERVED: Final = relations.SERVED
 UNVERIFIED: Final = relations.UNVERIFIED
+#: Names of parts and of a fact of ``deletion_candidates``.
+_COMPARED: Final = "compared"
+_ALIKE: Final = "alike"
+COMPARED_BY_ETAG: Final = "compared_by_etag"
 #: Seconds for which lakeFS may be asked at least.
 LEAST_SECONDS: Final = 60.0
 #: Paths that are asked for in the first turn; all turns before one hold as many as it does.
@@ -113,6 +118,41 @@ class Inquiry:
     url: str
     folder: str
 
+    def compared(self, *, by_etag: bool) -> HeadLooks:
+        """The entries of HEAD ranges that were found to look like the candidates."""
+        ranges = frozenset(one.range_id for one in self.heads.ranges)
+        return HeadLooks(ranges, self.looks.alike, by_etag)
+
+
+def write_compared(
+    store: ObjectStore, folder: str, compared: HeadLooks
+) -> dict[str, Sequence[Part]]:
+    """Parts of ``deletion_candidates`` for ``read_compared``; none where nothing was compared."""
+    if not compared.ranges:
+        return {}
+    ids = pa.table([pa.array(sorted(compared.ranges), pa.string())], schema=RANGE_IDS)
+    return {
+        _COMPARED: [write_part(store, folder, ids)],
+        _ALIKE: compared.alike or [write_part(store, folder, ALIKE.empty_table())],
+    }
+
+
+def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadLooks:
+    """The entries of HEAD ranges that a mark has found to look like its candidates.
+
+    Args:
+        attempt: the artifacts of the mark.
+        candidates: the manifest of ``deletion_candidates``; an earlier version wrote none of this.
+
+    Raises:
+        IntegrityError: a file is missing or damaged.
+    """
+    if _COMPARED not in candidates.parts:
+        return NOTHING_COMPARED
+    ids = attempt.rows(candidates, _COMPARED, RANGE_IDS.names)["range_id"].to_pylist()
+    by_etag = bool(candidates.facts[COMPARED_BY_ETAG])
+    return HeadLooks(frozenset(ids), candidates.parts[_ALIKE], by_etag)
+
 
 def inquire(
     ctx: RunContext,
@@ -124,8 +164,12 @@ def inquire(
     etags: EtagFiles,
     seconds: float,
     staged: int = 0,
+    compared: HeadLooks = NOTHING_COMPARED,
 ) -> Inquiry:
-    """Find out what is to be asked; the arguments and errors of ``served_candidates``."""
+    """Find the questions to ask; other arguments and errors are as in ``served_candidates``.
+
+    ``compared`` is what the mark of these candidates has compared, in the same store.
+    """
     question = Question([], np.empty(0, np.int32), [], 0, time.time() + seconds, staged)
     if not any(part.rows for part in candidates):
         nothing = HeadRanges([], np.empty(0, np.int64), {})
@@ -134,7 +178,7 @@ def inquire(
     with ctx.frames(connections) as frames:
         work = Workspace(ctx, connections, frames, store.url, folder)
         some = work.read(candidates, CANDIDATES)
-        looks = find_looks(work, ranges, some, etags, question.deadline)
+        looks = find_looks(work, ranges, some, etags, question.deadline, compared)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
         question = replace(question, sizes=sizes)
         over: Sequence[Part] = ()

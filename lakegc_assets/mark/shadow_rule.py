@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
@@ -51,6 +53,26 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
+class HeadLooks:
+    """Entries of HEAD ranges that look like the candidates of a mark.
+
+    They hold for any subset of these candidates, since ranges never change.
+
+    Attributes:
+        ranges: ids of the ranges that were compared.
+        alike: files of ``ALIKE``: the entries that may look like a candidate.
+        by_etag: whether etags were compared, too.
+    """
+
+    ranges: AbstractSet[str] = frozenset()
+    alike: Sequence[Part] = ()
+    by_etag: bool = False
+
+
+NOTHING_COMPARED: Final = HeadLooks()
+
+
+@dataclass(frozen=True)
 class Looks:
     """Looks of candidates, and the entries that have them.
 
@@ -75,6 +97,7 @@ def find_looks(
     candidates: DataFrame,
     etags: EtagFiles,
     deadline: float,
+    compared: HeadLooks = NOTHING_COMPARED,
 ) -> Looks:
     """Find out what candidates look like.
 
@@ -84,6 +107,7 @@ def find_looks(
         candidates: what nothing lists any more.
         etags: of what is listed, among the working files; none where etags are not to be compared.
         deadline: seconds since 1970; half of the time until then candidates may be read.
+        compared: what a mark has compared of candidates that include these, among the same files.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
@@ -91,10 +115,10 @@ def find_looks(
     ctx, connections = work.ctx, work.connections
     if not heads.ranges:
         return Looks()
-    columns = ("range_id", "size", "etag_hash")
-    entries = range_frame(ctx, connections, work.frames, heads.entries(), columns)
     wanted = relations.looks_of_all(candidates, bool(etags.parts))
-    alike = work.write(relations.alike(entries, wanted), "alike", ALIKE, _COMPARE)
+    if compared.by_etag != bool(etags.parts):
+        compared = NOTHING_COMPARED
+    alike = _alike(work, heads, wanted, compared)
     # Without any entry of their sizes no candidate looks like one, whatever its etag is.
     if not alike or not etags.parts:
         return Looks(alike)
@@ -111,8 +135,27 @@ def find_looks(
         return looks
     known = Looks(alike, until, contents)
     more = relations.unknown_looks(known.of(work, candidates), wanted)
-    also = work.write(relations.alike(entries, more), "alike", ALIKE, _COMPARE)
+    also = _alike(work, heads, more, NOTHING_COMPARED)
     return Looks([*alike, *also], until, contents)
+
+
+def _alike(
+    work: Workspace, heads: HeadRanges, wanted: DataFrame, compared: HeadLooks
+) -> list[Part]:
+    """The entries of HEADs with some looks (``ALIKE``); only ranges not yet compared are read."""
+    ranges = heads.entries()
+    known = pc.is_in(ranges["range_id"], pa.array(sorted(compared.ranges), pa.string()))
+    found: list[Part] = []
+    if compared.alike:
+        ids = work.frames.create(ranges.filter(known).select(["range_id"]))
+        rows = relations.alike_in(work.read(compared.alike, ALIKE), ids, wanted)
+        found += work.write(rows, "alike", ALIKE, _COMPARE)
+    unread = ranges.filter(pc.invert(known))
+    if unread.num_rows:
+        columns = ("range_id", "size", "etag_hash")
+        entries = range_frame(work.ctx, work.connections, work.frames, unread, columns)
+        found += work.write(relations.alike(entries, wanted), "alike", ALIKE, _COMPARE)
+    return found
 
 
 def _comparable_until(

@@ -29,7 +29,7 @@ from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.live_ranges import LiveRanges, every_range, live_ranges, read_live
 from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references
-from lakegc_assets.mark.served import Inquiry, again, answered, inquire
+from lakegc_assets.mark.served import Inquiry, again, answered, inquire, read_compared
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retained import deciding
@@ -118,6 +118,7 @@ class Deltas:
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
         self._asked: tuple[pa.Table, Sequence[Part], Inquiry] | None = None
+        self._compared = read_compared(self.attempt, self.chain["deletion_candidates"])
 
     def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:
         """Find which of some marked objects are alive now.
@@ -317,6 +318,7 @@ class Deltas:
             _ASKING_S,
             # It only tells how the work is spread, so that what the mark knew is as good.
             int(self.chain["uncommitted_snapshot"].facts["listed"]),
+            self._compared,
         )
         self._asked = (heads, candidates.parts, inquiry)
         return answered(self.ctx, connections, inquiry)

@@ -63,6 +63,12 @@ def alike(entries: Rows, looks: Rows) -> list[Row]:
     return [dict(zip(keys, (*key, count), strict=True)) for key, count in found.items()]
 
 
+def alike_in(known: Rows, ranges: Rows, looks: Rows) -> list[Row]:
+    ids = {row["range_id"] for row in ranges}
+    wanted = {(row["size"], row["look"]) for row in looks}
+    return [row for row in known if row["range_id"] in ids and (row["size"], row["look"]) in wanted]
+
+
 def unknown_looks(looks: Rows, known: Rows) -> list[Row]:
     others = {(row["size"], row["look"]) for row in known}
     found = [(row["size"], row["look"]) for row in looks]

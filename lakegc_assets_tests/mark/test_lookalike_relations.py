@@ -127,6 +127,12 @@ def test_looks_of_all(frames: Frames) -> None:
     holds(frames, relations.looks_of_all, [(CANDIDATES, OBJECTS)], LOOKS, st.booleans())
 
 
+def test_alike_in(frames: Frames) -> None:
+    ids = (RANGE_IDS, rows("range_id", range_id=IDS))
+    some = [(ALIKE, SOME_ALIKE), ids, (LOOKS, SOME_LOOKS)]
+    holds(frames, relations.alike_in, some, ALIKE)
+
+
 def test_alike(frames: Frames) -> None:
     holds(frames, relations.alike, [(ROWS, ENTRIES), (LOOKS, SOME_LOOKS)], ALIKE)
 

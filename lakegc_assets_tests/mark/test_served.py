@@ -8,7 +8,7 @@ from datetime import timedelta
 from hashlib import md5
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +16,19 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark import etags, lookups
+from lakegc_assets.mark import etags, lookups, shadow_rule
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.evidence import EtagFiles
-from lakegc_assets.mark.lookalikes import HeadRanges
-from lakegc_assets.mark.served import UNVERIFIED, served_candidates
+from lakegc_assets.mark.evidence import EtagFiles, etag_files
+from lakegc_assets.mark.lookalikes import ALIKE, CANDIDATES, HeadRanges
+from lakegc_assets.mark.range_frames import range_frame
+from lakegc_assets.mark.served import UNVERIFIED, inquire, read_compared, served_candidates
+from lakegc_assets.mark.shadow_rule import HeadLooks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded
@@ -77,6 +80,46 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
     )
     told = {row["address"]: row["why"] for row in found.to_pylist()}
     assert told == golden("identical").marked.spared
+
+
+@pytest.mark.parametrize("name", ["identical", "small"])
+def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
+    name: str, golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = recorded.rewind(golden(name).marked, tmp_path, "gc_report")
+    attempt, store = marked.attempt, marked.attempt.store()
+    compared = read_compared(attempt, attempt.manifest("deletion_candidates"))
+    heads, dead = attempt.read("active_commits", "heads"), attempt.read("deletion_candidates")
+    half = [write_part(store, "test/", dead.select(CANDIDATES.names).slice(0, len(dead) // 2))]
+    read: list[str] = []
+
+    def counted(*args: Any) -> DataFrame:
+        read.extend(args[3]["range_id"].to_pylist())
+        return range_frame(*args)
+
+    monkeypatch.setattr(shadow_rule, "range_frame", counted)
+
+    def alike(known: HeadLooks) -> tuple[set[str], set[tuple[Any, ...]]]:
+        read.clear()
+        etags = etag_files(attempt.manifest("store_listing"))
+        _, connections = marked.ctx.connect()
+        found = inquire(
+            marked.ctx, connections, heads, store, "test/", half, etags, 60.0, compared=known
+        )
+        rows = pa.concat_tables([ALIKE.empty_table(), *read_parts(store, found.looks.alike)])
+        return {*read}, {tuple(row.values()) for row in rows.to_pylist()}
+
+    every, expected = alike(HeadLooks())
+    assert every == compared.ranges
+    assert expected
+    assert alike(compared) == (set(), expected)
+    for new in sorted(every):
+        others = replace(compared, ranges=compared.ranges - {new})
+        again, found = alike(others)
+        assert again == {new}
+        assert found == expected
+    # Where the mark had no etags to compare, the sweep compares anew.
+    assert alike(replace(compared, by_etag=not compared.by_etag)) == (every, expected)
 
 
 # What is read where HEADs do not tell
