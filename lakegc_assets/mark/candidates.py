@@ -27,8 +27,7 @@ from lakegc_assets.mark.served import (
     COMPARED_BY_ETAG,
     LEAST_SECONDS,
     SPARED,
-    answered,
-    inquire,
+    served_candidates,
     write_compared,
 )
 from lakegc_assets.mark.shadow_rule import HeadLooks
@@ -122,27 +121,23 @@ def _served(
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
 ) -> tuple[list[Part], HeadLooks]:
-    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``).
-
-    Returned with what was compared for that, which a sweep of the mark need not compare again.
-    """
+    """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
     listing, store = chain["store_listing"], attempt.store()
     spent = (ctx.clocks.now() - listing.started).total_seconds()
-    etags = etag_files(listing)
-    inquiry = inquire(
+    served = served_candidates(
         ctx,
         connections,
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
         unlisted,
-        etags,
+        etag_files(listing),
         max(LEAST_SECONDS, spent),
         int(chain["uncommitted_snapshot"].facts["listed"]),
     )
-    served = answered(ctx, connections, inquiry)
-    parts = [write_part(store, f"{ASSET}/spared/", served)] if served.num_rows else []
-    return parts, inquiry.compared(by_etag=bool(etags.parts))
+    spared = served.spared
+    parts = [write_part(store, f"{ASSET}/spared/", spared)] if spared.num_rows else []
+    return parts, served.compared
 
 
 def _adopt(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,18 @@ _FIRST_TURN: Final = 10_000
 _KINDS: Final = 50_000
 
 
+class Served(NamedTuple):
+    """The result of ``served_candidates``.
+
+    Attributes:
+        spared: the candidates that must stay: address and why.
+        compared: what was compared for that, which a sweep of the mark need not compare again.
+    """
+
+    spared: pa.Table
+    compared: HeadLooks
+
+
 def served_candidates(
     ctx: RunContext,
     connections: Connections,
@@ -69,8 +81,8 @@ def served_candidates(
     etags: EtagFiles,
     seconds: float,
     staged: int = 0,
-) -> pa.Table:
-    """The candidates that must stay, with the reason: columns ``address`` and ``why``.
+) -> Served:
+    """Find the candidates that must stay, with the reason.
 
     Args:
         ctx: the run.
@@ -87,11 +99,9 @@ def served_candidates(
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
-    return answered(
-        ctx,
-        connections,
-        inquire(ctx, connections, heads, store, folder, candidates, etags, seconds, staged),
-    )
+    inquiry = inquire(ctx, connections, heads, store, folder, candidates, etags, seconds, staged)
+    spared = answered(ctx, connections, inquiry)
+    return Served(spared, inquiry.compared(by_etag=bool(etags.parts)))
 
 
 @dataclass(frozen=True)

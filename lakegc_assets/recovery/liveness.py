@@ -143,6 +143,7 @@ def _served(
     rows = pa.Table.from_batches([listing_rows(pa.table(columns))])
     part = [write_part(scratch, "objects/", rows)]
     heads = liveness.heads_table()
-    return served_candidates(
+    served = served_candidates(
         ctx, connections, heads, scratch, "served/", part, EtagFiles(), _ASKING_S
     )
+    return served.spared

@@ -66,7 +66,11 @@ def alike(entries: Rows, looks: Rows) -> list[Row]:
 def alike_in(known: Rows, ranges: Rows, looks: Rows) -> list[Row]:
     ids = {row["range_id"] for row in ranges}
     wanted = {(row["size"], row["look"]) for row in looks}
-    return [row for row in known if row["range_id"] in ids and (row["size"], row["look"]) in wanted]
+    return [
+        dict(row)
+        for row in known
+        if row["range_id"] in ids and (row["size"], row["look"]) in wanted
+    ]
 
 
 def unknown_looks(looks: Rows, known: Rows) -> list[Row]:

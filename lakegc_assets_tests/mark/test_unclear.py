@@ -176,7 +176,7 @@ def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Sessi
             etag_files(attempt.manifest("store_listing")),
             seconds,
         )
-        return {row["address"]: row["why"] for row in rows.to_pylist()}
+        return {row["address"]: row["why"] for row in rows.spared.to_pylist()}
 
     in_doubt = {address for path, address in copied.dead.items() if path != "plain"}
     assert ask(-1) == dict.fromkeys(in_doubt, UNVERIFIED)

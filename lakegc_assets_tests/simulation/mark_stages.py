@@ -29,7 +29,8 @@ from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.served import SERVED, SPARED
+from lakegc_assets.mark.served import SERVED, SPARED, Served
+from lakegc_assets.mark.shadow_rule import NOTHING_COMPARED
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
@@ -102,12 +103,13 @@ def replaced(
     def asked(
         _ctx: Any, connections: Any, heads: pa.Table, store: ObjectStore, _folder: str,
         wanted: Sequence[Part], _etags: object, _seconds: float, _staged: int,
-    ) -> pa.Table:  # fmt: skip
+    ) -> Served:  # fmt: skip
         rows = [row for part in wanted for row in read_part(store, part).to_pylist()]
         names = heads["branch"].to_pylist()
         read = dict(zip(names, heads["metarange_id"].to_pylist(), strict=True))
         found = sorted(served(connections.client(), names, rows, read))
-        return pa.table([found, [SERVED] * len(found)], schema=SPARED)
+        table = pa.table([found, [SERVED] * len(found)], schema=SPARED)
+        return Served(table, NOTHING_COMPARED)
 
     return [
         (listing, "open_store", opened),

@@ -30,7 +30,7 @@ _ASKED = {
         "time": 15, "list": 7, "read": 9, "head": 5, "put": 15, "delete": 2, "delete many": 6,
         "versioning": 1,
     },
-    "artifacts": {"time": 1, "list": 37, "read": 53, "head": 2, "put": 13},
+    "artifacts": {"time": 1, "list": 36, "read": 51, "head": 2, "put": 13},
     "backups": {"list": 1, "read": 5},
 }  # fmt: skip
 
