@@ -8,7 +8,7 @@ give this process is counts, and some addresses that are named in a message.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property, reduce
@@ -185,13 +185,10 @@ class Case:
         )
 
     @cached_property
-    def head_ranges(self) -> dict[str, list[str]]:
-        """The ranges of HEADs, each with the branches that have it."""
-        found: dict[str, list[str]] = {}
-        for branch, commit in sorted(self.heads.items()):
-            for range_id in self.refs.ranges[commit]:
-                found.setdefault(range_id, []).append(branch)
-        return found
+    def head_ranges(self) -> set[str]:
+        """The ids of the ranges of HEADs."""
+        commits = set(self.heads.values())
+        return {range_id for commit in commits for range_id in self.refs.ranges[commit]}
 
     # What ranges hold
 
@@ -293,7 +290,7 @@ class Case:
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
         kept = {i for commit in self.retained for i in self.refs.ranges[commit]}
         retained = []
-        if kept := kept - self.head_ranges.keys():
+        if kept := kept - self.head_ranges:
             retained.append(self.witnessed.frame(self.frames, kept, ["address"]))
         if self.below.entries:
             columns = [KIND.id_column, "number", "address"]
@@ -316,11 +313,9 @@ class Case:
 
     def _of_tags(self, tagged: Mapping[str, Mapping[str, int]]) -> DataFrame:
         pairs = [(tag, range_id) for tag, ranges in tagged.items() for range_id in ranges]
-        names, range_ids = ([pair[n] for pair in pairs] for n in range(2))
-        texts = [pa.array(values, pa.string()) for values in (names, range_ids)]
-        tags = self.frames.create(pa.table(texts, names=["name", KIND.id_column]))
+        tags = self._texts(pairs, ("name", KIND.id_column))
         columns = [KIND.id_column, "address"]
-        entries = self.witnessed.frame(self.frames, set(range_ids), columns)
+        entries = self.witnessed.frame(self.frames, {range_id for _, range_id in pairs}, columns)
         return relations.of_tags(entries, tags)
 
     @cached_property
@@ -345,15 +340,16 @@ class Case:
     @cached_property
     def questions(self) -> Sequence[Part]:
         """Files of ``served.QUESTIONS``: where a HEAD has what looks like a candidate."""
-        pairs = [(i, branch) for i, branches in self.head_ranges.items() for branch in branches]
-        if not self.rows or not pairs:
+        if not self.rows or not self.head_ranges:
             return []
-        texts = [pa.array([pair[n] for pair in pairs], pa.string()) for n in range(2)]
-        heads = self.frames.create(pa.table(texts, names=[KIND.id_column, "branch"]))
+        commits = set(self.heads.values())
+        pairs = [(i, commit) for commit in commits for i in self.refs.ranges[commit]]
+        ranges = self._texts(pairs, (KIND.id_column, "commit_id"))
+        heads = self._texts(self.heads.items(), ("branch", "commit_id"))
         columns = [name for name in ENTRIES.names if name not in ("address", "modified")]
         return self.from_cache(
             lambda: self.write(
-                relations.questions(self._held(columns), self.candidates, heads),
+                relations.questions(self._held(columns), self.candidates, ranges, heads),
                 served.QUESTIONS,
                 "check what looks like candidates",
             )
@@ -374,6 +370,12 @@ class Case:
         return relations.found(addresses, self.candidates)
 
     # Computing
+
+    def _texts(self, pairs: Iterable[tuple[str, str]], names: Sequence[str]) -> DataFrame:
+        """A frame of two columns of texts."""
+        columns = list(zip(*pairs, strict=True)) or [(), ()]
+        arrays = [pa.array(column, pa.string()) for column in columns]
+        return self.frames.create(pa.table(arrays, names=list(names)))
 
     def write(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[Part]:
         """Compute a frame, and write its rows to files that go with this."""

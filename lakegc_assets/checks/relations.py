@@ -171,7 +171,9 @@ def total(addresses: DataFrame) -> DataFrame:
 
 
 @relation
-def questions(entries: DataFrame, candidates: DataFrame, heads: DataFrame) -> DataFrame:
+def questions(
+    entries: DataFrame, candidates: DataFrame, ranges: DataFrame, heads: DataFrame
+) -> DataFrame:
     """Entries of HEADs that look like a candidate, for each branch that has them.
 
     An upload that equals what a HEAD has at its path is served, and no list of staged objects names
@@ -182,7 +184,9 @@ def questions(entries: DataFrame, candidates: DataFrame, heads: DataFrame) -> Da
     Args:
         entries: of HEADs; etag is null where it tells nothing.
         candidates: size and etag.
-        heads: range_id and branch, a row for each range of a HEAD.
+        ranges: range_id and commit_id, a row for each range of a HEAD.
+        heads: commit_id and branch, a row for each branch. Thousands of branches with one HEAD
+            have its ranges once.
 
     Returns:
         range_id, branch and number of the entry in its range, each once and in order.
@@ -195,8 +199,9 @@ def questions(entries: DataFrame, candidates: DataFrame, heads: DataFrame) -> Da
     looks = entries.join(of_size, "size").join(same, ["size", "etag"], "left")
     is_alike = (F.col("any") == 1) | F.col("etag").isNull() | F.col("same").isNotNull()
     alike = looks.where(is_alike).select("range_id", "number").distinct()
-    asked = alike.join(heads.distinct(), "range_id").select("range_id", "branch", "number")
-    return asked.orderBy("range_id", "branch", "number")
+    held = alike.join(ranges.distinct(), "range_id")
+    asked = held.join(heads.distinct(), "commit_id").select("range_id", "branch", "number")
+    return asked.distinct().orderBy("range_id", "branch", "number")
 
 
 def _is_md5(etag: Column) -> Column:

@@ -22,9 +22,18 @@ _SMALLEST_PAGE = 16
 def main_ancestries(
     client: LakeFSClient, repository: str, refs: Iterable[str]
 ) -> dict[str, Commit]:
-    """The commits of the main ancestries of some commits, as the server's log tells them."""
+    """The commits of the main ancestries of some commits, as the server's log lists them.
+
+    Args:
+        client: the server.
+        repository: its name.
+        refs: ids of commits. Many branches may have one HEAD, or one that is an ancestor of
+            another's: no log is asked for whose commits have been read.
+    """
     commits: dict[str, Commit] = {}
     for ref in refs:
+        if ref in commits:
+            continue
         for found in client.log(repository, ref, first_parent=True):
             if found.id in commits:
                 break

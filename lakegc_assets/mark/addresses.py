@@ -22,8 +22,9 @@ _LAST = "\U0010ffff"
 DUMMY: Final = "dummy"
 _ODD: Final = r"(^|/)\.\.?(/|$)|://"
 #: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
-#: deleted one by one, the last of a batch long after HEADs were read.
-UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffe}\x{ffff}]"
+#: deleted one by one, the last of a batch long after HEADs were read. U+FFFD stands where a server
+#: could not write a character of the name in its listing, which then names another object.
+UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffd}-\x{ffff}]"
 
 
 def last_parts(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

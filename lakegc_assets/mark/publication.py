@@ -8,8 +8,10 @@ that a try that was killed leaves nothing that anybody could sweep.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -261,6 +263,9 @@ def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -
     """Write all addresses of a published mark to one list, as the standalone collector does.
 
     Values are quoted, and the name of the column is not; a quote within is two.
+
+    Raises:
+        IntegrityError: the list does not read back as it was written.
     """
 
     def pieces() -> Iterator[bytes]:
@@ -269,16 +274,35 @@ def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -
             quoted = pc.replace_substring(_read(store.get(lists.format(part))), '"', '""')
             yield "".join(f'"{address}"\n' for address in quoted.to_pylist()).encode()
 
-    # The lists are read once for its size, and once to be sent: it may not fit into memory.
-    store.put_stream(key, pieces(), sum(map(len, pieces())))
+    # It may not fit into memory: the lists are read once for its size, and once to be sent.
+    size, digest = _measured(pieces())
+    store.put_stream(key, pieces(), size)
+    with suppress(ObjectNotFoundError), store.stream(key) as read:
+        if _measured(read) == (size, digest):
+            return
+    raise _differs(store, key)
+
+
+def _measured(pieces: Iterable[bytes]) -> tuple[int, str]:
+    """How many bytes there are, and their SHA-256."""
+    size, digest = 0, hashlib.sha256()
+    for piece in pieces:
+        size += len(piece)
+        digest.update(piece)
+    return size, digest.hexdigest()
 
 
 def _require_same(store: ObjectStore, key: str, body: bytes) -> None:
+    """Raise IntegrityError where an object is not what was written."""
     try:
         same = store.get(key) == body
     except ObjectNotFoundError:
         same = False
     if not same:
-        raise IntegrityError(
-            f"{store.url}/{key} does not read back as it was written. Mark again under a new id"
-        )
+        raise _differs(store, key)
+
+
+def _differs(store: ObjectStore, key: str) -> IntegrityError:
+    return IntegrityError(
+        f"{store.url}/{key} does not read back as it was written. Mark again under a new id"
+    )

@@ -48,6 +48,7 @@ FIELDS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "name": (pa.string(), st.none() | st.sampled_from(["v1", "v2"])),
     "check": (pa.string(), st.sampled_from(["one", "another"])),
     "branch": (pa.string(), st.sampled_from(["main", "b'"])),
+    "commit_id": (pa.string(), st.sampled_from(["c1", "c2"])),
     "folder": (pa.string(), st.sampled_from(["data/a/", "data//", "data/b/", "other/"])),
     "objects": (pa.int64(), st.integers(0, 5)),
 }
@@ -144,11 +145,12 @@ def test_what_is_shown_or_asked_for_is_its_twin(
 
 def test_what_lakefs_is_asked_for_is_its_twin(frames: Frames) -> None:
     """Entries that stand twice in the cache, and ranges that a branch has twice, are asked once."""
-    looks, heads = ("size", "etag"), ("range_id", "branch")
+    looks, ranges, heads = ("size", "etag"), ("range_id", "commit_id"), ("commit_id", "branch")
     entries = rows(*ENTRY, etag=st.none() | st.sampled_from([MD5, "f" * 32]))
-    inputs = {"entries": entries, "candidates": rows(*looks), "heads": rows(*heads)}
+    inputs = {"entries": entries, "candidates": rows(*looks)}
+    inputs |= {"ranges": rows(*ranges), "heads": rows(*heads)}
     gives = ("range_id", "branch", "number")
-    held_together(frames, "questions", inputs, (ENTRY, looks, heads), gives, ordered=True)
+    held_together(frames, "questions", inputs, (ENTRY, looks, ranges, heads), gives, ordered=True)
 
 
 def test_each_relation_has_a_twin_that_is_compared() -> None:

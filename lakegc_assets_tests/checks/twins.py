@@ -131,7 +131,7 @@ def total(addresses: Rows) -> list[Row]:
     return [{"objects": len(addresses)}]
 
 
-def questions(entries: Rows, candidates: Rows, heads: Rows) -> list[Row]:
+def questions(entries: Rows, candidates: Rows, ranges: Rows, heads: Rows) -> list[Row]:
     def alike(entry: Row, candidate: Row) -> bool:
         known = re.fullmatch("[0-9a-f]{32}", candidate["etag"]) and entry["etag"] is not None
         return entry["size"] == candidate["size"] and (
@@ -139,10 +139,12 @@ def questions(entries: Rows, candidates: Rows, heads: Rows) -> list[Row]:
         )
 
     asked = {
-        (head["range_id"], head["branch"], entry["number"])
+        (entry["range_id"], head["branch"], entry["number"])
         for entry in entries
         if any(alike(entry, candidate) for candidate in candidates)
+        for held in ranges
+        if held["range_id"] == entry["range_id"]
         for head in heads
-        if head["range_id"] == entry["range_id"]
+        if head["commit_id"] == held["commit_id"]
     }
     return [{"range_id": r, "branch": b, "number": n} for r, b, n in sorted(asked)]

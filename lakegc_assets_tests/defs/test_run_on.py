@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pydantic
 import pytest
+import yaml
+from dagster_aws.pipes import PipesEMRClient, PipesEMRServerlessClient
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.execution import Execution
@@ -235,3 +239,36 @@ def test_what_does_not_reach_the_process_is_refused_before_it_starts(
         run_config={"resources": {"lakefs": {"config": {"secret_access_key": "x"}}}},
     )
     assert "this run configures lakefs, which does not reach" in failure(result).error.message
+
+
+# What docs/clusters.md says of managed services
+
+
+def test_the_yaml_of_each_managed_service_fits_its_client_and_is_said_not_to_be_run() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    takes = {
+        "emr": _parameters(PipesEMRServerlessClient.run),
+        "emr_cluster": _parameters(PipesEMRClient.run),
+    }
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.ClassDef):
+            (method,) = node.body
+            assert isinstance(method, ast.FunctionDef)
+            takes[node.name] = {one.arg for one in method.args.kwonlyargs}
+    found = {}
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        values = yaml.safe_load(block)
+        if "run_on" in values:
+            module, _, name = values["run_on"]["client"].partition(":")
+            assert module == "my_gc.clients"
+            found[name] = values["run_on"]["arguments"].keys()
+    assert found.keys() == takes.keys()
+    for name, arguments in found.items():
+        assert arguments <= takes[name]
+    for service in ("EMR Serverless", "EMR", "Dataproc", "Databricks"):
+        assert f"{service} (not run)" in text
+
+
+def _parameters(function: Callable[..., object]) -> set[str]:
+    return set(inspect.signature(function).parameters)

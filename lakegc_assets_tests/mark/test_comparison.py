@@ -16,6 +16,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.comparison import Comparison, Difference, compare
+from lakegc_assets.mark.shadow_mode import compare_with_newest
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Goldens
@@ -79,6 +80,20 @@ def test_the_order_of_commit_ids(golden: Goldens) -> None:
         held = sizes("orderhz")
         assert found.only_other.total.bytes == sum(held[address] for address in lost) > 0
         assert (found.both.objects, found.only_run.total.objects) == (0, 0)
+
+
+def test_shadow_mode_shows_what_a_mark_of_lakefs_itself_would_have_destroyed(
+    golden: Goldens,
+) -> None:
+    ctx = golden("identical").marked.ctx
+    watching = replace(ctx, settings=replace(ctx.settings, compare_with="unified"))
+    with beside_recorded(golden, "identical") as found:
+        shown = compare_with_newest(watching)
+        assert shown["other"]["id"] == found.other["id"]
+        for side in ("both", "only_run", "only_other"):
+            assert shown[side] == found.to_json()[side]
+        assert shown["only_other"]["total"]["objects"] > 0
+    assert compare_with_newest(ctx) == {}
 
 
 def test_uploads_equal_to_head(golden: Goldens) -> None:

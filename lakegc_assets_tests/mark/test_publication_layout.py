@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -157,6 +157,26 @@ def test_a_mark_is_published_as_the_standalone_collector_would_where_it_is_asked
     store = ctx.connect()[1].store()
     assert find_mark(store, RUN).ours
     assert find_mark(store, f"reports/{RUN}").ours
+
+
+def test_a_csv_that_does_not_read_back_leaves_no_mark_of_the_standalone_collector(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = lake.context(spark)
+    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    whole = LocalStore.put_stream
+
+    def cut(self: LocalStore, key: str, pieces: Iterable[bytes], size: int, **options: Any) -> str:
+        return whole(self, key, [b"".join(pieces)[:-1]], size - 1, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_stream", cut)
+        with pytest.raises(IntegrityError, match="does not read back"):
+            report(ctx)
+    assert "summary.json" not in in_reports(lake)
+    # The same command finishes the mark, whose candidates are the same.
+    report(ctx)
+    assert "summary.json" in in_reports(lake)
 
 
 def test_a_mark_of_both_kinds_is_swept_at_one_place_only(lake: SmallLake, spark: Session) -> None:

@@ -22,7 +22,8 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 #: Few names, so that they meet; and such as break lists, patterns and SQL.
 ADDRESSES = st.sampled_from([
     "data/a/x", "data/b/x", "x", "data/a/x\n", "data/a/\x00", "data/é/\u0085", "data/'; --",
-    "data/a\\b", "data/a|b", "data//", "data/%2F\ufffe", "data/\uffff", "data/" + "long" * 300, "",
+    "data/a\\b", "data/a|b", "data//", "data/%2F\ufffe", "data/\uffff", "data/\ufffd",
+    "data/" + "long" * 300, "",
 ])  # fmt: skip
 ETAGS = st.sampled_from(["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"])
 HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])

@@ -15,7 +15,7 @@ AMBIGUOUS = "a full address that cannot be resolved ends like it"
 CONTROL = "its name has a line break or another control character"
 NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
 _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
-_UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+_UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffd-\uffff]")
 
 
 def candidates(store: Rows, committed: Rows, uncommitted: Rows, cutoff: datetime) -> list[Row]:
