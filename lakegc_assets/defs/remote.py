@@ -1,4 +1,4 @@
-"""What Dagster's side and the process of a remote run tell each other, as JSON without secrets."""
+"""Messages between Dagster and the process of a remote run, as JSON without secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import dagster as dg
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 
-#: Both sides must be of one version of what they tell each other.
+#: Of the form of these messages, which must be the same on both sides.
 VERSION: Final = 1
 _KINDS: Final = {
     "refused": RefusedError,
@@ -33,7 +33,7 @@ _TYPES: Final[Mapping[type, str]] = {
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """What a process is to make, and how.
+    """The assets that a process is to make, and the settings for it.
 
     Attributes:
         component: fields of the component, as its file has them.
@@ -76,7 +76,7 @@ class RemoteRun:
 
 @dataclass(frozen=True)
 class Report:
-    """How a process ended that could say so.
+    """The last message of a process: the error that ended it, if any.
 
     Attributes:
         stopped: the error that ended it, as ``of_error`` returns it; None where nothing did.
@@ -95,8 +95,8 @@ class Report:
     @classmethod
     def of_messages(cls, messages: list[Any]) -> Report | None:
         """The report among custom messages; None where there is none of this version."""
-        told = [one["lakegc"] for one in messages if isinstance(one, dict) and "lakegc" in one]
-        ours = [one for one in told if one.get("version") == VERSION]
+        sent = [one["lakegc"] for one in messages if isinstance(one, dict) and "lakegc" in one]
+        ours = [one for one in sent if one.get("version") == VERSION]
         return cls(**ours[-1]) if ours else None
 
 
@@ -111,10 +111,10 @@ def of_error(error: LakegcError) -> dict[str, Any]:
     }
 
 
-def error_of(told: Mapping[str, Any]) -> LakegcError:
-    """The error that ``of_error`` was told of."""
-    error: LakegcError = _KINDS.get(told["kind"], LakegcError)(told["said"])
-    error.figures, error.transient = told["figures"], told["transient"]
+def error_of(values: Mapping[str, Any]) -> LakegcError:
+    """The error from which ``of_error`` made these values."""
+    error: LakegcError = _KINDS.get(values["kind"], LakegcError)(values["said"])
+    error.figures, error.transient = values["figures"], values["transient"]
     return error
 
 
@@ -135,5 +135,5 @@ def _for_pipes(value: dg.MetadataValue[Any]) -> dict[str, Any]:
         }
         return {"type": "table", "raw_value": table}
     if type(value) not in _TYPES:
-        raise TypeError(f"Pipes is not told of {type(value).__name__}")
+        raise TypeError(f"Pipes has no kind of metadata for {type(value).__name__}")
     return {"type": _TYPES[type(value)], "raw_value": value.value}

@@ -110,7 +110,7 @@ def _launched(
     work: RemoteRun,
     stages: Sequence[Stage],
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """Start the process, wait for it, and give Dagster what it has reported.
+    """Start the process, wait for it, and yield what it has reported.
 
     Raises:
         Stopped: it has reported why it went no further.
@@ -150,8 +150,8 @@ def _launched(
         )
     if report.tags:
         context.instance.add_run_tags(context.run.run_id, dict(report.tags))
-        for told in report.tags.values():
-            context.log.warning("%s", told)
+        for sentence in report.tags.values():
+            context.log.warning("%s", sentence)
     if report.stopped is not None:
         raise stopped(error_of(report.stopped)) from None
     reported = {one.asset_key for one in results if isinstance(one, dg.MaterializeResult)}
@@ -180,7 +180,7 @@ def _described(result: dg.AssetCheckResult) -> dg.AssetCheckResult:
 def _remote_run(
     execution: Execution, stages: Sequence[Stage], component: Mapping[str, Any]
 ) -> RemoteRun:
-    """What the process of a step is to make.
+    """The order for the process of a step.
 
     Raises:
         ConfigurationError: the run configures what does not reach the process.
@@ -195,7 +195,7 @@ def _remote_run(
     partition_key(repository, run)
     resources.collector.require_included(repository)
     require_own_config(context.instance, context.run)
-    # What is wrong with the settings is told before anything is started.
+    # Wrong settings stop the run before anything is started.
     resources.collector.of_repository(repository, execution.config).settings()
     _require_only_settings(context.run.run_config, names)
     config = {
@@ -242,7 +242,7 @@ def _require_only_settings(run_config: Mapping[str, Any], names: Names) -> None:
 
 
 def _named(name: str) -> Any:  # noqa: ANN401 - whatever has this name
-    """What ``package.module:name`` is.
+    """The object that ``package.module:name`` names.
 
     Raises:
         ValueError: there is no such thing.

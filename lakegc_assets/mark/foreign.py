@@ -133,7 +133,7 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
             f"{names}"
         )
     lists, texts = listed[found[0]]
-    return _told(store, plain, found[0], lists, texts)
+    return _mark_of(store, plain, found[0], lists, texts)
 
 
 def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
@@ -215,7 +215,9 @@ def _nothing_found(store: ObjectStore, mark_id: str, forms: Sequence[str]) -> Re
     return RefusedError(f"there is no mark {mark_id!r} in {store.url}: {folders} hold no list")
 
 
-def _told(store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Files) -> ForeignMark:
+def _mark_of(
+    store: ObjectStore, mark_id: str, name: str, lists: _Files, texts: _Files
+) -> ForeignMark:
     form, files = _FORMS[name], lists or texts
     folder = (form.lists if lists or form.texts is None else form.texts).format(mark_id)
     made = max(written for _, written in files.values())
@@ -254,13 +256,13 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
     """
     where = f"{store.url}/{key}"
     try:
-        told: dict[str, Any] = json.loads(store.get(key))
-        success, objects = told["success"], told["num_deleted_objects"]
+        values: dict[str, Any] = json.loads(store.get(key))
+        success, objects = values["success"], values["num_deleted_objects"]
         # lakeFS tells nanoseconds.
-        begun = re.sub(r"(\.\d{6})\d+", r"\1", told["start_time"]).replace("Z", "+00:00")
+        begun = re.sub(r"(\.\d{6})\d+", r"\1", values["start_time"]).replace("Z", "+00:00")
         made = datetime.fromisoformat(begun)
-        if told["run_id"] != mark_id or type(objects) is not int or made.tzinfo is None:
-            raise ValueError(told)  # noqa: TRY301 - it is damage
+        if values["run_id"] != mark_id or type(objects) is not int or made.tzinfo is None:
+            raise ValueError(values)  # noqa: TRY301 - it is damage
     except ObjectNotFoundError as error:
         raise RefusedError(f"mark {mark_id!r} did not finish: there is no {where}") from error
     except (ValueError, KeyError, TypeError) as error:

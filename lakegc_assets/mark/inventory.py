@@ -1,4 +1,4 @@
-"""An inventory report in place of a listing: what a service wrote down of a bucket by itself.
+"""Reads an inventory report, which the service of a bucket writes by itself, as a listing.
 
 What a report lacks stays. What it names and is gone, or another object by now, is found by the
 comparison with the store right before a batch is deleted. So a report must say what that compares,
@@ -97,7 +97,7 @@ def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -
 def read_inventory(
     ctx: RunContext, connections: Connections, url: str, inventory: Inventory
 ) -> Listed:
-    """Write what a report says of the namespace as a listing is written.
+    """Write the objects of the namespace that a report names, as a listing is written.
 
     Args:
         ctx: the run.
@@ -149,7 +149,9 @@ def _read_files(order: _Order) -> tuple[Listed, int]:
 def named_twice(
     ctx: RunContext, connections: Connections, url: str, folder: str, listed: Listed
 ) -> list[Part]:
-    """Hashes of what a report names more than once (``HASHES``): nobody can tell which row holds.
+    """Write the hashes of objects that a report names more than once (``HASHES``).
+
+    Nobody can tell which of the rows is true.
 
     Args:
         ctx: the run.
@@ -164,7 +166,7 @@ def named_twice(
         return frames.write(relations.named_twice(rows), url, folder, HASHES, what)
 
 
-def hold_against_inventory(
+def compare_with_inventory(
     ctx: RunContext,
     connections: Connections,
     url: str,
@@ -172,10 +174,10 @@ def hold_against_inventory(
     cutoff: datetime,
     since: datetime,
 ) -> dict[str, object]:
-    """Hold a listing against the newest inventory report, and warn of what one of them lacks.
+    """Compare a listing with the newest inventory report, and warn of what one of them lacks.
 
     Nothing depends on it. Only what is older than the cutoff and the report is compared, without
-    what sweeps have deleted since; what others deleted since is told as if the listing lacked it.
+    what sweeps have deleted since. What others deleted since counts as missing from the listing.
 
     Args:
         ctx: the run.

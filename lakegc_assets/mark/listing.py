@@ -186,7 +186,7 @@ def _list_all(
     whole = listed if taken is None else _with_carried(ctx, attempt, listed, taken)
     if ctx.settings.listing_check == "inventory":
         since = taken.clean_at if taken else at.start
-        facts["inventory_check"] = inventory.hold_against_inventory(
+        facts["inventory_check"] = inventory.compare_with_inventory(
             ctx, connections, attempt.url, whole, at.cutoff, since
         )
     return attempt, _Found(whole, at.settled_before, facts)

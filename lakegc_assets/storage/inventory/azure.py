@@ -1,8 +1,8 @@
 """Reports of Azure's blob inventory: a folder for each run and rule, named after when it began.
 
 A rule writes ``YYYY/MM/DD/HH-MM-SS/RULE/RULE-manifest.json``, beside its files and, at last, a file
-with the MD5 of the manifest. The manifest tells when the run began, and whether it succeeded. Names
-begin with the container. Files have a header, and the manifest tells their sizes, but no MD5.
+with the MD5 of the manifest. The manifest has the start and the result of the run. Names
+begin with the container. Files have a header; the manifest has their sizes, but no MD5.
 
 Directories of accounts with a hierarchical namespace are rows of no size; only ``hdi_isfolder``
 tells them from empty blobs, so without it no empty blob counts.
@@ -46,7 +46,7 @@ _WANTED: Final = (*map(plain_name, (*_FIELDS, *_MORE.values())), _FOLDER)
 
 
 def split(url: str) -> tuple[str, str | None]:
-    """The place of the reports, and the name of the one that a URL names; None where it is none."""
+    """The place of the reports in a URL, and the folder of one report; None if it names none."""
     found = _REPORT.fullmatch(url)
     return (found[1], found[2]) if found else (url, None)
 
@@ -106,7 +106,7 @@ def _manifest(place: ObjectStore, folder: str) -> Document | None:
 
 
 def _is_about(manifest: Document, source: str) -> bool:
-    """Whether a report is of blobs, and may name some of a container."""
+    """True if a report is about blobs and its rule may match some of a container."""
     rule = manifest.document("ruleDefinition")
     filters = rule.document("filters")
     prefixes = filters.texts("prefixMatch") if "prefixMatch" in filters else []
@@ -149,7 +149,7 @@ def _require_fields(manifest: Document, rule: Document) -> None:
 
 
 def require_columns(report: Report) -> None:
-    """Nothing is left to look at: the manifest has named the columns."""
+    """Do nothing: ``newest`` has compared the columns that the manifest names."""
     del report
 
 
@@ -165,7 +165,7 @@ def _refuse(missing: list[str], url: str) -> None:
 def rows(
     place: ObjectStore, report: Report, file: ReportFile, prefix: str
 ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-    """What one file of a report says of a namespace: base blobs that are there.
+    """The rows of one file that are objects of a namespace: base blobs that are not deleted.
 
     Args:
         place: of the reports.
@@ -174,7 +174,7 @@ def rows(
         prefix: of the namespace, ending in a slash; empty for a whole container.
 
     Yields:
-        How many rows were read, and what of them is an object of the namespace: a batch of
+        The number of rows read, and those of them that are objects of the namespace: a batch of
         ``LISTING_SCHEMA`` in the order of its keys, or None.
 
     Raises:

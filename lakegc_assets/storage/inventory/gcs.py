@@ -37,7 +37,7 @@ _WANTED: Final = tuple(map(plain_name, _FIELDS))
 
 
 def split(url: str) -> tuple[str, str | None]:
-    """The place of the reports, and the name of the one that a URL names; None where it is none."""
+    """The place of the reports in a URL, and the name of one manifest; None if it names none."""
     place, _, last = url.rpartition("/")
     return (place, last) if _MANIFEST.fullmatch(last) else (url, None)
 
@@ -79,7 +79,7 @@ def _manifests(place: ObjectStore) -> list[str]:
 
 
 def _bucket(manifest: Document) -> str:
-    """The bucket that the configuration of a report names; empty where it does not say."""
+    """The bucket that the configuration of a report names; empty if it has none."""
     at = manifest.document("report_config")
     for name in ("object_metadata_report_options", "storage_filters"):
         if name not in at:
@@ -118,14 +118,14 @@ def _report(manifest: Document, key: str, source: str) -> Report:
 
 
 def require_columns(report: Report) -> None:
-    """Nothing can be looked at: only the files tell which columns they have."""
+    """Do nothing: the columns are in the files alone, and ``rows`` compares them."""
     del report
 
 
 def rows(
     place: ObjectStore, report: Report, file: ReportFile, prefix: str
 ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-    """What one file of a report says of a namespace: live objects alone.
+    """The rows of one file that are objects of a namespace: live versions only.
 
     Args:
         place: of the reports.
@@ -134,7 +134,7 @@ def rows(
         prefix: of the namespace, ending in a slash; empty for a whole bucket.
 
     Yields:
-        How many rows were read, and what of them is an object of the namespace: a batch of
+        The number of rows read, and those of them that are objects of the namespace: a batch of
         ``LISTING_SCHEMA`` in the order of its keys, or None.
 
     Raises:

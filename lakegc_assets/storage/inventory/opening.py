@@ -1,4 +1,4 @@
-"""From a place and a namespace to the report that is to be read, whatever service wrote it."""
+"""Finds the report that is to be read, by the kind of store of a namespace."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Inventory:
     def rows(
         self, place: ObjectStore, file: ReportFile
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """What one file says of the namespace.
+        """The rows of one file that are objects of the namespace.
 
         Args:
             place: the store at ``place``.
             file: of the report.
 
         Yields:
-            How many rows were read, and what of them is an object of the namespace: a batch of
-            ``LISTING_SCHEMA`` in the order of its keys, or None.
+            The number of rows read, and those of them that are objects of the namespace: a batch
+            of ``LISTING_SCHEMA`` in the order of its keys, or None.
 
         Raises:
             RefusedError: the report lacks a column that is needed.

@@ -1,4 +1,4 @@
-"""What an inventory report is, whatever service wrote it: when it began, and its files."""
+"""An inventory report of any service: its start, its files, and its manifest as typed fields."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Document:
 
 
 def damaged(url: str, problem: str) -> IntegrityError:
-    """The error where a report cannot be relied on."""
+    """The error for a report that cannot be relied on."""
     return IntegrityError(
         f"the inventory report {url} is damaged: {problem}. Nothing of it is used: wait for the "
         "next one, name an older one (inventory_place), or list the store (listing: store)"

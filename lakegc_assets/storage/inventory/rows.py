@@ -1,4 +1,4 @@
-"""From rows of a report to rows of a listing: those of a namespace, with all that is compared."""
+"""Converts rows of a report into rows of a listing of one namespace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUOTES: Final = '"'
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a report say what a listing says, by their plain names.
+    """The columns of a report that have the values of a listing, by their plain names.
 
     Attributes:
         key: of the object.
@@ -76,7 +76,7 @@ def listing_batch(
 
 
 def truth(values: pa.Array) -> pa.Array:
-    """Whether values say true or false, in whatever case; null where they say neither."""
+    """Values as booleans, whatever their case; null where they are neither true nor false."""
     if pa.types.is_boolean(values.type):
         return values
     lower = pc.utf8_lower(values.cast(pa.string()))

@@ -48,7 +48,7 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def split(url: str) -> tuple[str, str | None]:
-    """The place of the reports, and the name of the one that a URL names; None where it is none."""
+    """The place of the reports in a URL, and the folder of one report; None if it names none."""
     place, _, last = url.rpartition("/")
     return (place, last) if _DATED.fullmatch(last) else (url, None)
 
@@ -130,7 +130,7 @@ def _file(place: ObjectStore, manifest: Document, one: Document) -> ReportFile:
 def rows(
     place: ObjectStore, report: Report, file: ReportFile, prefix: str
 ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-    """What one file of a report says of a namespace: current objects alone.
+    """The rows of one file that are objects of a namespace: current versions only.
 
     Args:
         place: of the reports.
@@ -139,7 +139,7 @@ def rows(
         prefix: of the namespace, ending in a slash; empty for a whole bucket.
 
     Yields:
-        How many rows were read, and what of them is an object of the namespace: a batch of
+        The number of rows read, and those of them that are objects of the namespace: a batch of
         ``LISTING_SCHEMA`` in the order of its keys, or None.
 
     Raises:
@@ -186,7 +186,7 @@ def _require_fields(report: Report, names: list[str]) -> None:
 
 
 def _current(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of current versions that are objects; one that does not say so is none."""
+    """Rows of current versions that are objects. A row without these flags is left out."""
     if "islatest" not in batch.schema.names:
         return batch
     latest, marker = (truth(batch[name]) for name in ("islatest", "isdeletemarker"))
@@ -194,7 +194,7 @@ def _current(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _decoded(keys: pa.Array, url: str) -> pa.Array:
-    """URL-encoded keys as they are."""
+    """URL-encoded keys, decoded."""
     encoded = pc.fill_null(pc.match_substring_regex(keys, "[%+]"), False)
     if not pc.any(encoded).as_py():
         return keys
