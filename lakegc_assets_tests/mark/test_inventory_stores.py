@@ -179,14 +179,14 @@ def test_a_listing_is_held_against_a_report(
     bucket: Inventoried, spark: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = min(bucket.dead)
-    # Clocks may differ, so that only what is older than the scan by more than that is compared.
-    bucket.report(now() + timedelta(seconds=1))
+    skew = timedelta(seconds=5)
+    # Only what is older than the scan by twice the skew is compared.
+    time.sleep(2 * skew.total_seconds() + 1)
+    bucket.report(now())
     bucket.store.delete_many([gone])
-    settings = {"listing": "store", "listing_check": "inventory"}
-    skew = {"clock_skew": timedelta(seconds=1)}
-    time.sleep(2)
+    settings = {"listing": "store", "listing_check": "inventory", "clock_skew": skew}
     with caplog.at_level(logging.WARNING, "lakegc"):
-        ctx = bucket.context(spark, "listed", **settings, **skew)
+        ctx = bucket.context(spark, "listed", **settings)
         for stage in STAGES:
             stage(ctx)
     check = bucket.listing("listed").facts["inventory_check"]
