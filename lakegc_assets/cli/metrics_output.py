@@ -25,7 +25,7 @@ from lakegc_assets.estate.exposition import EstateCollector, registry_of, text_o
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.storage.output import write_file
+from lakegc_assets.storage.files import write_file
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.history import marks_over_time
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.storage.output import write_file
+from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import counted
 
 #: Is shown below the state.

@@ -19,7 +19,7 @@ from lakegc_assets.estate.metrics import estate_metrics
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.storage.output import write_file
+from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import counted
 
 #: node_exporter reads no other files.

@@ -131,10 +131,11 @@ def _make_directories(path: Path) -> None:
 
 @contextmanager
 def locked(directory: int, *, required: bool) -> Iterator[None]:
-    """Exclude every other writer of a directory.
+    """Exclude every other writer of a directory, by its descriptor.
 
-    Where a file system cannot lock directories, conditional replacement is refused, so that the
-    other writers need no lock there.
+    filelock locks a file that it makes beside, which a directory of objects must not have, and by
+    a path, which another directory may have by then. Where a file system cannot lock directories,
+    conditional replacement is refused, so that the other writers need no lock there.
     """
     try:
         flock(directory, LOCK_EX)
@@ -254,13 +255,32 @@ def remove_if_there(directory: int, temporary: str) -> None:
         os.unlink(temporary, dir_fd=directory)
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole, in place of any other, or leave what is there.
+
+    Raises:
+        ConfigurationError: it cannot be written there.
+    """
+    path = path.resolve()
+    try:
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigurationError(f"{path} is no file that could be replaced: name another")
+        # As if it had been made in the usual way: others may read it, if they may.
+        _write_atomically(path, content, 0o666)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error}") from error
+
+
 def write_private_file(path: str | os.PathLike[str], content: str) -> None:
-    """Write a file that only its owner can read, atomically and durably."""
-    path = Path(path)
+    """Write a file that only its owner can read, atomically and durably. Raises OSError."""
+    _write_atomically(Path(path), content.encode(), 0o600)
+
+
+def _write_atomically(path: Path, content: bytes, mode: int) -> None:
     temporary = path.with_name(temporary_name())
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             flush(descriptor)

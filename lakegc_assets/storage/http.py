@@ -1,8 +1,16 @@
-"""Requests to stores that speak plain HTTP: signed, repeated where that is harmless, told apart."""
+"""Requests to Azure and Google Cloud Storage: signed, repeated where harmless, failures classified.
+
+Their own libraries do not take this place, since three things that the collector relies on would
+need a client of our own beside them: pages of listings as the service wrote them, so that a page
+that is cut or contradicts itself is an error; answers to a batch of deletes, which azure-core and
+google-cloud-storage assign to the requests by their position, and ``parts.py`` by the id that each
+of them names; and signatures that end at a moment of the service's clock (``azure/sas.py``,
+``gcs/service.py``). What is left for a library are single requests, which are one call of
+``HttpClient.send`` each.
+"""
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -10,11 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from lakegc_assets import traffic
@@ -36,6 +45,8 @@ _PARTIAL: Final = (206,)
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _LONGEST_PAUSE_S: Final = 10.0
 _CONNECTIONS: Final = 32
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -60,7 +71,7 @@ Sign = Callable[[Request], None]
 
 
 class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcome of a key
-    """A request that was not carried out, or not known to be.
+    """A request that was not carried out, or of which that is not known.
 
     Attributes:
         code: the store's own; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer.
@@ -73,6 +84,27 @@ class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcom
         self.code = code
         self.told = told
         self.status = status
+
+
+def repeated(
+    send: Callable[[], _Answer], tries: int, again: Callable[[HttpFailure], bool]
+) -> _Answer:
+    """What ``send`` returns; it is called again, after a pause that grows, where it fails.
+
+    Args:
+        send: sends a request. Raises HttpFailure.
+        tries: at most.
+        again: True if the request may be sent again after a failure.
+
+    Raises:
+        HttpFailure: of the last try.
+    """
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, HttpFailure) and again(error)),
+        stop=stop_after_attempt(tries),
+        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE_S),
+        reraise=True,
+    )(send)
 
 
 @contextmanager
@@ -137,7 +169,7 @@ class HttpClient:
             url: with its query, percent-encoded.
             headers: without those that signers add.
             body: all of it.
-            repeatable: whether the store may see it twice; else it is sent again only after an
+            repeatable: True if the store may see it twice; else it is sent again only after an
                 answer that says that it was not carried out.
             sign: in place of the usual signer.
             also_good: statuses that are good answers to this request, besides the usual ones.
@@ -146,23 +178,19 @@ class HttpClient:
         Raises:
             HttpFailure: the last try failed.
         """
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                answer = self._once(Request(method, url, dict(headers or {}), body), sign, stream)
-                if answer.status_code in _OK[method] or answer.status_code in also_good:
-                    return answer
-                with answer:
-                    raise self._read_failure(answer)
-            except HttpFailure as failure:
-                kind = error_class(failure.code)
-                again = kind is StoreThrottledError or (
-                    repeatable and kind is StoreUnavailableError
-                )
-                if not again or tries >= self._tries:
-                    raise
-            time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
+
+        def attempt() -> requests.Response:
+            answer = self._once(Request(method, url, dict(headers or {}), body), sign, stream)
+            if answer.status_code in _OK[method] or answer.status_code in also_good:
+                return answer
+            with answer:
+                raise self._read_failure(answer)
+
+        def again(failure: HttpFailure) -> bool:
+            kind = error_class(failure.code)
+            return kind is StoreThrottledError or (repeatable and kind is StoreUnavailableError)
+
+        return repeated(attempt, self._tries, again)
 
     def sign(self, request: Request, sign: Sign | None = None) -> None:
         """Add to a request what proves who sends it.

@@ -29,7 +29,6 @@ from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3 import objects
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
@@ -284,8 +283,7 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
     thread.start()
     with pytest.MonkeyPatch.context() as patch:
         # It needs no time to recover.
-        for module in (http, objects):
-            patch.setattr(module, "_LONGEST_PAUSE_S", 0.01)
+        patch.setattr(http, "_LONGEST_PAUSE_S", 0.01)
         patch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.01)
         yield told
     server.shutdown()

@@ -8,7 +8,7 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage import files
-from lakegc_assets.storage.output import write_file
+from lakegc_assets.storage.files import write_file
 
 
 def test_a_file_is_replaced_as_a_whole_and_others_may_read_it(tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 """Shared access signatures for one blob, which end soon.
 
 They are signed by the key of an account, or by a key that the service gives to an identity of
-Microsoft Entra ID (who needs the action ``generateUserDelegationKey`` for that).
+Microsoft Entra ID (which needs the action ``generateUserDelegationKey`` for that).
+
+``generate_blob_sas`` of azure-storage-blob signs for the newest version of the service that it
+knows. Services that are older, such as private clouds and emulators, refuse a signature by the key
+of an identity then, and no delete would have a deadline there.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
 https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas

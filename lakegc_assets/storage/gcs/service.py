@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
 
 import google.auth.transport.requests
 import requests
@@ -18,7 +20,6 @@ from lakegc_assets.storage.codes import error_class, usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.gcs.signing import ending
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
 from lakegc_assets.storage.process_cache import once_per_process
@@ -29,6 +30,7 @@ _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _CODE_IN_XML: Final = re.compile(r"<Error><Code>([^<]*)")
 _TOLD_IN_XML: Final = re.compile(r"<(?:Message|Details)>([^<]*)")
 _DONE: Final = frozenset({200, 204})
+_ALGORITHM: Final = "GOOG4-RSA-SHA256"
 
 
 class GcsService:
@@ -46,7 +48,7 @@ class GcsService:
         self.key = key
 
     def until(self, deadline: Deadline) -> Sign:
-        """What signs a request without a query so that it is refused after a deadline.
+        """Sign requests to the XML API without a query so that they are refused after a deadline.
 
         Raises:
             ConfigurationError: there is no key that could do so.
@@ -55,7 +57,7 @@ class GcsService:
             raise ConfigurationError(
                 "only the key of a service account can sign for a deadline on Google Cloud Storage"
             )
-        return ending(self.key, deadline)
+        return _ending(self.key, deadline)
 
 
 @once_per_process("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
@@ -103,6 +105,45 @@ def _signer(credentials: Any) -> Sign:  # noqa: ANN401 - as above
             raise HttpFailure("ConnectionFailed", f"no token came: {error}") from error
         except GoogleAuthError as error:
             raise HttpFailure("authError", f"no token came: {error}") from error
+
+    return sign
+
+
+def _ending(credentials: Credentials, deadline: Deadline) -> Sign:
+    """Sign requests without a query so that the service refuses them after a deadline.
+
+    ``generate_signed_url`` of google-cloud-storage counts the end of a signature from the clock of
+    this machine, and cannot sign for a moment in the past, by which a store is tried.
+
+    Format: https://cloud.google.com/storage/docs/authentication/canonical-requests
+    """
+
+    def sign(request: Request) -> None:
+        begin, length = deadline.window()
+        url = urlsplit(request.url)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        headers["host"] = url.netloc
+        names = ";".join(sorted(headers))
+        scope = f"{begin:%Y%m%d}/auto/storage/goog4_request"
+        written = f"{begin:%Y%m%dT%H%M%SZ}"
+        # In the order of their names, which is signed.
+        query = urlencode(
+            {
+                "X-Goog-Algorithm": _ALGORITHM,
+                "X-Goog-Credential": f"{credentials.service_account_email}/{scope}",
+                "X-Goog-Date": written,
+                "X-Goog-Expires": str(length),
+                "X-Goog-SignedHeaders": names,
+            },
+            quote_via=quote,
+            safe="",
+        )
+        lines = [request.method, url.path, query]
+        lines += [f"{name}:{value}" for name, value in sorted(headers.items())]
+        lines += ["", names, "UNSIGNED-PAYLOAD"]
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        text = f"{_ALGORITHM}\n{written}\n{scope}\n{digest}"
+        request.url += f"?{query}&X-Goog-Signature={credentials.sign_bytes(text.encode()).hex()}"
 
     return sign
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import random
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -14,7 +12,7 @@ from typing import Any, Final, TypeVar
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import PreconditionFailedError, StoreThrottledError
-from lakegc_assets.storage.http import HttpFailure, etag_in
+from lakegc_assets.storage.http import HttpFailure, etag_in, repeated
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.streams import PIECE, Opened
 
@@ -22,7 +20,6 @@ _Told = TypeVar("_Told")
 
 # Two conditional puts met: S3 carried out neither or the other one.
 _CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
-_LONGEST_PAUSE_S: Final = 10.0
 _OK: Final = 200
 _PARTIAL: Final = 206
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
@@ -92,19 +89,18 @@ class S3Object:
 
         A repeated one would meet its own first try, and report that as somebody else's.
         """
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                with failing():
-                    return send()
-            except HttpFailure as failure:
-                conflict = failure.code in _CONFLICTS
-                again = conflict or error_class(failure.code) is StoreThrottledError
-                if not again or tries == self.config.max_attempts:
-                    error = explained(failure.code, failure.told, self.where)
-                    raise PreconditionFailedError(str(error)) if conflict else error from failure
-            time.sleep(min(_LONGEST_PAUSE_S, 0.1 * 2**tries) * random.uniform(0.5, 1))
+
+        def again(failure: HttpFailure) -> bool:
+            conflict = failure.code in _CONFLICTS
+            return conflict or error_class(failure.code) is StoreThrottledError
+
+        try:
+            return repeated(failing()(send), self.config.max_attempts, again)
+        except HttpFailure as failure:
+            error = explained(failure.code, failure.told, self.where)
+            if failure.code in _CONFLICTS:
+                raise PreconditionFailedError(str(error)) from failure
+            raise error from failure
 
 
 def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's StreamingBody, or as it
