@@ -78,6 +78,19 @@ class Tasks:
             return run_in_processes(what, task, inputs, cores, self.log)
         return self._in_threads(what, task, inputs, threads or cores)
 
+    def run_or_call(
+        self,
+        what: str,
+        task: Callable[[T], R],
+        inputs: Sequence[T],
+        seconds: float,
+        threads: int | None = None,
+    ) -> list[R]:
+        """As ``run``; a single input is not worth a job, so the task is called in this process."""
+        if len(inputs) <= 1:
+            return [task(one) for one in inputs]
+        return self.run(what, task, inputs, seconds, threads)
+
     def _in_threads(
         self, what: str, task: Callable[[T], R], inputs: Sequence[T], threads: int
     ) -> list[R]:

@@ -146,3 +146,9 @@ def duplicates(rows: DataFrame, most: int) -> DataFrame:
     """Addresses that stand in more than one row (address, times): so many of them at most."""
     times = F.count(F.lit(1)).alias("times")
     return rows.groupBy("address").agg(times).where("times > 1").limit(most)
+
+
+@relation
+def in_order(marked: DataFrame) -> DataFrame:
+    """Marked DF in the order of the addresses, so that a store can list each stretch of it."""
+    return marked.orderBy("address")

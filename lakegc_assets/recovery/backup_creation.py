@@ -2,12 +2,13 @@
 
 A killed backup is run again: what its journal says and a listing of the backup shows is done, the
 rest is copied. The manifest is written last, once a listing shows every copy that it counts.
+Objects stay in files, and what is left to copy is an anti-join: this process gets names and counts.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -16,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import PartWriter, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.published import published_mark, read_marked
-from lakegc_assets.recovery import journal
+from lakegc_assets.mark.marked_objects import Candidates, Stretch, marked_in_order
+from lakegc_assets.mark.published import published_mark
+from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backup_location import require_free_places, require_no_other_backup
 from lakegc_assets.recovery.backup_task import (
+    MARKED,
     OVERHEAD,
     Orders,
     Portion,
@@ -34,7 +37,6 @@ from lakegc_assets.recovery.backups import (
     FOLDER,
     MANIFEST,
     OUTCOMES,
-    Backup,
     Record,
     Subject,
     folder_url,
@@ -42,12 +44,11 @@ from lakegc_assets.recovery.backups import (
     require_same,
     subject_of,
 )
-from lakegc_assets.recovery.batch_stat import listed
-from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.recovery.copies import SHOWN, shown_copies
+from lakegc_assets.recovery.outcome_summary import Summary, summarized
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -64,6 +65,8 @@ _SWEPT: Final = "swept_set"
 #: Copying on one core, which mostly waits for the stores: seconds for an object, and for a byte.
 _OBJECT_S: Final = 0.001
 _BYTE_S: Final = 1e-8
+#: To read the size of an object from a file.
+_SIZE_S: Final = 1e-7
 #: A task is worth so many seconds of that at least.
 _TASK_S: Final = 2.0
 #: Portions for each task, where tasks take one after the other; and what one holds at least.
@@ -72,6 +75,7 @@ _LEAST: Final = 16 << 20
 #: How often what tasks left that died is given to others.
 _ROUNDS: Final = 5
 _MB: Final = 1_000_000
+_LOST: Final = pa.schema([("objects", pa.int64()), ("first", pa.string())])
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials read the storage namespace, and read, list and write "
     "the backup",
@@ -98,20 +102,21 @@ def make_backup(ctx: RunContext) -> Record | None:
         return None
     client, connections = ctx.connect()
     attempt, chain = published_mark(ctx, connections)
-    marked = read_marked(attempt, chain["deletion_candidates"])
     require_free_places(ctx, client, connections)
     store = connections.open(folder_url(ctx.settings.backup_url, ctx.repository, ctx.run))
     record = _begin(ctx, store, subject_of(chain), swept=attempt.has(_SWEPT))
     if record.finished is not None:
         ctx.log.info("the backup %s is finished already", store.url)
         return record
-    return _Making(ctx, connections, attempt, store, strings.in_order(marked, "address")).run(
-        record
-    )
+    session = f"{ctx.clocks.now():%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    space = Workspace(ctx, connections, attempt, f"{ASSET}/{session}/")
+    candidates = chain["deletion_candidates"]
+    marked = marked_in_order(ctx, connections, attempt, candidates, f"{space.folder}marked/")
+    return _Creation(ctx, space, store, marked, session).run(record)
 
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
-    """What the backup says of itself, now or since an earlier try."""
+    """The record of the backup, of an earlier try or new."""
     known = read_state(store)
     if known is None:
         return _begin_anew(ctx, store, subject, swept=swept)
@@ -154,73 +159,94 @@ def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept:
 
 
 @dataclass(frozen=True)
-class _Making:
-    """One try to make a backup.
+class _Creation:
+    """One try to make a backup. Objects stay in files; this process gets names and counts.
 
     Attributes:
         ctx: the run.
-        connections: how to reach the stores.
-        attempt: the artifacts of the mark.
+        space: for what is found on the way.
         store: rooted at the backup.
-        marked: address, size, last_modified and etag, in the order of the addresses.
+        marked: what the mark names, in the order of the addresses.
+        session: name of this try, which no other has.
     """
 
     ctx: RunContext
-    connections: Connections
-    attempt: AttemptArtifacts
+    space: Workspace
     store: ObjectStore
-    marked: pa.Table
+    marked: Candidates
+    session: str
 
     def run(self, record: Record) -> Record:
-        """Copy what is not copied yet, look at it all, and finish."""
-        session = f"{self.ctx.clocks.now():%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-        copied = self._verified(journal.read(self.store))
-        tried = OUTCOMES.empty_table()
+        """Copy what is not copied yet, list all copies, and finish."""
+        earlier = self._journal("")
+        copied = self._verified(earlier) if earlier else []
+        tried: list[Part] = []
         for number in range(_ROUNDS):
-            left = _without(_without(self.marked, copied), tried)
-            if not left.num_rows:
+            left = self._left([*copied, *tried])
+            if not left:
                 break
-            self._copy(f"{session}-{number:02d}", left)
-            tried = journal.read(self.store, session)
+            name = f"{self.session}-{number:02d}"
+            self._copy(name, left)
+            tried += self._journal(name)
         else:
             raise StorageError(
                 f"tasks that copy to {self.store.url} end without a word; what was done is "
                 f"recorded. Back {self.ctx.run!r} up again, and look at the logs of Spark's workers"
             )
-        return self._finish(record, copied, tried)
+        return self._finish(record, earlier, copied, tried)
 
-    def _verified(self, recorded: pa.Table) -> pa.Table:
+    # What is done, by relations
+
+    def _journal(self, prefix: str) -> list[Part]:
+        """What was recorded, by all tries or by those of a name."""
+        files = journal.files(self.space.connections, self.store.url, prefix)
+        folder = f"{self.space.folder}journal/"
+        return files.gather(self.ctx.tasks, self.space.attempt.url, folder)
+
+    def _verified(self, recorded: Sequence[Part]) -> list[Part]:
         """Of what was recorded, the copies that a listing of the backup shows, each once."""
-        copies = recorded.filter(pc.equal(recorded["outcome"], "copied"))
-        addresses = self.marked["address"]
-        if not copies.num_rows:
-            return copies
-        shown = listed(self.store, addresses, self.ctx.settings.backup_list_threads)
-        keys = ["address", "size", "copy_etag"]
-        kept = copies.join(shown, keys, join_type="left semi").select(OUTCOMES.names)
-        # Only what is as the mark has it is a copy of what is to be deleted.
-        same = kept.join(
-            self.marked.select(["address", "size", "etag"]),
-            ["address", "size", "etag"],
-            join_type="left semi",
-        )
-        return _once(same.select(OUTCOMES.names))
+        finding = self.space.finding("shown", self.store.url)
+        shown = shown_copies(self.ctx, finding, self.marked.parts)
+        with self.space.frames() as frames:
+            rows, marked, there = (
+                self.space.read(frames, parts, schema)
+                for parts, schema in (
+                    (recorded, OUTCOMES),
+                    (self.marked.parts, MARKED),
+                    (shown, SHOWN),
+                )
+            )
+            found = relations.verified(rows, marked, there)
+            return self.space.write(frames, found, "verified", OUTCOMES, "find what is copied")
 
-    def _copy(self, name: str, left: pa.Table) -> None:
+    def _left(self, done: Sequence[Part]) -> list[Part]:
+        """What is left to copy, in the order of the addresses."""
+        if not done or not self.marked.rows:
+            return [part for part in self.marked.parts if part.rows]
+        with self.space.frames() as frames:
+            marked = self.space.read(frames, self.marked.parts, MARKED)
+            left = relations.left_to_do(marked, [self.space.read(frames, done, OUTCOMES)])
+            return self.space.write(frames, left, "left", MARKED, "find what is left to copy")
+
+    # Copying
+
+    def _copy(self, name: str, left: Sequence[Part]) -> None:
         """Let tasks copy objects.
 
         Raises:
-            LakegcError: what a task could not get past.
+            LakegcError: an error that stopped a task.
         """
         settings = self.ctx.settings
-        sizes = left["size"].to_numpy()
-        seconds = float(len(sizes) * _OBJECT_S + sizes.sum() * _BYTE_S)
+        rows, to = sum(part.rows for part in left), self.space.connections
+        read = partial(_bytes, to, self.space.attempt.url)
+        sizes = self.ctx.tasks.run_or_call("add the sizes up", read, left, rows * _SIZE_S)
+        seconds = rows * _OBJECT_S + sum(sizes) * _BYTE_S
         tasks = max(1, min(settings.backup_num_partitions, int(seconds / _TASK_S)))
-        portions = self._portions(name, left, tasks)
+        portions = self._portions(left, sizes, tasks)
         tasks = min(tasks, len(portions))
         orders = Orders(
-            connections=self.connections,
-            artifacts_url=self.attempt.url,
+            connections=to,
+            artifacts_url=self.space.attempt.url,
             backup_url=self.store.url,
             log_url=self._log_url(),
             name=name,
@@ -228,31 +254,30 @@ class _Making:
         )
         work = [portions] * tasks
         if settings.backup_distribution == "uniform":
-            work = [[portion] for portion in portions]
+            work = [portions[number::tasks] for number in range(tasks)]
         task = partial(copy_portions, orders)
-        told = self.ctx.tasks.run("back up", task, work, seconds, tasks)
-        self._raise_if_stopped(told)
+        self._raise_if_stopped(self.ctx.tasks.run("back up", task, work, seconds, tasks))
 
-    def _portions(self, name: str, left: pa.Table, tasks: int) -> list[Portion]:
-        """Objects in portions of about equal bytes, each of one stretch of addresses."""
-        sizes = left["size"].to_numpy()
-        parts = tasks
+    def _portions(self, left: Sequence[Part], sizes: Sequence[int], tasks: int) -> list[Portion]:
+        """Cut files into portions of about equal bytes, each of one stretch of addresses."""
+        costs = [size + part.rows * OVERHEAD for size, part in zip(sizes, left, strict=True)]
+        parts, total = tasks, sum(costs)
         if self.ctx.settings.backup_distribution == "dynamic":
-            worth = int((sizes + OVERHEAD).sum() / _LEAST)
-            parts = max(tasks, min(_PORTIONS * tasks, worth))
-        rows = left.select(["address", "size", "etag"])
-        artifacts, folder = self.attempt.store(), f"{ASSET}/portions/{name}/"
-        return [
-            Portion(number, write_part(artifacts, folder, rows.slice(at, count)))
-            for number, (at, count) in enumerate(cut(np.asarray(sizes), parts))
-        ]
+            parts = max(tasks, min(_PORTIONS * tasks, total // _LEAST))
+        shares = [max(1, -(-cost * parts // total)) for cost in costs]
+        inputs = list(zip(left, shares, strict=True))
+        seconds = sum(part.rows for part in left) * _SIZE_S
+        task = partial(_cut, self.space.connections, self.space.attempt.url)
+        cuts = self.ctx.tasks.run_or_call("cut the work", task, inputs, seconds)
+        stretches = [stretch for stretches in cuts for stretch in stretches]
+        return [Portion(number, [stretch]) for number, stretch in enumerate(stretches)]
 
     def _log_url(self) -> str | None:
         log = self.ctx.settings.backup_log
         return None if log is None else folder_url(log, self.ctx.repository, self.ctx.run)
 
-    def _raise_if_stopped(self, told: list[TaskResult]) -> None:
-        for one in told:
+    def _raise_if_stopped(self, results: list[TaskResult]) -> None:
+        for one in results:
             if one.kind is not None:
                 text = (
                     f"the backup {self.store.url} could not go on; what was done is recorded, so "
@@ -260,34 +285,41 @@ class _Making:
                 )
                 raise _advised(one.kind(one.stopped), text)
 
-    def _finish(self, record: Record, copied: pa.Table, tried: pa.Table) -> Record:
-        """Look at all copies, and write what became of each marked object, the manifest last."""
-        # A copy that the journal did not show at once was made again.
-        made = pc.equal(tried["outcome"], "copied")
-        copied = pa.concat_tables([copied, _without(_once(tried.filter(made)), copied)])
-        shown = self._verified(copied)
-        if lost := copied.num_rows - shown.num_rows:
-            first = _without(copied, shown)["address"][0].as_py()
-            raise StorageError(
-                f"a listing of {self.store.url} lacks {counted(lost, 'copy', 'copies')} that were "
-                f"written and verified, or shows others: {first!r} for one. Look at what removes "
-                f"or changes objects there, then back {self.ctx.run!r} up again"
+    # The end
+
+    def _finish(
+        self,
+        record: Record,
+        earlier: Sequence[Part],
+        copied: Sequence[Part],
+        tried: Sequence[Part],
+    ) -> Record:
+        """List all copies, and write the outcome of each marked object, the manifest last."""
+        verified = self._verified([*earlier, *tried])
+        with self.space.frames() as frames:
+            there, claims, last = (
+                self.space.read(frames, parts, OUTCOMES)
+                for parts in (verified, [*copied, *tried], tried)
             )
-        others = _once(_without(tried.filter(pc.invert(made)), copied))
-        rows = strings.in_order(pa.concat_tables([copied, others]), "address")
-        self._require_whole(rows)
-        self._require_some(rows)
-        writer = PartWriter(self.store, f"{FOLDER}outcomes/", OUTCOMES)
-        writer.add(rows)
+            claimed = relations.lost(claims, there)
+            (lost,) = frames.collect(claimed, _LOST, "look for copies that are gone").to_pylist()
+            self._require_none_lost(lost["objects"], lost["first"])
+            rows = relations.outcomes(there, last)
+            folder, what = f"{FOLDER}outcomes/", "write the outcomes"
+            parts = frames.write(rows, self.store.url, folder, OUTCOMES, what)
+        parts = parts or PartWriter(self.store, folder, OUTCOMES).finish()
+        total = self._summary(parts)
+        self._require_whole(total, record.subject.digest)
+        self._require_some(total)
         record = replace(
             record,
             finished=self.ctx.clocks.now(),
-            objects=copied.num_rows,
-            size=pc.sum(copied["size"]).as_py() or 0,
-            digest=str(key_digest(copied["address"])),
-            outcomes=_totals(rows),
-            verified=_counts(copied["verified_by"]),
-            parts=writer.finish(),
+            objects=total.copied.count,
+            size=total.outcomes.get("copied", {}).get("bytes", 0),
+            digest=str(total.copied),
+            outcomes=total.outcomes,
+            verified=total.verified,
+            parts=parts,
         )
         try:
             self.store.put_if_absent(MANIFEST, record.to_bytes())
@@ -296,10 +328,25 @@ class _Making:
                 f"another process has finished the backup {self.store.url} meanwhile: back "
                 f"{self.ctx.run!r} up again to see that it is whole"
             ) from error
-        self._require_kept(record)
+        self._require_unremoved(record)
         return record
 
-    def _require_kept(self, record: Record) -> None:
+    def _summary(self, parts: Sequence[Part]) -> Summary:
+        """Counts and digests of all outcomes."""
+        task = partial(summarized, self.space.connections, self.store.url)
+        seconds = sum(part.rows for part in parts) * _SIZE_S
+        found = self.ctx.tasks.run_or_call("add the outcomes up", task, parts, seconds)
+        return sum(found, Summary())
+
+    def _require_none_lost(self, objects: int, first: str) -> None:
+        if objects:
+            raise StorageError(
+                f"a listing of {self.store.url} lacks {counted(objects, 'copy', 'copies')} that "
+                f"were written and verified, or shows others: {first!r} for one. Look at what "
+                f"removes or changes objects there, then back {self.ctx.run!r} up again"
+            )
+
+    def _require_unremoved(self, record: Record) -> None:
         """Refuse what was removed before its manifest was written: this process was suspended."""
         if read_state(self.store) != (record, "finished"):
             raise RefusedError(
@@ -307,70 +354,36 @@ class _Making:
                 f"remove the rest, then back {self.ctx.run!r} up again"
             )
 
-    def _require_whole(self, rows: pa.Table) -> None:
-        if str(key_digest(rows["address"])) != str(key_digest(self.marked["address"])):
+    def _require_whole(self, total: Summary, digest: str) -> None:
+        if str(total.all) != digest:
             raise IntegrityError(
-                f"the journal of the backup {self.store.url} has {key_digest(rows['address'])}, "
-                f"and the mark has {key_digest(self.marked['address'])}: it is damaged. Choose "
-                "another backup_url"
+                f"the journal of the backup {self.store.url} has {total.all}, and the mark has "
+                f"{digest}: it is damaged. Choose another backup_url"
             )
 
-    def _require_some(self, rows: pa.Table) -> None:
+    def _require_some(self, total: Summary) -> None:
         """Refuse a backup in which nothing could be copied, for whatever reason."""
-        failed = rows.filter(pc.equal(rows["outcome"], "failed"))
-        if failed.num_rows and failed.num_rows == rows.num_rows:
-            denied = pc.all(pc.equal(failed["error_code"], "AccessDenied")).as_py()
-            kind = AccessDeniedError if denied else StorageError
-            told = (
-                f"{failed['detail'][0].as_py()}. Back {self.ctx.run!r} up again when this is mended"
-            )
-            text = (
-                f"not one of {counted(rows.num_rows, 'object')} could be copied to {self.store.url}"
-            )
-            raise _advised(kind(told), text)
+        failed = total.outcomes.get("failed", {}).get("objects", 0)
+        if failed and failed == total.all.count:
+            kind = AccessDeniedError if total.denied == failed else StorageError
+            detail = f"{total.detail}. Back {self.ctx.run!r} up again when this is mended"
+            text = f"not one of {counted(failed, 'object')} could be copied to {self.store.url}"
+            raise _advised(kind(detail), text)
 
 
-def whole(backup: Backup, threads: int) -> pa.Table:
-    """The copies of a finished backup that a listing shows now as they were made.
+def _bytes(connections: Connections, url: str, part: Part) -> int:
+    """The bytes of the objects in a file."""
+    return int(pc.sum(read_part(connections.open(url), part, ["size"])["size"]).as_py() or 0)
 
-    Args:
-        backup: any.
-        threads: that list.
 
-    Returns:
-        address, size (bytes), etag and copy_etag, in the order of the addresses.
-    """
-    copied = strings.in_order(backup.copied, "address")
-    if not copied.num_rows:
-        return copied
-    shown = listed(backup.store, copied["address"], threads)
-    keys = ["address", "size", "copy_etag"]
-    return copied.join(shown, keys, join_type="left semi").select(copied.column_names)
+def _cut(connections: Connections, url: str, share: tuple[Part, int]) -> list[Stretch]:
+    """Cut a file into stretches of about equal bytes, so many at most."""
+    part, most = share
+    sizes = read_part(connections.open(url), part, ["size"])["size"].to_numpy()
+    return [Stretch(part, at, count) for at, count in cut(np.asarray(sizes), most)]
 
 
 def _advised(error: LakegcError, text: str) -> LakegcError:
-    """The same kind of error, with what was to be done and what to do."""
+    """An error of the same kind, with what was to be done and what to do."""
     advice = next((a for kind, a in _ADVICE.items() if isinstance(error, kind)), "")
     return type(error)(": ".join(filter(None, (text, str(error), advice))))
-
-
-def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
-    return rows.filter(pc.invert(strings.among(rows["address"], others["address"])))
-
-
-def _once(rows: pa.Table) -> pa.Table:
-    """The last row of each address."""
-    ranked = strings.in_order(rows, [("address", "ascending"), ("at", "descending")])
-    return ranked.filter(strings.first_of_each(ranked["address"]))
-
-
-def _totals(rows: pa.Table) -> dict[str, dict[str, int]]:
-    totals = rows.group_by("outcome").aggregate([("size", "count"), ("size", "sum")])
-    return {
-        row["outcome"]: {"objects": row["size_count"], "bytes": row["size_sum"]}
-        for row in totals.to_pylist()
-    }
-
-
-def _counts(column: pa.ChunkedArray) -> dict[str, int]:
-    return {row["values"]: row["counts"] for row in pc.value_counts(column).to_pylist()}

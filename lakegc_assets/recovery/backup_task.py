@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
 from lakegc_assets.recovery.circuit_breaker import HOPELESS, Streak, hopeless_kind
 from lakegc_assets.recovery.journal import Outcome
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import (
@@ -31,6 +32,8 @@ from lakegc_assets.storage.errors import (
     StorageError,
 )
 
+#: Columns of the objects that are to be copied.
+MARKED: Final = pa.schema([LISTING.field(name) for name in ("address", "size", "etag")])
 #: Objects that a task copies at a time.
 _THREADS: Final = 8
 #: What is copied before it is recorded: so many objects, or so many bytes.
@@ -44,7 +47,7 @@ OVERHEAD: Final = 64 << 10
 
 @dataclass(frozen=True)
 class Orders:
-    """What a task that copies needs to know; picklable, and holds no secrets.
+    """What a copying task needs: picklable, and without secrets.
 
     Attributes:
         connections: how to reach the store.
@@ -64,18 +67,23 @@ class Orders:
 
 
 class Portion(NamedTuple):
-    """Some of the work; whoever begins it first has it."""
+    """Some of the work, which belongs to the task that begins it first.
+
+    Attributes:
+        number: of the portion in its round.
+        stretches: of files below the attempt (address, size and etag).
+    """
 
     number: int
-    part: Part
+    stretches: Sequence[Stretch]
 
 
 class TaskResult(NamedTuple):
-    """What a task says when it ends.
+    """The end of a copying task.
 
     Attributes:
-        kind: of the error that it could not get past; None where it did all that it took.
-        stopped: its message.
+        kind: of the error that stopped it; None where it copied all that it took.
+        stopped: message of the error.
     """
 
     kind: type[LakegcError] | None = None
@@ -90,7 +98,7 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
             if task.begin(portion):
                 task.copy(portion)
     except HOPELESS as error:
-        # It is told in place of being raised, so that nobody tries again.
+        # Returned in place of being raised, so that the task is not repeated.
         return TaskResult(hopeless_kind(error), str(error))
     return TaskResult()
 
@@ -161,15 +169,21 @@ class CopyingTask:
         Raises:
             LakegcError: nothing can be copied now; what was done is recorded.
         """
-        rows = read_part(self._artifacts, portion.part)
-        for number, batch in enumerate(batches(rows)):
-            self._require_unfinished()
-            errors: list[LakegcError] = []
-            objects = [tuple(row.values()) for row in batch.to_pylist()]
-            outcomes = thread_map(partial(self._copied, errors), objects, _THREADS)
-            self._record(f"{self._orders.name}-{portion.number:06d}-{number:06d}", outcomes)
-            if errors:
-                raise errors[0]
+        number = 0
+        for stretch in portion.stretches:
+            rows = read_stretches(self._artifacts, [stretch], MARKED.names)
+            for batch in batches(rows):
+                self._copy_batch(f"{self._orders.name}-{portion.number:06d}-{number:06d}", batch)
+                number += 1
+
+    def _copy_batch(self, name: str, batch: pa.Table) -> None:
+        self._require_unfinished()
+        errors: list[LakegcError] = []
+        objects = [tuple(row.values()) for row in batch.to_pylist()]
+        outcomes = thread_map(partial(self._copied, errors), objects, _THREADS)
+        self._record(name, outcomes)
+        if errors:
+            raise errors[0]
 
     def _require_unfinished(self) -> None:
         """Refuse to replace copies that somebody may rely on by now.
@@ -186,7 +200,7 @@ class CopyingTask:
             journal.write_log(self._log, name, outcomes)
 
     def _copied(self, errors: list[LakegcError], row: tuple[str, int, str]) -> Outcome:
-        """What became of one object; what no other gets past either is put to the errors."""
+        """Copy one object and return its outcome; what stops all others joins the errors."""
         address, size, etag = row
         failed = partial(Outcome, address, size, etag, None, None)
         if errors:
@@ -230,7 +244,7 @@ class CopyingTask:
 
 
 def notes(name: str) -> str:
-    """Where the tasks of a round say which portions they have begun, relative to the attempt."""
+    """Folder in which the tasks of a round note the portions that they have begun."""
     return f"backup/tasks/{name}/"
 
 

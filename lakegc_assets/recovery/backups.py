@@ -23,7 +23,7 @@ from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.hashing import key_digest
+from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -181,14 +181,10 @@ class Backup:
         Raises:
             IntegrityError: something changed or removed it.
         """
-        url = self.store.url
         try:
             tables = [read_part(self.store, part) for part in self.record.parts]
         except IntegrityError as error:
-            raise IntegrityError(
-                f"the backup {url} is damaged: {url}/{FOLDER} is not what its manifest says. "
-                "Nothing of it can be trusted; back the mark up again at another backup_url"
-            ) from error
+            raise damaged(self.store.url) from error
         return pa.concat_tables([OUTCOMES.empty_table(), *tables])
 
     @cached_property
@@ -200,12 +196,20 @@ class Backup:
         """
         rows = self.outcomes
         copied = rows.filter(pc.equal(rows["outcome"], "copied")).select(list(COPIED))
-        if str(key_digest(copied["address"])) != self.record.digest:
-            raise IntegrityError(
-                f"the backup {self.store.url} holds {key_digest(copied['address'])}, and its "
-                f"manifest says {self.record.digest}: nothing of it can be trusted"
-            )
+        self.require_digest(key_digest(copied["address"]))
         return copied
+
+    def require_digest(self, found: KeyDigest) -> None:
+        """Compare the addresses of the copies with the manifest.
+
+        Raises:
+            IntegrityError: they are others.
+        """
+        if str(found) != self.record.digest:
+            raise IntegrityError(
+                f"the backup {self.store.url} holds {found}, and its manifest says "
+                f"{self.record.digest}: nothing of it can be trusted"
+            )
 
     def require_of(self, subject: Subject) -> None:
         """Refuse it where it is of another mark.
@@ -214,6 +218,14 @@ class Backup:
             RefusedError: it is, with what to do.
         """
         require_same(self.store.url, self.record.subject, subject)
+
+
+def damaged(url: str) -> IntegrityError:
+    """The error where the files that list the copies of a backup are missing or changed."""
+    return IntegrityError(
+        f"the backup {url} is damaged: {url}/{FOLDER} is not what its manifest says. Nothing of it "
+        "can be trusted; back the mark up again at another backup_url"
+    )
 
 
 def require_same(url: str, found: Subject, wanted: Subject) -> None:

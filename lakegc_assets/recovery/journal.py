@@ -18,7 +18,8 @@ import pyarrow as pa
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
-from lakegc_assets.run.records import read_rows, write_rows
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.records import RecordFiles, read_rows, write_rows
 from lakegc_assets.storage.base import ObjectStore
 
 _LEDGER: Final = f"{FOLDER}ledger/"
@@ -54,6 +55,17 @@ def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
     arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOMES, strict=True)]
     rows = pa.Table.from_arrays(arrays, schema=OUTCOMES)
     write_rows(backup, f"{_LEDGER}{name}.parquet", rows)
+
+
+def files(connections: Connections, backup_url: str, prefix: str = "") -> RecordFiles:
+    """The files of a journal, of which a damaged one counts as absent: that is copied again.
+
+    Args:
+        connections: how tasks reach the backup.
+        backup_url: folder of the backup.
+        prefix: of the names of the batches.
+    """
+    return RecordFiles(connections, backup_url, f"{_LEDGER}{prefix}", OUTCOMES, skip_damaged=True)
 
 
 def read(backup: ObjectStore, prefix: str = "") -> pa.Table:

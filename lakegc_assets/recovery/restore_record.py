@@ -22,7 +22,8 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.recovery.undeletion import Brought
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.records import read_rows, write_rows
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.records import RecordFiles, read_rows, write_rows
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "restored_set"
@@ -119,8 +120,19 @@ def record(
     write_rows(artifacts, f"{ledger}{name}.parquet", told)
 
 
+def ledger_files(
+    connections: Connections, attempt: AttemptArtifacts, restore_id: str
+) -> RecordFiles:
+    """The files of the ledger of a restore: of a damaged one nothing is known, so it is skipped."""
+    prefix = f"{folder(restore_id)}/ledger/"
+    return RecordFiles(connections, attempt.url, prefix, RESTORED, skip_damaged=True)
+
+
 def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
-    """One outcome for each recorded address (``RESTORED``), in the order of the addresses."""
+    """One outcome for each recorded address (``RESTORED``), in the order of the addresses.
+
+    For people, who ask for it seldom: a restore takes ``ledger_files`` as a dataset.
+    """
     store, ledger = attempt.store(), f"{folder(restore_id)}/ledger/"
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
     tables = thread_map(partial(_read, store), keys, _THREADS)

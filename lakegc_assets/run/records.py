@@ -1,15 +1,91 @@
 """Small files of rows that tasks write each on their own: no manifest has a digest of them.
 
-So their pages have checksums, which tell damage that a reader of parquet would not see.
+So their pages have checksums, which show damage that a reader of Parquet would not notice.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.tasks import Tasks, thread_map
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
+
+#: Requests of one task at a time, tasks of one process, and work for a page of files, in seconds.
+_THREADS: Final = 16
+_TASKS: Final = 4
+_PAGE_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class RecordFiles:
+    """Files that are written for each batch, so that their number grows with that of objects.
+
+    Attributes:
+        connections: how tasks reach the stores.
+        url: of the store that holds them.
+        prefix: of their keys.
+        schema: of their rows.
+        skip_damaged: whether a damaged file counts as absent, in place of raising an error.
+    """
+
+    connections: Connections
+    url: str
+    prefix: str
+    schema: pa.Schema
+    skip_damaged: bool
+
+    def gather(self, tasks: Tasks, url: str, folder: str) -> list[Part]:
+        """Copy the rows to larger files: a dataset. This process gets a page of keys at a time.
+
+        Args:
+            tasks: that read the files.
+            url: of the store to write to.
+            folder: relative to it, with a slash at its end.
+
+        Raises:
+            IntegrityError: a file is damaged, unless these are skipped.
+            StorageError: a store did not answer.
+        """
+        pages = (page["key"].to_pylist() for page in self._store().list(self.prefix))
+        spans = [(keys[0], keys[-1]) for keys in pages if keys]
+        task = partial(_gather, self, url, folder)
+        seconds = len(spans) * _PAGE_S
+        written = tasks.run_or_call("read what was recorded", task, spans, seconds, _TASKS)
+        return [part for parts in written for part in parts]
+
+    def _store(self) -> ObjectStore:
+        return self.connections.open(self.url)
+
+    def keys(self, span: tuple[str, str]) -> list[str]:
+        """The keys from the first to the last of a span."""
+        first, last = span
+        # All keys in between begin like the first one.
+        pages = self._store().list(self.prefix, start_after=first[:-1], end_before=f"{last}\0")
+        return [key for page in pages for key in page["key"].to_pylist() if first <= key <= last]
+
+    def read(self, key: str) -> pa.Table:
+        """The rows of one of the files."""
+        try:
+            return read_rows(self._store(), key, self.schema)
+        except IntegrityError:
+            if self.skip_damaged:
+                return self.schema.empty_table()
+            raise
+
+
+def _gather(files: RecordFiles, url: str, folder: str, span: tuple[str, str]) -> list[Part]:
+    writer = PartWriter(files.connections.open(url), folder, files.schema)
+    for table in thread_map(files.read, files.keys(span), _THREADS):
+        writer.add(table)
+    return [part for part in writer.finish() if part.rows]
 
 
 def write_rows(store: ObjectStore, key: str, rows: pa.Table) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.undeletion import Verdict, bring_back, forecast, present
 from lakegc_assets.run import strings
@@ -43,7 +44,6 @@ from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, lost_objects, usable_backup
-from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
@@ -33,7 +34,6 @@ from lakegc_assets.sweep.hold import (
 )
 from lakegc_assets.sweep.holders import Holder, holders_of
 from lakegc_assets.sweep.ledger_state import Recorded
-from lakegc_assets.sweep.marked_objects import Stretch, stretches
 from lakegc_assets.sweep.put_back import put_back, record_put_back
 from lakegc_assets.wording import counted
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery.backup_creation import whole
 from lakegc_assets.recovery.backups import OUTCOMES, Backup, find_backup, folder_url, subject_of
+from lakegc_assets.recovery.copies import COPIES, Finding, verified_copies
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
@@ -24,8 +24,7 @@ from lakegc_assets.wording import counted
 
 #: Written before the first delete of a sweep that relies on a backup.
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
-#: Columns of what a backup holds, of what was to be copied to it, and of what it lacks.
-_HELD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "etag")])
+#: Columns of what was to be copied to a backup, and of what it lacks.
 _TOLD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "outcome", "error_code")])
 LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
 
@@ -78,12 +77,13 @@ def spare_what_is_not_backed_up(
 def _lacking(recorded: Recorded, backup: Backup, folder: str) -> tuple[list[Part], int]:
     """What is to be spared since a backup does not hold it (``LACKING``), and how much is gone."""
     ctx, attempt, url = recorded.ctx, recorded.attempt, recorded.attempt.url
-    held = whole(backup, ctx.settings.backup_list_threads).select(_HELD.names).cast(_HELD)
+    finding = Finding(recorded.connections, backup.store.url, url, f"{folder}held/")
+    held = verified_copies(ctx, finding, backup, listed=True)
     with ctx.frames(recorded.connections) as frames:
         lacking = frames.write(
             relations.not_backed_up(
                 frames.read(recorded.marked.dataset(attempt)),
-                frames.create(held),
+                frames.read(Dataset(url, held, COPIES)),
                 frames.read(Dataset(backup.store.url, backup.record.parts, _TOLD)),
             ),
             url,

@@ -21,6 +21,7 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
@@ -40,7 +41,6 @@ from lakegc_assets.sweep.liveness_look import (
     judge,
     seen_now,
 )
-from lakegc_assets.sweep.marked_objects import Stretch
 from lakegc_assets.sweep.monotonic_age import Moment, elapsed
 from lakegc_assets.sweep.prefetch import Prefetch
 from lakegc_assets.sweep.rate_limit import Pace

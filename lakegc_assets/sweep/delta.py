@@ -27,6 +27,7 @@ from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.evidence import etag_files
 from lakegc_assets.mark.live_ranges import LiveRanges, every_range, live_ranges, read_live
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references
 from lakegc_assets.mark.served import Inquiry, again, answered, inquire, read_compared
@@ -44,7 +45,6 @@ from lakegc_assets.sweep.delta_extension import Known
 from lakegc_assets.sweep.delta_extension_task import HELD
 from lakegc_assets.sweep.delta_snapshot import KnownFiles, write_known
 from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
-from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.sweep.monotonic_age import Moment
 
 T = TypeVar("T")

@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.delta import CAME_BACK
 from lakegc_assets.sweep.ledger import ASSET, GONE, SWEPT, Ledger
-from lakegc_assets.sweep.marked_objects import Candidates
 
 _ADDRESSES: Final = pa.schema([("address", pa.string())])
 _COMPARED: Final = pa.schema([(n, pa.int64()) for n in ("recorded", "strangers", "untold")])

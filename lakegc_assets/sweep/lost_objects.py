@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -31,10 +31,23 @@ LOST: Final = pa.schema(
 )
 
 
-def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backup | None, str]:
+def _read_copies(backup: Backup) -> None:
+    _ = backup.copied
+
+
+def usable_backup(
+    ctx: RunContext,
+    chain: Mapping[str, Manifest],
+    read: Callable[[Backup], None] = _read_copies,
+) -> tuple[Backup | None, str]:
     """The backup of a mark, if there is one; and why there is none, where one was expected.
 
     What is wrong with it is no error: the store may have kept the objects.
+
+    Args:
+        ctx: the run.
+        chain: the manifests of the mark.
+        read: reads which copies it has; raises LakegcError where it is damaged.
     """
     url = ctx.settings.backup_url
     try:
@@ -42,7 +55,7 @@ def usable_backup(ctx: RunContext, chain: Mapping[str, Manifest]) -> tuple[Backu
         backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
         if backup is not None:
             backup.require_of(subject_of(chain))
-            _ = backup.copied
+            read(backup)
     except LakegcError as error:
         return None, f"the backup is not used: {error}"
     if url is not None and backup is None:

@@ -25,12 +25,6 @@ _DOUBTED: Final = 2
 
 
 @relation
-def in_order(marked: DataFrame) -> DataFrame:
-    """Marked DF in the order of the addresses, so that a store can list each stretch of it."""
-    return marked.orderBy("address")
-
-
-@relation
 def remaining(marked: DataFrame, ledger: DataFrame) -> DataFrame:
     """Marked DF - ledger: what has no outcome yet after which nothing is left to do, in order."""
     done = ledger.where(F.col("outcome").isin(*DONE))

@@ -10,6 +10,7 @@ from typing import Final
 from lakegc_assets.checks.evaluation import evaluate, require_passed
 from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.mark.marked_objects import Candidates, stretches
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -28,7 +29,6 @@ from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
-from lakegc_assets.sweep.marked_objects import Candidates, stretches
 from lakegc_assets.sweep.monotonic_age import elapsed
 from lakegc_assets.sweep.rate_limit import Limits, share_after
 from lakegc_assets.sweep.suspension import SUSPENDED, thawed

@@ -19,6 +19,7 @@ from typing import Final
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.undo_window import recovery_facts
 from lakegc_assets.run.artifacts import Manifest
@@ -43,7 +44,6 @@ from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, Ledger
 from lakegc_assets.sweep.ledger_state import Recorded, Total
-from lakegc_assets.sweep.marked_objects import marked_in_order
 from lakegc_assets.sweep.preconditions import unswept_mark
 from lakegc_assets.sweep.rate_limit import in_flight
 from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.conditions import Condition
@@ -13,7 +14,6 @@ from lakegc_assets.sweep.delta_snapshot import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.liveness_look import Fingerprint
-from lakegc_assets.sweep.marked_objects import Stretch
 from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.rate_limit import Limits, round_folder
 

@@ -62,6 +62,16 @@ def test_candidates(frames: Frames) -> None:
     check()
 
 
+def test_what_was_marked_is_put_in_order(frames: Frames) -> None:
+    @settings(max_examples=frames.examples)
+    @given(STORE)
+    def check(store: Any) -> None:
+        found = relations.in_order(frames.of(store, LISTING))
+        assert frames.rows(found, LISTING) == twins.in_order(store)
+
+    check()
+
+
 def test_what_sweeps_deleted_is_left_out(frames: Frames) -> None:
     outcomes = st.sampled_from(["deleted", "already_missing", "spared", "put_back", "failed", None])
 

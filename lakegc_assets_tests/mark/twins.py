@@ -110,3 +110,7 @@ def lacked(rows: Rows, others: Rows, before: datetime) -> list[Row]:
     found = [r for r in rows if r["last_modified"] < before and r["address"] not in there]
     example = min((row["address"] for row in found), key=str.encode, default=None)
     return [{"objects": len(found), "bytes": sum(r["size"] for r in found), "example": example}]
+
+
+def in_order(marked: Rows) -> list[Row]:
+    return sorted(({**row} for row in marked), key=lambda row: row["address"].encode())

@@ -127,7 +127,7 @@ def test_a_backup_goes_on_where_it_was(
     anywhere: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an earlier try has copied is not read again, unless it was changed since."""
-    monkeypatch.setattr(backup_creation, "PartWriter", None)
+    monkeypatch.setattr(backup_creation, "summarized", None)
     with pytest.raises(TypeError):
         make_backup(anywhere.context())
     monkeypatch.undo()

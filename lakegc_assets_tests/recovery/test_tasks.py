@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.recovery import backup_task
 from lakegc_assets.recovery.backup_task import (
     OVERHEAD,
@@ -109,7 +110,8 @@ def portion(orders: Orders, number: int, *keys: str) -> Portion:
     rows = [(key, len(key.encode()), source.put(key, key.encode())) for key in keys]
     columns = dict(zip(("address", "size", "etag"), zip(*rows, strict=True), strict=True))
     store = open_store(orders.artifacts_url)
-    return Portion(number, write_part(store, "portions/", pa.table(columns)))
+    part = write_part(store, "portions/", pa.table(columns))
+    return Portion(number, [Stretch(part, 0, part.rows)])
 
 
 def test_a_portion_is_of_the_task_that_begins_it_first(orders: Orders) -> None:

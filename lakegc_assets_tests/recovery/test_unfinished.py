@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation, backup_pruning
-from lakegc_assets.recovery.backup_creation import _totals, make_backup
+from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING
+from lakegc_assets.recovery.outcome_summary import Summary, summarized
 from lakegc_assets.recovery.overview import all_backups
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
@@ -232,12 +232,13 @@ def test_what_was_removed_while_it_was_made_is_no_backup(
 ) -> None:
     """Who was suspended for longer than its lease wakes up, and writes a manifest."""
 
-    def pruned(rows: pa.Table) -> dict[str, dict[str, int]]:
+    def pruned(*given: Any) -> Summary:
+        found = summarized(*given)
         assert prune(place, NAME) == {NAME: ""}
-        return _totals(rows)
+        return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(backup_creation, "_totals", pruned)
+        patch.setattr(backup_creation, "summarized", pruned)
         with pytest.raises(RefusedError, match="was removed while it was made: let"):
             make_backup(place.context())
     (found,) = all_backups(place.root.stores, place.url)

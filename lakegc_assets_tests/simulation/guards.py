@@ -10,6 +10,7 @@ from unittest import mock
 
 from lakegc_assets.engine import datasets
 from lakegc_assets.mark import commits, committed, refs, uncommitted
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import (
     backup_creation,
@@ -36,7 +37,6 @@ from lakegc_assets.sweep import (
 )
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.liveness_look import Look, judge
-from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.sweep.store_comparison import Compared
 from lakegc_assets_tests.simulation import encoding
 from lakegc_assets_tests.simulation import rows as pa

@@ -14,6 +14,7 @@ from unittest import mock
 from lakegc_assets.engine import datasets, tasks
 from lakegc_assets.mark import commits, committed, earlier_commits, references, uncommitted
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
     backup_creation,
@@ -55,7 +56,6 @@ from lakegc_assets.sweep import (
     store_comparison,
     sweep,
 )
-from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.sweep.task_orders import TaskResult
 from lakegc_assets_tests.simulation import encoding, mark_stages, twin_session
 from lakegc_assets_tests.simulation import rows as pa

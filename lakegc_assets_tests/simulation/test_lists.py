@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from lakegc_assets.recovery import journal
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.run.records import RecordFiles
 from lakegc_assets.sweep import ledger, sweep
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets_tests.simulation import seams
@@ -51,13 +51,14 @@ def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
 def test_a_backup_is_finished_whose_journal_was_not_shown_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read, asked = journal.read, list[str]()
+    gather, asked = RecordFiles.gather, list[str]()
 
-    def lacking(backup: Any, prefix: str = "") -> pa.Table:
-        asked.append(prefix)
-        return read(backup, prefix).slice(0, 0 if len(asked) == 2 else None)
+    def lacking(files: RecordFiles, *given: Any) -> list[Part]:
+        asked.append(files.prefix)
+        found = gather(files, *given)
+        return [] if len(asked) == 2 else found
 
-    monkeypatch.setattr(journal, "read", lacking)
+    monkeypatch.setattr(RecordFiles, "gather", lacking)
     ended = interleave(Choices(None, (0, THEMES + len(MARKING))))
     assert len(asked) > 2
     assert ended.failure is None

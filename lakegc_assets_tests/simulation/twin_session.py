@@ -13,10 +13,12 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, OpenStore
 from lakegc_assets.mark import comparison_relations, holder_relations
 from lakegc_assets.mark import relations as of_mark
+from lakegc_assets.recovery import relations as of_recovery
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import relations as of_sweep
 from lakegc_assets_tests.mark import comparison_twins
 from lakegc_assets_tests.mark import twins as mark_twins
+from lakegc_assets_tests.recovery import twins as recovery_twins
 from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.sweep import twins as sweep_twins
 
@@ -28,6 +30,7 @@ _TWINS: Final[Sequence[tuple[ModuleType, ModuleType]]] = (
     (holder_relations, comparison_twins),
     (comparison_relations, comparison_twins),
     (of_sweep, sweep_twins),
+    (of_recovery, recovery_twins),
 )
 
 

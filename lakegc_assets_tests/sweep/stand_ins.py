@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine.datasets import read_part, read_parts, write_part
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -18,7 +19,6 @@ from lakegc_assets.sweep import lease, rounds
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
 from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, Portion, Progress, progress_of

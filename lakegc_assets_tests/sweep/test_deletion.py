@@ -14,12 +14,12 @@ from moto.s3.responses import S3Response
 
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import delete_responses, deletion
 from lakegc_assets.sweep.deletion import TaskClients, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
-from lakegc_assets.sweep.marked_objects import Stretch
 from lakegc_assets.sweep.task_orders import (
     Orders,
     Portion,

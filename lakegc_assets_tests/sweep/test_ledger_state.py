@@ -13,13 +13,13 @@ import pytest
 from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark.marked_objects import Candidates, Stretch, stretches
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
-from lakegc_assets.sweep.marked_objects import Candidates, Stretch, stretches
 from lakegc_assets_tests.listings import listing
 
 NAMES = [f"data/{n}" for n in range(6)]

@@ -107,7 +107,6 @@ def holds(
 def test_what_is_left_to_do(frames: Frames) -> None:
     def test(marked: Rows, ledger: Rows) -> None:
         given_rows = [(MARKED, marked), (SWEPT, ledger)]
-        holds(frames, "in_order", MARKED, given_rows[:1], order=True)
         holds(frames, "remaining", MARKED, given_rows, order=True)
         holds(frames, "without", MARKED, given_rows, order=True)
         holds(frames, "named", MARKED, given_rows)

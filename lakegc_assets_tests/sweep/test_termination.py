@@ -15,6 +15,7 @@ from lakegc_assets.cli.options import settings_of
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import ConnectionFailedError
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import S3Access
@@ -24,7 +25,6 @@ from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.marked_objects import Candidates
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.termination import command
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake

@@ -1,29 +1,79 @@
-"""What a restore would bring back, from where, and what is lost; nothing is changed."""
+"""What a restore would bring back, from where, and what is lost; nothing is changed but scratch."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.mark.published import read_marked
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.restore.restored_set import published, usable
-from lakegc_assets.recovery.restore.selection import Choice, chosen
+from lakegc_assets.recovery.restore.lost_objects import LOST, find_objects
+from lakegc_assets.recovery.restore.restored_set import published
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore.task import BATCH
 from lakegc_assets.recovery.undeletion import SOURCES, Forecast, forecast, present
+from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of, lost_objects
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of
 
 #: Of what is lost so many are named.
 _NAMED: Final = 100
+#: Objects that one task looks at, and work for one, in seconds of one core.
+_EACH: Final = 100_000
+_LOOK_S: Final = 1e-4
+_THREADS: Final = 4
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What would become of some objects; those of several stretches add up.
+
+    Attributes:
+        objects: how many were chosen.
+        bytes: of these.
+        found: objects of those that are gone, by verdict.
+        found_bytes: likewise, bytes.
+        named: addresses and reasons of the first of each verdict that is no source.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    found_bytes: Counter[str] = field(default_factory=Counter)
+    named: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    def __add__(self, other: Outlook) -> Outlook:
+        """The outlook of both."""
+        names = {**self.named, **other.named}
+        return Outlook(
+            self.objects + other.objects,
+            self.bytes + other.bytes,
+            self.found + other.found,
+            self.found_bytes + other.found_bytes,
+            {
+                name: [*self.named.get(name, ()), *other.named.get(name, ())][:_NAMED]
+                for name in names
+            },
+        )
+
+    def total(self, *verdicts: str) -> dict[str, int]:
+        """Objects and bytes of some verdicts."""
+        return {
+            "objects": sum(self.found[name] for name in verdicts),
+            "bytes": sum(self.found_bytes[name] for name in verdicts),
+        }
 
 
 def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
-    """What a restore would do, as JSON values; it changes nothing, and needs no lease.
+    """Tell what a restore would do, as JSON values; it changes nothing, and needs no lease.
 
     Raises:
         RefusedError: a restore would be refused.
@@ -31,47 +81,60 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     """
     client, connections = ctx.connect()
     attempt, chain = published(ctx, connections)
-    marked = read_marked(attempt, chain["deletion_candidates"])
-    rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
-    backup, problems = usable(ctx, attempt, chain)
-    wanted = lost_objects(attempt, rows, backup)
-    store, found = connections.store(), list[Forecast]()
-    proof = None if backup is None else Proof(backup.store)
-    for at in range(0, wanted.num_rows, BATCH):
-        batch = wanted.slice(at, BATCH)
-        there = present(store, batch["address"].to_pylist())
-        absent = pa.array([key for key, one in there.items() if one is None], pa.string())
-        gone = batch.filter(pc.is_in(batch["address"], absent))
-        found += forecast(store, as_lost(gone), copies_of(gone, proof))
-    back = [one for one in found if one.verdict in SOURCES]
+    space = Workspace(ctx, connections, attempt, f"restore/{secrets.token_hex(8)}/")
+    found = find_objects(client, space, chain, choice)
+    backup_url = None if found.backup is None else found.backup.store.url
+    task = partial(_outlook, connections, attempt.url, backup_url)
+    pieces, rows = stretches(found.parts, _EACH), found.chosen.rows
+    told = ctx.tasks.run_or_call("look what is there", task, pieces, rows * _LOOK_S, _THREADS)
+    outlook = sum(told, Outlook())
+    gone = outlook.total(*outlook.found)
     return {
         "repository": ctx.repository,
         "run": ctx.run,
         "choice": choice.to_json(),
-        "chosen": {"objects": wanted.num_rows, "bytes": pc.sum(wanted["size"]).as_py() or 0},
+        "chosen": {"objects": outlook.objects, "bytes": outlook.bytes},
         "already_there": {
-            "objects": wanted.num_rows - len(found),
-            "bytes": (pc.sum(wanted["size"]).as_py() or 0) - sum(one.one.size for one in found),
+            "objects": outlook.objects - gone["objects"],
+            "bytes": outlook.bytes - gone["bytes"],
         },
-        "would_come_back": {**_total(back), "from": _by_source(back)},
+        "would_come_back": {
+            **outlook.total(*SOURCES),
+            "from": {source: outlook.found[source] for source in SOURCES},
+        },
         **{
-            name: {**_total(some), "some": _named(some)}
+            name: {**outlook.total(name), "some": outlook.named.get(name, [])}
             for name in ("lost", "not_known")
-            for some in [[one for one in found if one.verdict == name]]
         },
-        "store": store.recovery().notice,
-        "warnings": problems,
+        "store": connections.store().recovery().notice,
+        "warnings": list(found.problems),
     }
 
 
-def _total(found: Sequence[Forecast]) -> dict[str, int]:
-    return {"objects": len(found), "bytes": sum(one.one.size for one in found)}
-
-
-def _by_source(found: Sequence[Forecast]) -> dict[str, int]:
-    counts = Counter(one.verdict for one in found)
-    return {source: counts[source] for source in SOURCES}
-
-
-def _named(found: Sequence[Forecast]) -> list[dict[str, str]]:
-    return [{"address": one.one.key, "why": one.why} for one in found[:_NAMED]]
+def _outlook(
+    connections: Connections, url: str, backup_url: str | None, piece: Sequence[Stretch]
+) -> Outlook:
+    """The outlook of the objects of one piece (``LOST``)."""
+    store = connections.store()
+    proof = None if backup_url is None else Proof(connections.open(backup_url))
+    rows = read_stretches(connections.open(url), piece, LOST.names)
+    found: list[Forecast] = []
+    for at in range(0, rows.num_rows, BATCH):
+        batch = rows.slice(at, BATCH)
+        there = present(store, batch["address"].to_pylist())
+        absent = pa.array([key for key, one in there.items() if one is None], pa.string())
+        gone = batch.filter(pc.is_in(batch["address"], absent))
+        found += forecast(store, as_lost(gone), copies_of(gone, proof))
+    sizes: Counter[str] = Counter()
+    named: dict[str, list[dict[str, str]]] = {}
+    for one in found:
+        sizes[one.verdict] += one.one.size
+        if one.verdict not in SOURCES:
+            named.setdefault(one.verdict, []).append({"address": one.one.key, "why": one.why})
+    return Outlook(
+        rows.num_rows,
+        pc.sum(rows["size"]).as_py() or 0,
+        Counter(one.verdict for one in found),
+        sizes,
+        {name: some[:_NAMED] for name, some in named.items()},
+    )

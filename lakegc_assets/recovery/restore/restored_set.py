@@ -11,41 +11,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.published import read_marked
+from lakegc_assets.mark.marked_objects import Candidates, Stretch, read_stretches, stretches
+from lakegc_assets.recovery import relations
 from lakegc_assets.recovery import restore_record as record
-from lakegc_assets.recovery.backups import Backup
+from lakegc_assets.recovery.restore.lost_objects import LOST, LostObjects, find_objects
 from lakegc_assets.recovery.restore.sample import Sample, choose_sample, read_sample
-from lakegc_assets.recovery.restore.selection import Choice, chosen
-from lakegc_assets.recovery.restore.task import BATCH, Orders, restore_portion
+from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.recovery.restore.task import (
+    Orders,
+    any_absent,
+    cost_of,
+    cut_portions,
+    restore_portion,
+)
 from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
-from lakegc_assets.recovery.undeletion import ANOTHER, present
-from lakegc_assets.run import strings
+from lakegc_assets.recovery.undeletion import ANOTHER
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.pins import Pin, write_pin
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
-from lakegc_assets.sweep.lost_objects import lost_objects, other_backup, usable_backup
 from lakegc_assets.wording import counted
 
-#: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
-_ROW_S: Final = 0.0005
-_COPY_S: Final = 0.0005
-_BYTE_S: Final = 1e-8
+#: Work on one core, in seconds: to read of an object in a file, and to look whether it is there.
+_READ_S: Final = 1e-7
+_LOOK_S: Final = 1e-5
+#: A task is worth so many seconds at least.
 _TASK_S: Final = 2.0
 #: Tasks that run in this process at a time.
 _THREADS: Final = 4
@@ -53,6 +54,20 @@ _THREADS: Final = 4
 _PATIENCE: Final = timedelta(days=1)
 _NONE: Final = timedelta(-1)
 _SHOWN: Final = 3
+#: Objects that one task looks at, and that one pin names.
+_EACH: Final = 100_000
+_PINNED: Final = 1_000_000
+_ADDRESSES: Final = pa.schema([("address", pa.string())])
+_COUNT: Final = pa.schema([("objects", pa.int64())])
+_TOTALS: Final = pa.schema(
+    [
+        ("outcome", pa.string()),
+        ("source", pa.string()),
+        ("another", pa.bool_()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
 
 
 def restore(ctx: RunContext, choice: Choice) -> Manifest:
@@ -69,16 +84,6 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
     published(ctx, connections)
     with leased(ctx, connections.store(), doing="restore", run=ctx.run) as lease:
         return _restore(ctx, connections, choice, lease)
-
-
-def usable(
-    ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
-) -> tuple[Backup | None, list[str]]:
-    """The backup that can be used, and what is wrong with it, or with where it is looked for."""
-    backup, problem = usable_backup(ctx, chain)
-    # One that was moved is as good where it is now.
-    elsewhere = "" if backup else other_backup(ctx, attempt)
-    return backup, [told for told in (problem, elsewhere) if told]
 
 
 def published(
@@ -112,184 +117,224 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     started = ctx.clocks.now()
     attempt, chain = published(ctx, connections)
     store, client = connections.store(), ctx.lakefs.connect()
-    marked = read_marked(attempt, chain["deletion_candidates"])
-    rows = chosen(client, ctx.repository, connections.namespace(), marked, choice)
-    backup, problems = usable(ctx, attempt, chain)
-    for problem in problems:
+    space = Workspace(ctx, connections, attempt, f"restore/{lease.sweep}/")
+    found = find_objects(client, space, chain, choice)
+    for problem in found.problems:
         ctx.log.warning("%s", problem)
-    wanted = lost_objects(attempt, rows, backup)
 
     now, lasting = store.server_time(), ctx.settings.pin_days
-    begun = Begun(choice.to_json(), str(key_digest(rows["address"])), now)
+    begun = Begun(choice.to_json(), str(found.digest), now)
     name = lease.sweep[:8]
     restore_id = record.begin(attempt, begun, name, min(_PATIENCE, lasting / 2))
-    if _undone(store, record.outcomes(attempt, restore_id)):
+    if _undone(space, _settled(space, _outcomes(space, restore_id))):
         restore_id = record.begin(attempt, begun, name, _NONE)
-    sample = choose_sample(ctx, connections, client, attempt, rows)
-    until = _pin(ctx, connections, restore_id, rows, now + lasting)
+    sample = choose_sample(client, space, chain["deletion_candidates"], found.chosen)
+    until = _pin(space, restore_id, found.chosen, now + lasting)
     lease.require()
-    early = _bring_back(ctx, connections, attempt, restore_id, wanted, backup, lease)
+    early = _bring_back(space, restore_id, found, lease)
     lease.require()
 
-    found = record.outcomes(attempt, restore_id)
-    _require_all(ctx, found, rows, early)
-    writer = attempt.writer(folder(restore_id), RESTORED)
-    writer.add(found)
-    parts = {"data": writer.finish()}
-    read = read_sample(client, ctx.repository, sample, found)
+    outcomes = _outcomes(space, restore_id, f"{folder(restore_id)}/data/")
+    total = _require_all(space, found.chosen, outcomes, early)
+    read = read_sample(client, space, sample, outcomes)
     facts: dict[str, object] = {
         "restore": restore_id,
         "choice": choice.to_json(),
-        "outcomes": _totals(found, "outcome"),
-        "sources": _totals(found.filter(pc.equal(found["outcome"], "restored")), "source"),
+        "outcomes": _added(total, "outcome"),
+        "sources": _added([one for one in total if one["outcome"] == "restored"], "source"),
         "pinned_until": until.isoformat() if until else None,
         "sample": read,
-        "warnings": _warnings(ctx, connections, found, read, problems),
+        "warnings": _warnings(space, total, outcomes, read, found.problems),
     }
     for warning in facts["warnings"]:  # type: ignore[attr-defined] # they are texts
         ctx.log.warning("%s", warning)
-    digest = key_digest(found["address"])
-    return ctx.finish(folder(restore_id), chain["gc_report"], started, parts, facts, digest)
+    parts = {"data": outcomes or attempt.writer(folder(restore_id), RESTORED).finish()}
+    return ctx.finish(folder(restore_id), chain["gc_report"], started, parts, facts, found.digest)
 
 
-def _undone(store: ObjectStore, done: pa.Table) -> bool:
+def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> list[Part]:
+    """One outcome for each recorded object (``RESTORED``), in the order of the addresses.
+
+    Args:
+        space: of this try.
+        restore_id: of the restore.
+        to: folder for the files, below the attempt; None for one of this try.
+    """
+    files = record.ledger_files(space.connections, space.attempt, restore_id)
+    url, folder = space.attempt.url, f"{space.folder}ledger/"
+    recorded = files.gather(space.ctx.tasks, url, folder)
+    if not recorded:
+        return []
+    to = to or f"{space.folder}outcomes/"
+    with space.frames() as frames:
+        found = relations.restored(space.read(frames, recorded, RESTORED))
+        return frames.write(found, url, to, RESTORED, "find what is restored")
+
+
+def _settled(space: Workspace, outcomes: Sequence[Part]) -> list[Part]:
+    """Of outcomes those of objects that nobody asks for again."""
+    if not outcomes:
+        return []
+    with space.frames() as frames:
+        found = relations.settled(space.read(frames, outcomes, RESTORED))
+        return space.write(frames, found, "settled", RESTORED, "find what is done")
+
+
+def _undone(space: Workspace, settled: Sequence[Part]) -> bool:
     """Whether something that an earlier try brought back is gone again, whoever deleted it."""
-    addresses = _settled(done)["address"]
-    return any(
-        there is None
-        for at in range(0, len(addresses), BATCH)
-        for there in present(store, addresses.slice(at, BATCH).to_pylist()).values()
-    )
+    pieces = stretches(settled, _EACH)
+    task = partial(any_absent, space.connections, space.attempt.url)
+    seconds = sum(part.rows for part in settled) * _LOOK_S
+    what = "look whether it is there still"
+    return any(space.ctx.tasks.run_or_call(what, task, pieces, seconds, _THREADS))
 
 
-def _settled(done: pa.Table) -> pa.Table:
-    """Of outcomes those that nobody asks for again: another object may have been moved away."""
-    return done.filter(pc.or_(pc.equal(done["outcome"], "restored"), record.same(done)))
-
-
-def _pin(
-    ctx: RunContext, connections: Connections, restore_id: str, rows: pa.Table, until: datetime
-) -> datetime | None:
-    """Pin all that is chosen; None where pins are of no time."""
+def _pin(space: Workspace, restore_id: str, chosen: Candidates, until: datetime) -> datetime | None:
+    """Pin all that is chosen, by several pins where it is much; None where pins are of no time."""
+    ctx = space.ctx
     if not ctx.settings.pin_days:
         return None
+    pieces = stretches(chosen.parts, _PINNED)
+    names = [
+        f"{restore_id}-{number:05d}" if number else restore_id for number in range(len(pieces))
+    ]
     why = f"restored from run {ctx.run!r}"
-    pin = Pin(restore_id, until, ctx.run, why, rows.num_rows)
-    write_pin(connections.store(), pin, rows["address"])
+    pins = [Pin(name, until, ctx.run, why, 0) for name in names]
+    task = partial(_pin_some, space.connections, space.attempt.url)
+    inputs = list(zip(pins, pieces, strict=False))
+    ctx.tasks.run_or_call("pin objects", task, inputs, chosen.rows * _LOOK_S, _THREADS)
     return until
 
 
+def _pin_some(connections: Connections, url: str, some: tuple[Pin, Sequence[Stretch]]) -> None:
+    pin, piece = some
+    rows = read_stretches(connections.open(url), piece, ["address"])
+    write_pin(connections.store(), pin, rows["address"])
+
+
 def _bring_back(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    restore_id: str,
-    wanted: pa.Table,
-    backup: Backup | None,
-    lease: Lease,
+    space: Workspace, restore_id: str, found: LostObjects, lease: Lease
 ) -> Sequence[str]:
     """Bring back what no earlier try has; why tasks ended early."""
-    done = record.outcomes(attempt, restore_id)
-    known = strings.among(wanted["address"], _settled(done)["address"])
-    left = wanted.filter(pc.invert(known))
-    portions, cost = _portions(ctx, attempt, restore_id, left)
+    ctx, done = space.ctx, _settled(space, _outcomes(space, restore_id))
+    left = found.parts
+    if done:
+        with space.frames() as frames:
+            rows = space.read(frames, left, LOST)
+            rest = relations.left_to_do(rows, [space.read(frames, done, RESTORED)])
+            left = space.write(frames, rest, "left", LOST, "find what is left to restore")
+    cost = partial(cost_of, space.connections, space.attempt.url)
+    reading = sum(part.rows for part in left) * _READ_S
+    costs = ctx.tasks.run_or_call("add the work up", cost, left, reading)
+    total = sum(costs)
+    share = min(1.0 / _TASK_S, ctx.settings.sweep_num_partitions / total) if total else 0.0
+    shares = [max(1, round(cost * share)) for cost in costs]
+    cutting = partial(cut_portions, space.connections, space.attempt.url)
+    inputs = list(zip(left, shares, strict=True))
+    cuts = ctx.tasks.run_or_call("cut the work", cutting, inputs, reading)
+    portions = list(enumerate(stretch for stretches in cuts for stretch in stretches))
     orders = Orders(
-        connections,
-        attempt.url,
+        space.connections,
+        space.attempt.url,
         f"{folder(restore_id)}/ledger/",
-        None if backup is None else backup.store.url,
+        None if found.backup is None else found.backup.store.url,
         lease.token,
     )
     task = partial(restore_portion, orders)
-    told = ctx.tasks.run("restore objects", task, portions, cost, _THREADS)
-    return sorted({reason for reason in told if reason})
+    reasons = ctx.tasks.run("restore objects", task, portions, total, _THREADS)
+    return sorted({reason for reason in reasons if reason})
 
 
-def _portions(
-    ctx: RunContext, attempt: AttemptArtifacts, restore_id: str, left: pa.Table
-) -> tuple[list[tuple[int, Part]], float]:
-    """Portions of equal work, each a stretch of keys, so that the store can list it."""
-    copied = np.asarray(pc.is_valid(left["copy_etag"]), dtype=np.float64)
-    sizes = np.asarray(left["size"], dtype=np.float64)
-    ends = np.cumsum(_ROW_S + copied * (_COPY_S + sizes * _BYTE_S))
-    total = float(ends[-1]) if len(ends) else 0.0
-    count = max(1, min(ctx.settings.sweep_num_partitions, int(total / _TASK_S)))
-    limits = np.searchsorted(ends, np.linspace(0, total, count + 1)[1:-1], side="right")
-    bounds = [0, *map(int, limits), left.num_rows]
-    asked = f"{folder(restore_id)}/asked/"
-    slices = [left.slice(low, high - low) for low, high in pairwise(bounds)]
-    parts = [write_part(attempt.store(), asked, rows) for rows in slices if rows.num_rows]
-    return list(enumerate(parts)), total
-
-
-def _require_all(ctx: RunContext, found: pa.Table, rows: pa.Table, early: Sequence[str]) -> None:
-    """Refuse to end where something failed, or has no outcome.
+def _require_all(
+    space: Workspace, chosen: Candidates, outcomes: Sequence[Part], early: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Refuse to end where something failed, or has no outcome; else the totals.
 
     Raises:
         StorageError: so it is; what to do.
         IntegrityError: the ledger has other objects than those that were asked for.
     """
-    known = pc.sum(strings.among(found["address"], rows["address"])).as_py() or 0
-    if known != found.num_rows:
+    with space.frames() as frames:
+        found = space.read(frames, outcomes, RESTORED)
+        others = relations.strangers(found, space.read(frames, chosen.parts, _ADDRESSES))
+        (strangers,) = frames.collect(others, _COUNT, "compare with what was asked").to_pylist()
+        summed = relations.totals(found, ANOTHER)
+        total: list[dict[str, Any]] = frames.collect(summed, _TOTALS, "add it up").to_pylist()
+        failures = relations.examples(found, "failed", "", _SHOWN)
+        shown = frames.collect(failures, RESTORED, "name what failed").to_pylist()
+    if strangers["objects"]:
         raise IntegrityError(
-            f"the ledger of the restore has {counted(found.num_rows - known, 'object')} that "
+            f"the ledger of the restore has {counted(strangers['objects'], 'object')} that "
             "nobody has asked for: it is damaged. What is there was left alone; ask for less, or "
             "for more, and a new restore begins"
         )
-    failed = found.filter(pc.equal(found["outcome"], "failed"))
-    untried = rows.num_rows - found.num_rows
-    if not failed.num_rows and not untried:
-        return
-    shown = [
-        f"{row['address']}: {row['error_code']}: {row['detail']}"
-        for row in failed.slice(0, _SHOWN).to_pylist()
-    ]
+    failed = sum(one["objects"] for one in total if one["outcome"] == "failed")
+    untried = chosen.rows - sum(one["objects"] for one in total)
+    if not failed and not untried:
+        return total
+    texts = [f"{row['address']}: {row['error_code']}: {row['detail']}" for row in shown]
     raise StorageError(
-        f"{counted(failed.num_rows, 'object')} could not be restored and {untried} were not tried: "
-        f"{'; '.join(shown or early)}. All others are done and recorded, and all are pinned. Mend "
-        f"what is wrong, then restore {ctx.run!r} again in the same way: it goes on"
+        f"{counted(failed, 'object')} could not be restored and {untried} were not tried: "
+        f"{'; '.join(texts or early)}. All others are done and recorded, and all are pinned. Mend "
+        f"what is wrong, then restore {space.ctx.run!r} again in the same way: it goes on"
     )
 
 
-def _totals(found: pa.Table, column: str) -> dict[str, dict[str, int]]:
-    totals = found.group_by(column).aggregate([("size", "count"), ("size", "sum")]).to_pylist()
-    return {r[column]: {"objects": r["size_count"], "bytes": r["size_sum"]} for r in totals}
+def _added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, int]]:
+    """Objects and bytes by the values of a column."""
+    added: dict[str, dict[str, int]] = {}
+    for one in total:
+        known = added.setdefault(one[column], {"objects": 0, "bytes": 0})
+        for name in known:
+            known[name] += one[name]
+    return added
 
 
 def _warnings(
-    ctx: RunContext,
-    connections: Connections,
-    found: pa.Table,
+    space: Workspace,
+    total: Sequence[Mapping[str, Any]],
+    outcomes: Sequence[Part],
     read: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
 ) -> list[str]:
     """What a person must know of a restore that ended."""
     warnings = [*problems]
-    lost = found.filter(pc.equal(found["outcome"], "not_kept"))
-    if lost.num_rows:
-        some = lost["address"].slice(0, _SHOWN).to_pylist()
-        told = {d for d in pc.unique(lost["detail"]).to_pylist()[:_SHOWN] if d}
-        why = f" ({'; '.join(sorted(told))})" if told else ""
+    lost = sum(one["objects"] for one in total if one["outcome"] == "not_kept")
+    if lost:
+        some = _examples(space, outcomes, "not_kept", "")
+        details = sorted({row["detail"] for row in some if row["detail"]})
+        why = f" ({'; '.join(details)})" if details else ""
         warnings.append(
-            f"{counted(lost.num_rows, 'object is', 'objects are')} neither kept by "
-            f"{connections.namespace_url} nor in a "
-            f"backup{why}, and did not come back: {some}"
+            f"{counted(lost, 'object is', 'objects are')} neither kept by "
+            f"{space.connections.namespace_url} nor in a "
+            f"backup{why}, and did not come back: {[row['address'] for row in some]}"
         )
-    other = found.filter(pc.equal(found["outcome"], "already_there"))
-    other = other.filter(pc.fill_null(pc.starts_with(other["detail"], ANOTHER), False))
-    if other.num_rows:
-        first = other.slice(0, 1).to_pylist()[0]
+    other = sum(
+        one["objects"] for one in total if one["outcome"] == "already_there" and one["another"]
+    )
+    if other:
+        first = _examples(space, outcomes, "already_there", ANOTHER)[0]
         warnings.append(
-            f"{counted(other.num_rows, 'object')} did not come back, since something else is at "
-            f"{'its key' if other.num_rows == 1 else 'their keys'}: "
+            f"{counted(other, 'object')} did not come back, since something else is at "
+            f"{'its key' if other == 1 else 'their keys'}: "
             f"{first['address']!r}: {first['detail']}. It was left alone: somebody wrote it, or a "
             "copy went wrong. Look at it; if nothing needs it, move it away and restore again"
         )
     if unread := [one for one in read if one["after"] != Sample.READS]:
         warnings.append(f"{len(unread)} restored objects do not read through lakeFS: {unread}")
-    if read_hold(connections.store()) is not None:
+    if read_hold(space.connections.store()) is not None:
         warnings.append(
-            f"{ctx.repository!r} is on hold: `{hold_command(ctx)}` says what is "
+            f"{space.ctx.repository!r} is on hold: `{hold_command(space.ctx)}` says what is "
             "lost still, and how sweeps start again"
         )
     return warnings
+
+
+def _examples(
+    space: Workspace, outcomes: Sequence[Part], outcome: str, begin: str
+) -> list[dict[str, Any]]:
+    with space.frames() as frames:
+        found = space.read(frames, outcomes, RESTORED)
+        some = relations.examples(found, outcome, begin, _SHOWN)
+        rows: list[dict[str, Any]] = frames.collect(some, RESTORED, "name some").to_pylist()
+    return rows

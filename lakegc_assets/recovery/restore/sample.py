@@ -9,11 +9,15 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.metaranges import pairs_of
-from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.recovery import relations
+from lakegc_assets.recovery.restore_record import RESTORED
+from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.holders import paths_in
@@ -21,6 +25,10 @@ from lakegc_assets.sweep.holders import paths_in
 #: How many objects are read, and how large they may be, in bytes.
 MOST: Final = 20
 _LARGEST: Final = 64 * 2**20
+_HELD: Final = pa.schema(
+    [("address", pa.string()), ("size", pa.int64()), ("commit_id", pa.string())]
+)
+_ADDRESSES: Final = pa.schema([("address", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -44,25 +52,26 @@ class Sample:
 
 
 def choose_sample(
-    ctx: RunContext,
-    connections: Connections,
-    client: LakeFSClient,
-    attempt: AttemptArtifacts,
-    rows: pa.Table,
+    client: LakeFSClient, space: Workspace, marked: Manifest, chosen: Candidates
 ) -> list[Sample]:
-    """The smallest of some marked objects that a commit names, and how they read now.
+    """The smallest of the chosen objects that a commit names, and how they read now.
 
-    What cannot be found out is left out: it is no reason to restore nothing.
+    An error here is logged only: it is no reason to restore nothing.
+
+    Args:
+        client: of lakeFS.
+        space: of the restore.
+        marked: manifest of ``deletion_candidates``.
+        chosen: what is to be restored.
     """
+    ctx = space.ctx
     try:
-        marked = attempt.read("deletion_candidates", columns=["address", "size", "commit_id"])
-        held = marked.filter(pc.is_valid(marked["commit_id"]))
-        held = held.filter(strings.among(held["address"], rows["address"]))
-        held = held.filter(pc.less_equal(held["size"], _LARGEST))
-        some = strings.in_order(held, [("size", "ascending"), ("address", "ascending")]).slice(
-            0, MOST
-        )
-        found = list(_places(ctx, connections, attempt, some))
+        with space.frames() as frames:
+            candidates = space.read(frames, marked.parts["data"], _HELD)
+            rows = space.read(frames, chosen.parts, _ADDRESSES)
+            held = relations.smallest_held(candidates, rows, _LARGEST, MOST)
+            some = frames.collect(held, _HELD, "choose objects that are read")
+        found = list(_places(ctx, space.connections, space.attempt, some))
     except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
         ctx.log.warning("no object is read through lakeFS: %s", error)
         return []
@@ -93,9 +102,23 @@ def _places(
 
 
 def read_sample(
-    client: LakeFSClient, repository: str, sample: Sequence[Sample], found: pa.Table
+    client: LakeFSClient, space: Workspace, sample: Sequence[Sample], outcomes: Sequence[Part]
 ) -> list[Mapping[str, Any]]:
-    """Read what was restored of a sample: address, commit, path, and answers before and after."""
+    """Read what was restored of a sample: address, commit, path, and answers before and after.
+
+    Args:
+        client: of lakeFS.
+        space: of the restore.
+        sample: what was chosen.
+        outcomes: of the restore (``RESTORED``), one for each object.
+    """
+    if not sample:
+        return []
+    addresses = pa.table([[one.address for one in sample]], schema=_ADDRESSES)
+    with space.frames() as frames:
+        rows = space.read(frames, outcomes, RESTORED)
+        some = relations.chosen(rows, frames.create(addresses))
+        found = frames.collect(some, RESTORED, "look the sample up")
     restored = found.filter(pc.equal(found["outcome"], "restored"))["address"].to_pylist()
     wanted = {one.address: one for one in sample}
     return [
@@ -104,7 +127,7 @@ def read_sample(
             "commit": one.commit,
             "path": one.path,
             "before": one.before,
-            "after": _answer(client, repository, one.commit, one.path),
+            "after": _answer(client, space.ctx.repository, one.commit, one.path),
         }
         for address in restored
         if (one := wanted.get(address)) is not None

@@ -1,14 +1,14 @@
-"""Which of the objects that a mark names are to be restored."""
+"""Selects the objects of a mark that are to be restored."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -16,10 +16,16 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import live_spellings
-from lakegc_assets.run import strings
+from lakegc_assets.mark.marked_objects import Candidates
+from lakegc_assets.recovery import relations
+from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.wording import counted
 
-_SHOWN = 5
+_SHOWN: Final = 5
+_ADDRESSES: Final = pa.schema([("address", pa.string())])
+#: Addresses that are held before they are written.
+_BATCH: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -61,43 +67,44 @@ class Choice:
         return asdict(self) | {"addresses": sorted(set(self.addresses))}
 
 
-def chosen(
-    client: LakeFSClient,
-    repository: str,
-    namespace: StorageNamespace,
-    marked: pa.Table,
-    choice: Choice,
-) -> pa.Table:
-    """The rows of a mark that are asked for, in the order of their addresses.
+def select(
+    client: LakeFSClient, space: Workspace, marked: Candidates, choice: Choice
+) -> Candidates:
+    """The objects of a mark that are asked for, in the order of their addresses.
 
     Args:
         client: of lakeFS.
-        repository: lakeFS repository.
-        namespace: of the repository.
-        marked: what the mark names, with a column ``address``.
+        space: for their files.
+        marked: what the mark names, in the order of the addresses.
         choice: what is asked for.
 
     Raises:
         RefusedError: the mark names nothing of it, or not all of the addresses.
     """
     if choice.everything:
-        return strings.in_order(marked, "address")
+        return marked
     if choice.addresses:
-        wanted = _named(namespace, marked, choice.addresses)
-    else:
-        wanted = _shown(client, repository, namespace, marked, choice)
-    return strings.in_order(_among(marked, wanted), "address")
+        return _named(space, marked, choice.addresses)
+    return _shown(client, space, marked, choice)
 
 
-def _among(marked: pa.Table, addresses: Collection[str]) -> pa.Table:
-    return marked.filter(pc.is_in(marked["address"], pa.array(sorted(addresses), pa.string())))
+def _among(space: Workspace, marked: Candidates, addresses: Sequence[Part]) -> Candidates:
+    """The marked objects that have one of the addresses in some files."""
+    with space.frames() as frames:
+        rows = space.read(frames, marked.parts, LISTING)
+        found = relations.chosen(rows, space.read(frames, addresses, _ADDRESSES))
+        return Candidates(space.write(frames, found, "chosen", LISTING, "choose objects"))
 
 
-def _named(
-    namespace: StorageNamespace, marked: pa.Table, addresses: Collection[str]
-) -> Collection[str]:
+def _named(space: Workspace, marked: Candidates, addresses: Collection[str]) -> Candidates:
+    namespace = space.connections.namespace()
     meanings = {address: set(_meanings(namespace, address)) for address in addresses}
-    found = set(_among(marked, set().union(*meanings.values()))["address"].to_pylist())
+    wanted = _Addresses(space)
+    wanted.add(set().union(*meanings.values()))
+    some = _among(space, marked, wanted.finish())
+    # As few as were asked for.
+    tables = read_parts(space.attempt.store(), some.parts, ["address"])
+    found = {address for table in tables for address in table["address"].to_pylist()}
     unknown = sorted(address for address, of in meanings.items() if not of & found)
     if unknown:
         which = counted(len(unknown), "of these objects is", "of these objects are")
@@ -107,23 +114,19 @@ def _named(
             "`lakegc why` says what it knows of an object; addresses are relative to "
             f"{namespace.url()}"
         )
-    return found
+    return some
 
 
 def _shown(
-    client: LakeFSClient,
-    repository: str,
-    namespace: StorageNamespace,
-    marked: pa.Table,
-    choice: Choice,
-) -> Collection[str]:
+    client: LakeFSClient, space: Workspace, marked: Candidates, choice: Choice
+) -> Candidates:
     """The marked objects that lakeFS shows at a ref."""
-    count, spellings = 0, set[str]()
-    for found in _listed(client, repository, choice):
+    count, shown, namespace = 0, _Addresses(space), space.connections.namespace()
+    for found in _listed(client, space.ctx.repository, choice):
         count += 1
-        spellings.update(_meanings(namespace, found.physical_address))
-    addresses: list[str] = _among(marked, spellings)["address"].to_pylist()
-    if not addresses:
+        shown.add(_meanings(namespace, found.physical_address))
+    some = _among(space, marked, shown.finish())
+    if not some.rows:
         where = f"{choice.ref!r}" if choice.path is None else f"{choice.path!r} of {choice.ref!r}"
         raise RefusedError(
             f"the mark names nothing of what lakeFS shows at {where}"
@@ -131,7 +134,36 @@ def _shown(
             + f" ({counted(count, 'object')}), so that it deleted nothing of that. "
             "`lakegc repositories` lists the other runs"
         )
-    return addresses
+    return some
+
+
+class _Addresses:
+    """Writes addresses to files, some at a time.
+
+    Args:
+        space: for the files.
+    """
+
+    def __init__(self, space: Workspace) -> None:
+        folder = f"{space.folder}addresses/"
+        self._writer = PartWriter(space.attempt.store(), folder, _ADDRESSES)
+        self._waiting: list[str] = []
+
+    def add(self, addresses: Collection[str]) -> None:
+        """Take some addresses."""
+        self._waiting += addresses
+        if len(self._waiting) >= _BATCH:
+            self._write()
+
+    def finish(self) -> list[Part]:
+        """The files, when all addresses are in them."""
+        self._write()
+        return [part for part in self._writer.finish() if part.rows]
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._writer.add(pa.table([self._waiting], schema=_ADDRESSES))
+            self._waiting = []
 
 
 def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[ObjectStats]:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery.circuit_breaker import Streak, hopeless_code
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.restore_record import record
-from lakegc_assets.recovery.undeletion import Brought, bring_back
+from lakegc_assets.recovery.undeletion import Brought, bring_back, present
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import lost, sweep_of
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of
+from lakegc_assets.sweep.lost_objects import LOST, as_lost, copies_of
 
 #: Objects in a batch at most, and bytes of those that may be copied from a backup.
 BATCH: Final = 1000
 _BATCH_BYTES: Final = 2**30
+#: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
+_ROW_S: Final = 0.0005
+_COPY_S: Final = 0.0005
+_BYTE_S: Final = 1e-8
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What every task of a restore is told. Picklable, and holds no secrets.
+    """What every task of a restore needs: picklable, and without secrets.
 
     Attributes:
         connections: how to reach the store.
@@ -45,18 +52,58 @@ class Orders:
     lease: str
 
 
-def restore_portion(orders: Orders, portion: tuple[int, Part]) -> str:
-    """The task: bring a portion back. Why it ended early; empty if it did not.
+def any_absent(connections: Connections, url: str, piece: Sequence[Stretch]) -> bool:
+    """The task: tell whether the store lacks any of some objects.
+
+    Args:
+        connections: how to reach the store.
+        url: of the attempt.
+        piece: the objects.
+    """
+    store = connections.store()
+    addresses = read_stretches(connections.open(url), piece, ["address"])["address"]
+    return any(
+        there is None
+        for at in range(0, len(addresses), BATCH)
+        for there in present(store, addresses.slice(at, BATCH).to_pylist()).values()
+    )
+
+
+def _costs(connections: Connections, url: str, part: Part) -> npt.NDArray[np.float64]:
+    """Work for each object of a file, in seconds of one core."""
+    rows = read_part(connections.open(url), part, ["size", "copy_etag"])
+    copied = np.asarray(pc.is_valid(rows["copy_etag"]), dtype=np.float64)
+    sizes = np.asarray(rows["size"], dtype=np.float64)
+    return _ROW_S + copied * (_COPY_S + sizes * _BYTE_S)
+
+
+def cost_of(connections: Connections, url: str, part: Part) -> float:
+    """The task: work for the objects of a file (``LOST``), in seconds of one core."""
+    return float(_costs(connections, url, part).sum())
+
+
+def cut_portions(connections: Connections, url: str, share: tuple[Part, int]) -> list[Stretch]:
+    """The task: cut a file into so many stretches of equal work at most."""
+    part, most = share
+    ends = np.cumsum(_costs(connections, url, part))
+    total = float(ends[-1]) if len(ends) else 0.0
+    limits = np.searchsorted(ends, np.linspace(0, total, most + 1)[1:-1], side="right")
+    bounds = [0, *map(int, limits), part.rows]
+    return [Stretch(part, low, high - low) for low, high in pairwise(bounds) if high > low]
+
+
+def restore_portion(orders: Orders, portion: tuple[int, Stretch]) -> str:
+    """The task: bring a portion back. Returns why it ended early; empty if it did not.
 
     Raises:
         LeaseLostError: somebody else may sweep or restore now.
-        StorageError: nobody can tell, or outcomes could not be recorded.
+        StorageError: a store did not answer, or outcomes could not be recorded.
     """
-    number, part = portion
+    number, stretch = portion
     to = orders.connections
     store, artifacts = to.store(), to.open(orders.artifacts_url)
     backup = None if orders.backup_url is None else Proof(to.open(orders.backup_url))
-    rows = read_part(artifacts, part)
+    rows = read_stretches(artifacts, [stretch], LOST.names)
     failed = Streak()
     for at, batch in enumerate(_batches(rows)):
         if why := lost(store, orders.lease, 0, store.server_time()):

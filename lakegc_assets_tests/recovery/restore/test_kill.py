@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.engine import datasets
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import restore_record as recording
 from lakegc_assets.recovery import undeletion
@@ -40,8 +39,8 @@ KILLS = (
     ("after choose_sample", 1),
     ("before write_pin", 1),
     ("after write_pin", 1),
-    ("before write_part", 1),
-    ("after write_part", 1),
+    ("before cut_portions", 1),
+    ("after cut_portions", 1),
     ("before bring_back", 1),
     ("before _undelete", 1),
     ("after _undelete", 2),
@@ -51,8 +50,8 @@ KILLS = (
     ("before record", 1),
     ("after record", 1),
     ("after bring_back", 2),
-    ("before writer", 1),
-    ("after writer", 1),
+    ("before _require_all", 1),
+    ("after _require_all", 1),
     ("before read_sample", 1),
     ("after read_sample", 1),
     ("before finish", 1),
@@ -79,12 +78,12 @@ def test_killed_at_every_step(
         (recording, "begin"),
         (restoring, "choose_sample"),
         (restoring, "write_pin"),
-        (restoring, "write_part"),
+        (restoring, "cut_portions"),
         (task, "bring_back"),
         (LocalStore, "_undelete"),
         (undeletion, "copy_object"),
         (task, "record"),
-        (AttemptArtifacts, "writer"),
+        (restoring, "_require_all"),
         (restoring, "read_sample"),
         (AttemptArtifacts, "finish"),
     ):
@@ -147,15 +146,15 @@ def test_a_restore_that_lost_its_lease_brings_nothing_back(
     """It was suspended, and somebody else sweeps by now."""
     sweep(place.context(backup_url=None))
     store = place.context().connect()[1].store()
-    write_part = datasets.write_part
+    cut_portions = task.cut_portions
 
     def suspended(*args: Any) -> Any:
         record = read_lease(store)
         values = {**record.__dict__, "token": "another", "owner": {"host": "elsewhere"}}
         store.put(LEASE, LeaseRecord(**values).to_bytes())
-        return write_part(*args)
+        return cut_portions(*args)
 
-    monkeypatch.setattr(restoring, "write_part", suspended)
+    monkeypatch.setattr(restoring, "cut_portions", suspended)
     with pytest.raises(LeaseLostError, match=r"the lease is another's: .* on elsewhere"):
         restore(place.context(backup_url=None), ALL)
     assert place.lake.keys() == marked.live

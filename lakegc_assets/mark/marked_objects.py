@@ -1,4 +1,4 @@
-"""What a mark names, all or some of it: files, in the order of the addresses."""
+"""The objects that a mark names, all or some of them, as files in the order of the addresses."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark import relations
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest, unsigned
-from lakegc_assets.sweep import relations
+from lakegc_assets.storage.base import ObjectStore
 
 #: Rows that are compared with a digest in one task, and its work for each, in seconds of one core.
 _EACH: Final = 2_000_000
@@ -39,7 +41,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(parts: Sequence[Part], each: int) -> list[list[Stretch]]:
-    """All rows of some files, in pieces of so many, in their order."""
+    """Cut the rows of some files, in their order, into pieces of so many rows."""
     pieces: list[list[Stretch]] = []
     room = 0
     for part in parts:
@@ -55,9 +57,23 @@ def stretches(parts: Sequence[Part], each: int) -> list[list[Stretch]]:
     return pieces
 
 
+def read_stretches(
+    store: ObjectStore, piece: Sequence[Stretch], columns: Sequence[str]
+) -> pa.Table:
+    """The rows of a piece, which has at least one.
+
+    Raises:
+        IntegrityError: a file is missing or changed.
+    """
+    return pa.concat_tables(
+        read_part(store, part, columns).select(list(columns)).slice(begin, rows)
+        for part, begin, rows in piece
+    )
+
+
 @dataclass(frozen=True)
 class Candidates:
-    """Objects that a mark names, all or some, each once.
+    """Objects that a mark names, all or some of them, each once.
 
     Attributes:
         parts: files of them (``LISTING``, and perhaps more), below the attempt.
@@ -67,11 +83,11 @@ class Candidates:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of objects."""
         return sum(part.rows for part in self.parts)
 
     def dataset(self, attempt: AttemptArtifacts) -> Dataset:
-        """Them as relations take them."""
+        """The files as relations take them."""
         return Dataset(attempt.url, self.parts, LISTING)
 
 
@@ -82,7 +98,7 @@ def marked_in_order(
     marked: Manifest,
     folder: str,
 ) -> Candidates:
-    """What a mark names, in the order of the addresses, once it was compared with its digest.
+    """Sort the objects that a mark names by address, after a comparison with the mark's digest.
 
     Args:
         ctx: the run.
@@ -101,7 +117,7 @@ def marked_in_order(
             ordered = relations.in_order(frames.read(found.dataset(attempt)))
             what = "put what was marked in order"
             found = Candidates(frames.write(ordered, attempt.url, folder, LISTING, what))
-    digest = _digest(ctx, connections, attempt, found)
+    digest = digest_of(ctx, connections, attempt, found)
     if str(digest) != marked.digest or found.rows != marked.rows:
         raise IntegrityError(
             f"{attempt.data_url(marked.asset)} holds {digest}, but its manifest says "
@@ -110,21 +126,22 @@ def marked_in_order(
     return found
 
 
-def _digest(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, found: Candidates
+def digest_of(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, objects: Candidates
 ) -> KeyDigest:
-    pieces = stretches([part for part in found.parts if part.rows], _EACH)
+    """The digest of the addresses of some objects, computed by tasks.
+
+    Raises:
+        IntegrityError: a hash is not that of its address.
+    """
+    pieces = stretches([part for part in objects.parts if part.rows], _EACH)
     task = partial(_digest_of, connections, attempt.url)
-    if len(pieces) <= 1:
-        digests = [task(piece) for piece in pieces]
-    else:
-        seconds = found.rows * _ROW_S
-        digests = ctx.tasks.run("compare what was marked", task, pieces, seconds)
-    return sum(digests, KeyDigest())
+    seconds = objects.rows * _ROW_S
+    return sum(ctx.tasks.run_or_call("compare what was marked", task, pieces, seconds), KeyDigest())
 
 
 def _digest_of(connections: Connections, url: str, piece: Sequence[Stretch]) -> KeyDigest:
-    """The digest of the addresses, by whose hashes it is told what came back to life.
+    """The digest of the addresses of one piece, whose hashes are compared with live ones later.
 
     Raises:
         IntegrityError: a hash is not that of its address.

@@ -1,0 +1,182 @@
+"""Marked DF - Journal DF: what a backup or a restore has left to do, and what it did in the end.
+
+Marked DF is what a mark names, each address once. Journal DF is what tasks have recorded
+(``OUTCOMES`` of a backup, ``RESTORED`` of a restore), where an address may stand more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+
+from lakegc_assets.engine.relation import F, Window, relation
+
+_OBJECT = ["address", "size", "etag"]
+
+
+@relation
+def newest(records: DataFrame) -> DataFrame:
+    """The row of each address that was recorded last."""
+    order = Window.partitionBy("address").orderBy(F.col("at").desc())
+    ranked = records.withColumn("place", F.row_number().over(order)).where("place = 1")
+    return ranked.select(*records.columns)
+
+
+@relation
+def verified(journal: DataFrame, marked: DataFrame, shown: DataFrame) -> DataFrame:
+    """Journal DF, Marked DF and a listing of the backup in common: one row for each whole copy.
+
+    Args:
+        journal: what was recorded; only what was copied counts.
+        marked: address, size and etag; a copy of another object is none of what is to be deleted.
+        shown: address, size and copy_etag of what the backup holds now.
+    """
+    copies = journal.where(F.col("outcome") == "copied")
+    same = copies.join(marked.select(*_OBJECT), _OBJECT, "left_semi")
+    there = ["address", "size", "copy_etag"]
+    return newest(same.join(shown.select(*there), there, "left_semi"))
+
+
+@relation
+def left_to_do(marked: DataFrame, done: Sequence[DataFrame]) -> DataFrame:
+    """Marked DF without the addresses of some rows, in order."""
+    for one in done:
+        marked = marked.join(one.select("address"), "address", "left_anti")
+    return marked.orderBy("address")
+
+
+@relation
+def lost(claimed: DataFrame, copied: DataFrame) -> DataFrame:
+    """What was recorded as copied, and is not there: one row with the number and the first address.
+
+    Args:
+        claimed: what was recorded, whatever the outcome.
+        copied: what ``verified`` gives.
+    """
+    claims = claimed.where(F.col("outcome") == "copied").select("address").distinct()
+    gone = claims.join(copied.select("address"), "address", "left_anti")
+    return gone.agg(F.count(F.lit(1)).alias("objects"), F.min("address").alias("first"))
+
+
+@relation
+def outcomes(copied: DataFrame, tried: DataFrame) -> DataFrame:
+    """One row for each marked object: its copy, else why it has none; in order.
+
+    Args:
+        copied: what ``verified`` gives.
+        tried: what this try has recorded.
+    """
+    others = newest(tried.where(F.col("outcome") != "copied"))
+    without = others.join(copied.select("address"), "address", "left_anti")
+    return copied.unionByName(without).orderBy("address")
+
+
+# Restores
+
+
+@relation
+def chosen(marked: DataFrame, addresses: DataFrame) -> DataFrame:
+    """Marked DF where the address is among some, in order."""
+    return marked.join(addresses.select("address"), "address", "left_semi").orderBy("address")
+
+
+@relation
+def lost_objects(chosen: DataFrame, swept: DataFrame, copies: DataFrame) -> DataFrame:
+    """Chosen objects with all that helps to bring them back, in order.
+
+    Args:
+        chosen: address, size and etag.
+        swept: address and version of what was deleted, each once.
+        copies: address, etag and copy_etag of what a backup holds, each once; a copy of another
+            object than was marked does not count.
+
+    Returns:
+        address, size, etag, version and copy_etag; the last two may be null.
+    """
+    versions = swept.select("address", "version")
+    held = copies.select("address", "etag", "copy_etag")
+    known = chosen.select(*_OBJECT).join(versions, "address", "left")
+    return known.join(held, ["address", "etag"], "left").orderBy("address")
+
+
+@relation
+def restored(ledger: DataFrame) -> DataFrame:
+    """The outcome that counts of each address, in order.
+
+    That it was restored counts, since for a later try the object is there already. What did not
+    end well, as where another object is there, is tried again, so the last counts.
+    """
+    rank = F.when(F.col("outcome") == "restored", F.lit(0)).otherwise(
+        F.when(_same(), F.lit(1)).otherwise(F.lit(2))
+    )
+    order = Window.partitionBy("address").orderBy("rank", F.col("at").desc())
+    ranked = ledger.withColumn("rank", rank)
+    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
+    return first.select(*ledger.columns).orderBy("address")
+
+
+def _same() -> Column:
+    """That the very object which was marked is at its key."""
+    return (F.col("outcome") == "already_there") & F.col("detail").isNull()
+
+
+@relation
+def settled(outcomes: DataFrame) -> DataFrame:
+    """Outcomes of objects that are not asked for again, in order.
+
+    Of all others a new try may do better: another object may have been moved away.
+    """
+    return outcomes.where((F.col("outcome") == "restored") | _same()).orderBy("address")
+
+
+@relation
+def totals(outcomes: DataFrame, another: str) -> DataFrame:
+    """Objects and bytes by outcome, source, and whether another object is at the key.
+
+    Args:
+        outcomes: the one that counts of each address.
+        another: how the detail begins where another object is there.
+    """
+    other = F.coalesce(F.col("detail").startswith(another), F.lit(False))
+    by = outcomes.withColumn("another", other).groupBy("outcome", "source", "another")
+    return by.agg(F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes"))
+
+
+@relation
+def strangers(outcomes: DataFrame, chosen: DataFrame) -> DataFrame:
+    """One row with the number of outcomes of objects that were not chosen."""
+    others = outcomes.join(chosen.select("address"), "address", "left_anti")
+    return others.agg(F.count(F.lit(1)).alias("objects"))
+
+
+@relation
+def examples(outcomes: DataFrame, outcome: str, begin: str, most: int) -> DataFrame:
+    """The first rows of one outcome.
+
+    Args:
+        outcomes: the one that counts of each address.
+        outcome: of the rows.
+        begin: how their detail begins; empty for any, also for null.
+        most: rows.
+    """
+    some = outcomes.where(F.col("outcome") == outcome)
+    some = some.where(F.coalesce(F.col("detail"), F.lit("")).startswith(begin))
+    return some.orderBy("address").limit(most)
+
+
+@relation
+def smallest_held(
+    candidates: DataFrame, chosen: DataFrame, most_bytes: int, most: int
+) -> DataFrame:
+    """The smallest of the chosen objects that a commit holds: address, size and commit_id.
+
+    Args:
+        candidates: address, size and commit_id of what the mark names.
+        chosen: their addresses.
+        most_bytes: larger ones are left out.
+        most: rows.
+    """
+    held = candidates.where(F.col("commit_id").isNotNull() & (F.col("size") <= most_bytes))
+    some = held.join(chosen.select("address"), "address", "left_semi")
+    return some.select("address", "size", "commit_id").orderBy("size", "address").limit(most)

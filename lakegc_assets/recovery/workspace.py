@@ -1,0 +1,51 @@
+"""The datasets of one try to back up or to restore: rows in files, of which no manifest knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.recovery.copies import Finding
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A folder of an attempt.
+
+    Attributes:
+        ctx: the run.
+        connections: how to reach the stores.
+        attempt: the artifacts of the mark.
+        folder: relative to the attempt, with a slash at its end; no other try has it.
+    """
+
+    ctx: RunContext
+    connections: Connections
+    attempt: AttemptArtifacts
+    folder: str
+
+    def frames(self) -> Session:
+        """The data frames of the run, to be used within ``with``."""
+        return self.ctx.frames(self.connections)
+
+    def read(self, frames: Session, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
+        """The rows of files of the attempt."""
+        return frames.read(Dataset(self.attempt.url, parts, schema))
+
+    def write(
+        self, frames: Session, frame: DataFrame, name: str, schema: pa.Schema, what: str
+    ) -> list[Part]:
+        """Compute a frame, and write its rows to files below a name in the folder."""
+        return frames.write(frame, self.attempt.url, f"{self.folder}{name}/", schema, what)
+
+    def finding(self, name: str, backup_url: str) -> Finding:
+        """Finds copies in a backup, and writes them below a name in the folder."""
+        return Finding(self.connections, backup_url, self.attempt.url, f"{self.folder}{name}/")
