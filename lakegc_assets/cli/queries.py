@@ -51,6 +51,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
 from lakegc_assets.sweep.restore_status import Restored
+from lakegc_assets.sweep.space import space_in
 
 #: Reasons of a sweep that a report tells.
 _REASONS = 10
@@ -172,6 +173,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
             name: {"objects": total.objects, "bytes": total.size}
             for name, total in state.outcomes.items()
         },
+        "space": _space(swept, recorded),
         "spared_by_sweep": _spared(recorded),
         "deleted_or_missing": deleted_or_missing(attempt, recorded).num_rows,
     }
@@ -197,6 +199,14 @@ def sweep_command(repository: str, run: str) -> str:
         RefusedError: there is no such run.
     """
     return command_of(Site.defined().attempt(repository, run))
+
+
+def _space(swept: Mapping[str, Any] | None, rows: pa.Table) -> dict[str, Any] | None:
+    """What of the space of deleted objects is free; None where nothing was deleted."""
+    if not pc.any(pc.equal(rows["outcome"], "deleted")).as_py():
+        return None
+    recorded = (swept or {}).get("space") or {}
+    return {**space_in(rows), "notice": recorded.get("notice")}
 
 
 def _spared(rows: pa.Table) -> dict[str, int]:

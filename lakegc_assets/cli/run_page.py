@@ -20,6 +20,7 @@ from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
 from lakegc_assets.forecast.forecast import Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.sweep.space import NO_SPACE, space_lines
 from lakegc_assets.wording import counted
 
 _TOTAL: Final = ("", "objects", "size")
@@ -93,6 +94,9 @@ def _tiles(found: dict[str, Any], price: float | None) -> list[html.Tile]:
     ]
     if deleted := found["outcomes"].get("deleted"):
         rows.append(("deleted", deleted["objects"], deleted["bytes"]))
+    if found["space"]:
+        freed = found["space"]["freed"]
+        rows.append(("space freed so far", freed["objects"], freed["bytes"]))
     return [
         html.Tile(
             what,
@@ -213,6 +217,10 @@ def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:
         (name.replace("_", " "), total["objects"], human_bytes(total["bytes"]))
         for name, total in sorted(found["outcomes"].items())
     ]
+    outcomes += [
+        (f"of the deleted: {words}", objects, human_bytes(size))
+        for words, objects, size in space_lines(found["space"] or NO_SPACE)
+    ]
     if found["deleted_or_missing"]:
         outcomes.append((f"of these {DELETED_OR_MISSING}", found["deleted_or_missing"], ""))
     if back := found["restored"]:
@@ -227,6 +235,7 @@ def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, o
         ("engine", found["engine"]),
         ("backup", found["backup"]),
         ("undo", found["undo"]),
+        ("space", found["space"]["notice"] if found["space"] else None),
     ]
     places += commands_of(found)
     places += [

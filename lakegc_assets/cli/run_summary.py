@@ -49,9 +49,13 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
 
 def _show_sweep(found: dict[str, Any]) -> None:
     from lakegc_assets.estate.run_state import DELETED_OR_MISSING  # noqa: PLC0415 - loads Arrow
+    from lakegc_assets.sweep.space import space_lines  # noqa: PLC0415 - as above
 
     for outcome, totals in found["outcomes"].items():
         _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
+        if outcome == "deleted" and found["space"]:
+            for line in space_lines(found["space"]):
+                _line(6, *line)
         if outcome == "spared":
             for because, objects in found["spared_by_sweep"].items():
                 _line(6, because, objects)
@@ -74,6 +78,8 @@ def _show_places(found: dict[str, Any]) -> None:
         click.echo(f"  backup     {found['backup']}")
     if found["undo"] is not None:
         click.echo(f"  undo       {found['undo']}")
+    if found["space"] and found["space"]["notice"]:
+        click.echo(f"  space      {found['space']['notice']}")
 
 
 def near(path: str | Path) -> str:

@@ -16,6 +16,7 @@ from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.sweep.space import space_sentence
 
 #: Upper ends of the classes of ages, in days.
 _AGES = (7, 30, 90, 180, 365, 730)
@@ -74,6 +75,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     return {
         **_figures_of_sweep(facts),
         "outcomes": value_of(facts["outcomes"]),
+        **_space_of(facts),
         "undo": undoable(facts, manifest.finished),
         "recovery": facts["recovery"]["notice"],
         "put back": value_of(facts["put_back"]),
@@ -85,7 +87,7 @@ def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
     """What a sweep did, as figures that Dagster plots; some are not in records of older sweeps."""
     totals = {
         outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
-        for outcome in ("deleted", "spared", "put_back", "already_missing")
+        for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")
     }
     figures: dict[str, int | float] = {}
     for outcome, total in totals.items():
@@ -99,6 +101,19 @@ def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
     if "requests" in facts:
         figures["requests sent"] = facts["requests"]
     return figures
+
+
+def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the space of deleted objects is free, and when the rest is; older sweeps lack it."""
+    space = facts.get("space")
+    if space is None:
+        return {}
+    return {
+        "bytes freed": space["freed"]["bytes"],
+        "bytes held": space["held"]["bytes"],
+        "space": space_sentence(space),
+        "store": space["notice"],
+    }
 
 
 def _share(part: int, whole: int) -> float:

@@ -95,13 +95,18 @@ class RunState:
 
     @property
     def done(self) -> Total:
-        """What nothing is left to do with: gone, spared, or put back."""
+        """What nothing is left to do with: gone, spared, locked, or put back."""
         return self._total(DONE)
 
     @property
     def deleted(self) -> Total:
         """What its sweep has deleted, as far as it could record that."""
         return self._total(("deleted",))
+
+    @property
+    def locked(self) -> Total:
+        """What the store refused to delete, since it is locked."""
+        return self._total(("locked",))
 
     def _total(self, names: Sequence[str]) -> Total:
         totals = [self.outcomes[name] for name in names if name in self.outcomes]
@@ -259,10 +264,13 @@ def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:
     """How many objects a sweep has deleted, as a sentence without its full stop."""
     if unread:
         return f"how many objects are deleted cannot be read ({unread})"
+    locked = sweep.locked.objects
+    more = f", and {counted(locked, 'object is locked', 'objects are locked')}" if locked else ""
     if found.swept is not None:
-        return counted(sweep.deleted.objects, "object is deleted", "objects are deleted")
+        deleted = counted(sweep.deleted.objects, "object is deleted", "objects are deleted")
+        return f"{deleted}{more}"
     of = counted(sweep.marked.objects, "object is deleted", "objects are deleted")
-    return f"{sweep.gone.objects:,} of {of}"
+    return f"{sweep.gone.objects:,} of {of}{more}"
 
 
 def state_of(attempt: AttemptArtifacts) -> RunState:

@@ -115,7 +115,7 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
         return False
     # A try that was killed may have left lists of other candidates: no one may ever sweep them.
     left = left_behind(store, summary.run_id, publish)
-    failed = [o for o in store.delete_many(left) if o.outcome == "failed"]
+    failed = [o for o in store.delete_many(left) if o.refused]
     if failed:
         raise IntegrityError(
             f"{store.url}/{failed[0].key} is left from an earlier try and cannot be removed "

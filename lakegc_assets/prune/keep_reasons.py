@@ -173,7 +173,8 @@ def _undoable(
 
 def _deleted(swept: Manifest) -> int:
     outcomes = swept.facts["outcomes"]
-    return sum(total["objects"] for name, total in outcomes.items() if name != "spared")
+    stayed = {"spared", "locked"}
+    return sum(total["objects"] for name, total in outcomes.items() if name not in stayed)
 
 
 def _days(told: Mapping[str, Any], present: Recovery) -> float | None:

@@ -286,7 +286,7 @@ def _delete(store: ObjectStore | None, keys: Sequence[str], lease: Lease | None)
         return
     lease.require()
     for one in store.delete_many(keys):
-        if one.outcome == "failed":
+        if one.refused:
             raise StorageError(
                 f"{store.url}/{one.key} could not be removed: {one.error_code}: {one.detail}"
             )

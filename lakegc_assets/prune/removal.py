@@ -115,7 +115,7 @@ def _recorded(store: ObjectStore) -> list[str]:
 
 def _require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:
     for one in outcomes:
-        if one.outcome == "failed":
+        if one.refused:
             raise StorageError(
                 f"{store.url}/{one.key} could not be removed: {one.error_code}: {one.detail}. Let "
                 "the credentials delete there, then prune again"

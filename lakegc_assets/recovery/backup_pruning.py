@@ -360,7 +360,7 @@ def _delete_pages(store: ObjectStore, chosen: Callable[[str], bool], require: Re
 
 
 def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
-    failed = [one for one in store.delete_many(keys) if one.outcome == "failed"]
+    failed = [one for one in store.delete_many(keys) if one.refused]
     if failed:
         raise StorageError(
             f"{store.url}/{failed[0].key} could not be removed: {failed[0].error_code}: "

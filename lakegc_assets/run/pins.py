@@ -171,7 +171,7 @@ def prune_pins(store: ObjectStore) -> list[Pin]:
     # Where the store honours it, a pin that was written again meanwhile stays.
     etags = {pin.key: pin.etag for pin in ended}
     outcomes = store.delete_many(list(etags), etags)
-    if failed := [one for one in outcomes if one.outcome == "failed"]:
+    if failed := [one for one in outcomes if one.refused]:
         first = failed[0]
         raise StorageError(
             f"{len(failed)} of {len(ended)} pins of {store.url} could not be removed, {first.key} "

@@ -13,6 +13,7 @@ from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, Stor
 from lakegc_assets.storage.streams import Pieces, whole
 from lakegc_assets.storage.values import (
     Copied,
+    DataProtection,
     DeleteOutcome,
     Lost,
     MultipartUpload,
@@ -160,6 +161,13 @@ class ObjectStore(ABC):
         Whether it can be had back is another question, which a probe answers.
         """
         return Recovery("nothing", None, f"{self.url} keeps nothing of what is deleted")
+
+    def data_protection(self) -> DataProtection:
+        """Whether the store frees the space of what is deleted, by its settings; never an error.
+
+        What is locked only shows when it is to be deleted.
+        """
+        return DataProtection.of(self.recovery())
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """Bring deleted objects back from what the store kept, where nothing is now.

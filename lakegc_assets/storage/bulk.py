@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
+    ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
@@ -17,7 +18,9 @@ from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import DeleteOutcome
 
 #: What says nothing about any other key.
-_OF_ONE_KEY: Final = frozenset({StorageError, ObjectNotFoundError, PreconditionFailedError})
+_OF_ONE_KEY: Final = frozenset(
+    {StorageError, ObjectLockedError, ObjectNotFoundError, PreconditionFailedError}
+)
 #: What a store says of a key that was to be deleted: what went wrong, or that it is done, with what
 #: names the version that was kept, where there is one.
 Answer = HttpFailure | str | None
@@ -108,7 +111,8 @@ class Bulk:
         detail = str(explained(answer.code, answer.told, self.where))
         if kind is ObjectNotFoundError:
             return DeleteOutcome(key, "already_missing", None, detail)
-        return DeleteOutcome(key, "failed", answer.code, detail)
+        outcome: Literal["locked", "failed"] = "locked" if kind is ObjectLockedError else "failed"
+        return DeleteOutcome(key, outcome, answer.code, detail)
 
     def _read(self, failure: HttpFailure) -> HttpFailure:
         return self.deadline.read(failure) if self.deadline else failure

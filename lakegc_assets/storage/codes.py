@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +10,7 @@ from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     ChangedError,
+    ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
@@ -19,12 +21,25 @@ from lakegc_assets.storage.errors import (
 
 #: Our own: a request came after the deadline that it was signed for, and was not carried out.
 EXPIRED: Final = "Expired"
+#: Our own: a lock or a hold keeps the object, where the store's code is that of a denied request.
+LOCKED: Final = "ObjectLocked"
 
 _MISSING: Final = frozenset({"NoSuchKey", "BlobNotFound", "notFound"})
 _CHANGED: Final = frozenset({
     "412", "PreconditionFailed", "BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet",
     "conditionNotMet",
 })  # fmt: skip
+_LOCKED: Final = frozenset({
+    LOCKED, "BlobImmutableDueToLegalHold", "BlobImmutableDueToPolicy", "LeaseIdMissing",
+    "ObjectUnderActiveHold", "RetentionPolicyNotMet", "objectUnderActiveHold",
+    "retentionPolicyNotMet",
+})  # fmt: skip
+#: Messages of S3, MinIO and GCS (for holds) about locks, whose codes say no more than "denied".
+_LOCK: Final = re.compile(
+    r"because object protected by object lock|object is WORM protected"
+    r"|is under active [\w-]+ hold and cannot be deleted",
+    re.IGNORECASE,
+)
 _OLD: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _DENIED: Final = _OLD | {
     "403", "401", "AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled",
@@ -55,6 +70,7 @@ _KINDS: Final[Mapping[frozenset[str], type[LakegcError]]] = {
     _MISSING: ObjectNotFoundError,
     _CHANGED: PreconditionFailedError,
     frozenset({"SourceConditionNotMet"}): ChangedError,
+    _LOCKED: ObjectLockedError,
     _DENIED: AccessDeniedError,
     _FULL: StoreFullError,
     _THROTTLED: StoreThrottledError,
@@ -87,8 +103,16 @@ def error_class(code: str) -> type[LakegcError]:
     return ConfigurationError if code in _MISCONFIGURED else StorageError
 
 
-def usual_code(code: str, status: str) -> str:
-    """A store's own code, or the HTTP status where only that says what to do."""
+def usual_code(code: str, status: str, told: object = None) -> str:
+    """A store's own code, or the HTTP status where only that says what to do.
+
+    Args:
+        code: of the store.
+        status: of HTTP.
+        told: the store's message, which alone tells a lock from missing permissions on S3.
+    """
+    if told is not None and _LOCK.search(str(told)):
+        return LOCKED
     if error_class(code) is StorageError and error_class(status) is not StorageError:
         return status
     return code or status
@@ -102,6 +126,11 @@ def explained(code: str, told: object, where: str) -> LakegcError:
         advice = "the credentials have expired: renew them and run again"
     elif kind is AccessDeniedError:
         advice = "check the credentials, and what the bucket's policy lets them do"
+    elif kind is ObjectLockedError:
+        advice = (
+            "a lock, a hold or a retention policy keeps it: it can be neither replaced nor removed "
+            "before that ends"
+        )
     elif kind is StoreFullError:
         advice = "the store is full, or its quota is used up: make room, or choose another one"
     elif kind is ObjectNotFoundError:

@@ -6,6 +6,7 @@
   * ``InvalidKeyError``: this store cannot hold, or cannot safely be sent, such a key.
   * ``PreconditionFailedError``: a conditional put found another state; nothing was written.
   * ``ChangedError``: the object is another than the one that was asked for.
+  * ``ObjectLockedError``: a lock, a hold or a retention policy keeps the object as it is.
   * ``AccessDeniedError``: the credentials are wrong, expired, or not allowed to do this.
   * ``StoreFullError``: there is no space left, or a quota is used up.
   * ``StoreThrottledError``: the store asks for fewer requests.
@@ -37,6 +38,10 @@ class PreconditionFailedError(StorageError):
 
 class ChangedError(StorageError):
     """The object is another than the one that was asked for."""
+
+
+class ObjectLockedError(StorageError):
+    """A lock, a hold or a retention policy keeps the object as it is."""
 
 
 class AccessDeniedError(StorageError):

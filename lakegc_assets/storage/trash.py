@@ -88,7 +88,7 @@ def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa
         addresses = addresses_in(batch, folder)
         keys = batch["key"].filter(pc.invert(stays(addresses))).to_pylist()
         outcomes = store.delete_many(keys)
-        if failed := [outcome for outcome in outcomes if outcome.outcome == "failed"]:
+        if failed := [outcome for outcome in outcomes if outcome.refused]:
             raise StorageError(
                 f"{store.url}: {counted(len(failed), 'object')} in the trash could not be removed, "
                 "for "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -17,6 +17,13 @@ LISTING_SCHEMA: Final = pa.schema(
         pa.field("etag", pa.string(), nullable=False),
     ],
 )
+
+#: What became of the space of an object that was deleted; behind ``HELD`` follows until when.
+FREED: Final = "space freed"
+HELD: Final = "space held"
+PERHAPS_HELD: Final = "space perhaps held"
+#: Rules may say more days than the calendar has.
+_MOST_DAYS: Final = 36_500
 
 
 @dataclass(frozen=True)
@@ -56,19 +63,25 @@ class DeleteOutcome:
         key: as it was asked for.
         outcome: ``already_missing`` only where the store tells: S3 answers ``deleted`` for keys
             that did not exist, too. ``spared`` where another object than the expected one is there.
-        error_code: the store's code when failed; or ``InvalidKey`` (not sent), ``NotSent`` (an
-            earlier call of the same request failed as a whole), ``Expired`` (it came too late, see
-            ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed`` (it is not known
-            whether the object still exists).
+            ``locked`` where a lock, a hold or a retention policy keeps the object.
+        error_code: the store's code when failed or locked; or ``InvalidKey`` (not sent),
+            ``NotSent`` (an earlier call of the same request failed as a whole), ``Expired`` (it
+            came too late, see ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed``
+            (it is not known whether the object still exists).
         detail: the store's message, for people.
         version: names what the store kept of it, for ``undelete_many``; None where it told nothing.
     """
 
     key: str
-    outcome: Literal["deleted", "already_missing", "spared", "failed"]
+    outcome: Literal["deleted", "already_missing", "spared", "locked", "failed"]
     error_code: str | None = None
     detail: str | None = None
     version: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the store did not delete what it was asked to delete."""
+        return self.outcome in {"locked", "failed"}
 
 
 class Recovery(NamedTuple):
@@ -83,6 +96,66 @@ class Recovery(NamedTuple):
     kind: Literal["versions", "soft_delete", "trash", "nothing", "unknown"]
     days: float | None
     notice: str
+
+
+class DataProtection(NamedTuple):
+    """Whether a store frees the space of what is deleted, and what it does not delete.
+
+    Attributes:
+        held: whether the space of a deleted object stays in use, by the settings; None where nobody
+            can tell, or it depends on the object.
+        days: for how many days after the delete; None where no end is known.
+        locked_days: for how many days after it was written the store holds each object in any case.
+        at_least: whether it may be longer: by locks of single objects, or by rules for a part.
+        notice: in a sentence, for people: what is held, until when, and what is locked.
+    """
+
+    held: bool | None
+    days: float | None
+    locked_days: float
+    at_least: bool
+    notice: str
+
+    @classmethod
+    def of(cls, recovery: Recovery) -> DataProtection:
+        """The same of what the settings say about recovery, for stores where both are one."""
+        # Of what a trash holds each delete reports where it is.
+        held = None if recovery.kind == "unknown" else recovery.kind not in {"nothing", "trash"}
+        return cls(held, recovery.days, 0, recovery.kind == "versions", recovery.notice)
+
+    def with_locks(self, locks: Sequence[str]) -> DataProtection:
+        """The same beside locks, each said in a sentence: what is held may be held longer."""
+        if not locks:
+            return self
+        return self._replace(at_least=True, notice="; ".join([self.notice, *locks]))
+
+    def space_of(self, version: str | None, written: datetime, deleted: datetime) -> str:
+        """What becomes of the space of an object that was deleted, in words.
+
+        Args:
+            version: as the delete reported it: S3 and the trash report what holds the space.
+            written: when the object was, UTC.
+            deleted: when it was, UTC.
+
+        Returns:
+            ``FREED``, ``PERHAPS_HELD``, or ``HELD`` and until when.
+        """
+        if self.held is not True and version in {None, "null"}:
+            return FREED if self.held is False else PERHAPS_HELD
+        if self.days is None:
+            # The end of a lock frees nothing without a rule that removes what was locked.
+            return f"{HELD}, until when is not known"
+        lock, rule = (min(days, _MOST_DAYS) for days in (self.locked_days, self.days))
+        until = max(written + timedelta(days=lock), deleted + timedelta(days=rule))
+        # Rules are applied once a day.
+        day = f"{until + timedelta(days=1):%Y-%m-%d}"
+        return f"{HELD} until {day}{' at least' if self.at_least else ''}"
+
+
+#: Of a store that holds nothing.
+NO_PROTECTION: Final = DataProtection(
+    held=False, days=None, locked_days=0, at_least=False, notice="the store holds nothing"
+)
 
 
 class Lost(NamedTuple):

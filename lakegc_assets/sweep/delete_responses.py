@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
@@ -51,12 +51,17 @@ class Sorted(NamedTuple):
     unanswered: bool = False
 
 
-def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> Sorted:
+def sort_answers(
+    batch: Sequence[Marked],
+    answers: Sequence[DeleteOutcome],
+    space_of: Callable[[Marked, DeleteOutcome], str],
+) -> Sorted:
     """Tell what is done from what is to be sent again.
 
     Args:
         batch: what was to be sent.
         answers: of the store, for all of it, or for a part where the others were not sent.
+        space_of: what becomes of the space of an object that was deleted, in words.
     """
     told = {answer.key: answer for answer in answers}
     outcomes: list[Outcome] = []
@@ -70,7 +75,7 @@ def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> S
         if tried.tries < TRIES and _worth_another_try(answer):
             again.append(tried)
         else:
-            outcomes.append(_outcome(marked, answer))
+            outcomes.append(_outcome(marked, answer, space_of))
     failed = [answer for answer in answers if _worth_another_try(answer)]
     slow = [answer for answer in failed if _asks_for_less(answer)]
     unanswered = any(
@@ -81,17 +86,21 @@ def sort_answers(batch: Sequence[Marked], answers: Sequence[DeleteOutcome]) -> S
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """One of some outcomes after which no other batch fares better."""
+    """One of some outcomes after which no other batch fares better; what is locked is none."""
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
     if len(failed) == len(outcomes) > 1:
         return failed[0]
     return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
 
 
-def _outcome(marked: Marked, answer: DeleteOutcome) -> Outcome:
+def _outcome(
+    marked: Marked, answer: DeleteOutcome, space_of: Callable[[Marked, DeleteOutcome], str]
+) -> Outcome:
     detail = answer.detail
     if answer.outcome == "spared":
         detail = f"{REWRITTEN}: {detail}"
+    elif answer.outcome == "deleted":
+        detail = space_of(marked, answer)
     return Outcome(
         marked.address, marked.size, answer.outcome, answer.error_code, detail, answer.version
     )

@@ -160,6 +160,7 @@ class DeletingTask:
         self._since = orders.taken.elapsed if orders.taken.here else reach.clock()
         reach.thawed()
         self._checked = 0.0
+        self._store_time = orders.taken.store_time
         self._deadline: Mapping[str, Any] = {}
         self._delta = orders.delta
         self._known: Known | None = None
@@ -222,7 +223,7 @@ class DeletingTask:
                 yield ready
                 return True
             self._sent = bool(ready.to_send)
-            found = sort_answers(ready.to_send, self._send(ready.to_send))
+            found = sort_answers(ready.to_send, self._send(ready.to_send), self._space_of)
             if found.unanswered:
                 self._pace.unanswered()
             outcomes = [*ready.settled, *found.outcomes]
@@ -311,6 +312,7 @@ class DeletingTask:
             held=read_hold(asking) is not None,
             took=self._reach.clock() - self._checked,
         )
+        self._store_time = now.store_time
         self._deadline = _deadline(orders, look)
         return look
 
@@ -369,6 +371,11 @@ class DeletingTask:
             if outcomes[-1].outcome == "failed":
                 break
         return outcomes
+
+    def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:
+        """What becomes of the space of an object that the store has deleted just now."""
+        protection, now = self._orders.protection, self._store_time
+        return protection.space_of(answer.version, marked.last_modified, now)
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         name = f"{sweep_of(self._orders.lease)}-{self._orders.number:04d}-{self._number:05d}"

@@ -30,6 +30,7 @@ from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
+    ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnavailableError,
@@ -333,6 +334,7 @@ def _require_conditional_puts(store: ObjectStore, key: str) -> None:
 
     Raises:
         ConfigurationError: the store ignores them.
+        RefusedError: the store locks what is written, so that no lease could be renewed.
     """
     etag = store.put_if_absent(key, b"first")
     tries: list[Callable[[], str]] = [
@@ -344,12 +346,26 @@ def _require_conditional_puts(store: ObjectStore, key: str) -> None:
             write()
         except PreconditionFailedError:
             continue
+        except ObjectLockedError as error:
+            raise _locked(store, str(error)) from error
         raise ConfigurationError(
             f"{store.url} ignores the condition of conditional writes, so no lease can keep two "
             "sweeps apart there: use a store, or a version of it, that honours If-None-Match and "
             "If-Match when an object is put",
         )
-    store.delete_many([key])
+    for outcome in store.delete_many([key]):
+        if outcome.outcome == "locked":
+            raise _locked(store, str(outcome.detail))
+
+
+def _locked(store: ObjectStore, why: str) -> RefusedError:
+    return RefusedError(
+        f"{store.url} locks each object that is written there, so that no lease could be renewed, "
+        "and without one nothing is deleted, restored or pruned. Nothing was deleted. End the "
+        "retention policy, the default hold or the immutability policy of the whole bucket, or "
+        "container; locks of single objects, and S3's Object Lock on a bucket with versions, may "
+        f"stay. The store says: {why}"
+    )
 
 
 def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:

@@ -33,7 +33,7 @@ from lakegc_assets.storage.lists import list_to_the_end
 
 ASSET: Final = "swept_set"
 #: After these nothing is left to do.
-DONE: Final = ("deleted", "already_missing", "spared", "put_back")
+DONE: Final = ("deleted", "already_missing", "spared", "locked", "put_back")
 #: After these the object is not there.
 GONE: Final = ("deleted", "already_missing")
 #: It was deleted, is needed after all, and is back.
@@ -69,9 +69,10 @@ class Outcome:
     Attributes:
         address: relative to the namespace.
         size: bytes, as listed.
-        outcome: deleted, already_missing, spared, put_back or failed.
-        error_code: the store's, when failed.
-        detail: the store's message, why the object was spared, or why it is needed after all.
+        outcome: deleted, already_missing, spared, locked, put_back or failed.
+        error_code: the store's, when locked or failed.
+        detail: what became of the space of a deleted object (``DataProtection.space_of``), the
+            store's message, why the object was spared, or why it is needed after all.
         version: names what the store kept of a deleted object, for ``undelete_many``; None where it
             told nothing.
     """

@@ -30,6 +30,7 @@ _TOTALS: Final = pa.schema(
     [
         ("outcome", pa.string()),
         ("kept", pa.bool_()),
+        ("space", pa.string()),
         ("objects", pa.int64()),
         ("bytes", pa.int64()),
         ("first", pa.timestamp("us", "UTC")),
@@ -44,6 +45,7 @@ class Total(NamedTuple):
     Attributes:
         outcome: of each of them.
         kept: whether the store told under which id it kept them.
+        space: what became of it where they were deleted (``DataProtection.space_of``).
         objects: how many.
         bytes: of all of them.
         first: when the first of them was recorded.
@@ -51,6 +53,7 @@ class Total(NamedTuple):
 
     outcome: str
     kept: bool
+    space: str | None
     objects: int
     bytes: int
     first: datetime

@@ -27,7 +27,11 @@ from datetime import datetime
 from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+from lakegc_assets.storage.errors import (
+    ObjectLockedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+)
 from lakegc_assets.sweep.monotonic_age import elapsed
 
 _TASKS: Final = "swept_set/tasks/"
@@ -239,11 +243,14 @@ class Pace:
 
     def unanswered(self) -> None:
         """Tell the sweep that the store may yet carry out a request."""
-        self._artifacts.put(f"{self._mine}{_UNANSWERED}", b"")
+        # What is locked there is there already.
+        with suppress(ObjectLockedError):
+            self._artifacts.put(f"{self._mine}{_UNANSWERED}", b"")
 
     def stop(self, why: str) -> None:
         """Let all tasks of this sweep stop before their next batch."""
-        self._artifacts.put(f"{self._folder}stop", why.encode())
+        with suppress(ObjectLockedError):
+            self._artifacts.put(f"{self._folder}stop", why.encode())
 
     def _rate(self, limit: float) -> float:
         return limit * self._share / self._tasks

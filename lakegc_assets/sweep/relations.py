@@ -145,16 +145,20 @@ def compared(ledger: DataFrame, marked: DataFrame) -> DataFrame:
 
 @relation
 def totals(outcomes: DataFrame) -> DataFrame:
-    """Objects and bytes by outcome, and by whether the store told under which id it kept them.
+    """Objects and bytes by outcome, and by what the store holds of them.
 
     Args:
         outcomes: the one that counts of each address.
 
     Returns:
-        outcome, kept, objects, bytes, and when the ``first`` of them was recorded.
+        outcome, whether the store reported an id of what it ``kept``, what became of the ``space``
+        of what was deleted, objects, bytes, and when the ``first`` of them was recorded.
     """
-    by = outcomes.withColumn("kept", F.col("version").isNotNull()).groupBy("outcome", "kept")
-    return by.agg(
+    deleted = F.col("outcome") == "deleted"
+    parts = outcomes.withColumn("kept", F.col("version").isNotNull()).withColumn(
+        "space", F.when(deleted, F.col("detail"))
+    )
+    return parts.groupBy("outcome", "kept", "space").agg(
         F.count(F.lit(1)).alias("objects"),
         F.sum("size").cast("bigint").alias("bytes"),
         F.min("at").alias("first"),

@@ -21,6 +21,7 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import delete_portion
@@ -63,11 +64,13 @@ class StoreCapabilities:
         condition: which deletes are conditional.
         deadlines: whether it refuses deletes that come late.
         trash: key prefix below which it moves what is deleted, if it can.
+        protection: what it holds of what is deleted, by its settings.
     """
 
     condition: Condition
     deadlines: bool
     trash: str | None = None
+    protection: DataProtection = NO_PROTECTION
 
 
 @dataclass
@@ -178,6 +181,7 @@ class Rounds:
             known=delta.known() if delta.known else None,
             expires_s=CHECK_LIFETIME if self.means.deadlines else None,
             trash=self.means.trash,
+            protection=self.means.protection,
             retain=settings.retain,
         )
 

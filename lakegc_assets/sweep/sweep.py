@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
@@ -32,7 +32,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.undelete_probe import probe_recovery
-from lakegc_assets.storage.values import Recovery
+from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
@@ -47,6 +47,7 @@ from lakegc_assets.sweep.ledger_state import Recorded, Total
 from lakegc_assets.sweep.preconditions import unswept_mark
 from lakegc_assets.sweep.rate_limit import in_flight
 from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities
+from lakegc_assets.sweep.space import space_facts
 from lakegc_assets.sweep.termination import OWNER, Ending
 from lakegc_assets.wording import counted
 
@@ -113,11 +114,13 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             store, f"{PROBES}{lease.token}/", conditional=condition != "none"
         )
         recovery = _recovery(ctx, store, lease, trash)
+        protection = _protection(ctx, store, recovery)
     else:
         # What deletes nothing needs no delete that is tried out.
         condition, deadlines = "none", False
         recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
-    means = StoreCapabilities(condition, deadlines, trash)
+        protection = DataProtection.of(recovery)
+    means = StoreCapabilities(condition, deadlines, trash, protection)
     deltas = Deltas(ctx, chain, attempt, folder)
     rounds = Rounds(ctx, connections, attempt, recorded, deltas, lease, means)
     ending = Ending(ctx, attempt, recorded.gone)
@@ -137,6 +140,10 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "delete_deadlines": means.deadlines,
             # What an earlier try deleted ends earlier.
             "recovery": recovery_facts(recovery, _first(swept, began)),
+            "space": {
+                **space_facts(_of_deleted(swept)),
+                "notice": protection.notice,
+            },
             "backup": backup,
             "not_kept": _not_kept(recovery, swept),
             "perhaps_kept": _perhaps_kept(recovery, recorded.totals_of_others()),
@@ -232,6 +239,11 @@ def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
     return sum(t.objects for t in totals if t.outcome == "deleted" and t.kept is kept)
 
 
+def _of_deleted(totals: Sequence[Total]) -> Iterator[tuple[str | None, int, int]]:
+    """What became of the space of what was deleted, objects and bytes."""
+    yield from ((t.space, t.objects, t.bytes) for t in totals if t.outcome == "deleted")
+
+
 def _put_back(
     ctx: RunContext, recorded: Recorded, parts: Sequence[Part], swept: Sequence[Total]
 ) -> list[dict[str, str]]:
@@ -257,6 +269,16 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
     backup_url = ctx.settings.backup_url
     doubtful = found.kind == "unknown" or (found.kind == "nothing" and not backup_url)
     ctx.log.log(logging.WARNING if doubtful else logging.INFO, whether_undone(found, backup_url))
+    return found
+
+
+def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> DataProtection:
+    """What the store holds of what is deleted, and whether it may refuse to delete."""
+    found = store.data_protection()
+    if recovery.kind == "trash":
+        # The next sweep after that removes it.
+        found = found._replace(days=recovery.days, at_least=True)
+    ctx.log.info("what becomes of the space of what is deleted: %s", found.notice)
     return found
 
 

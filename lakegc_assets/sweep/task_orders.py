@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.delta_snapshot import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of
@@ -46,6 +47,7 @@ class Orders:
         expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
             delete; None where it keeps no deadlines.
         trash: key prefix below which a store that can moves what is deleted.
+        protection: what the store holds of what is deleted.
         retain: rules that keep more than lakeFS's.
     """
 
@@ -64,6 +66,7 @@ class Orders:
     known: KnownFiles | None = None
     expires_s: float | None = None
     trash: str | None = None
+    protection: DataProtection = NO_PROTECTION
     retain: Retain = NO_RETAIN
 
     @property

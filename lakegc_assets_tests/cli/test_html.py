@@ -117,6 +117,13 @@ def outcome(text: str) -> dict[str, Any]:
         "warnings": [text],
         "swept_on": "swept on 2026-03-01 at 02:00 UTC",
         "outcomes": {"deleted": {"objects": 3, "bytes": 300}, "spared": {"objects": 1, "bytes": 9}},
+        "space": {
+            "freed": {"objects": 1, "bytes": 100},
+            "held": {"objects": 2, "bytes": 200},
+            "not_known": {"objects": 0, "bytes": 0},
+            "until": "2026-04-01 at least",
+            "notice": text,
+        },
         "spared_by_sweep": {text: 1},
         "deleted_or_missing": 0,
         "restored": None,
@@ -160,7 +167,7 @@ def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
     page = page_of_run(stopped(_HOSTILE), _SERVER, marks, insights(_HOSTILE), 23.0)
     read = require_harmless(page)
     shown = "".join(read.text)
-    assert shown.count("<script>alert('1')</script>") == 25
+    assert shown.count("<script>alert('1')</script>") == 26
     assert "\0" not in shown
     assert "\u202e" not in shown
     assert "\\u202e\\x00" in shown
@@ -189,7 +196,10 @@ def test_the_page_of_a_run_says_what_the_command_says() -> None:
                   "kept 600 B 6 objects", "garbage 400 B 4 objects", "repo, 20 days 4 400 B",
                   "up to 30 days 4",
                   "not older than 2026-03-01 02:00 UTC 2 repo 1 not named by mark repo 3",
-                  "deleted 3 300 B", "data/repo", "candidate_share", "s3://repo/mark"):  # fmt: skip
+                  "deleted 3 300 B", "of the deleted: space freed 1 100 B",
+                  "of the deleted: space held, until 2026-04-01 at least 2 200 B",
+                  "space freed so far 100 B 1 object", "data/repo", "candidate_share",
+                  "s3://repo/mark"):  # fmt: skip
         assert words in " ".join(shown.split())
     assert "lakegc sweep" not in shown
 

@@ -82,7 +82,7 @@ def test_records_of_older_sweeps_have_fewer_figures() -> None:
     }
     older = of_sweep(manifest_of(attempt, "swept_set", 0, facts))
     assert (older["objects deleted"], older["bytes spared"], older["bytes put back"]) == (2, 9, 0)
-    assert not {"objects kept", "share deleted", "requests sent"} & older.keys()
+    assert not {"objects kept", "share deleted", "requests sent", "space"} & older.keys()
     listed = {"objects": 8, "bytes": 100}
     newer = of_sweep(
         manifest_of(attempt, "swept_set", 0, {**facts, "listed": listed, "requests": 7})

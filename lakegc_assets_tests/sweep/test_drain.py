@@ -10,7 +10,7 @@ import pytest
 
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import drain
 from lakegc_assets.sweep.delete_responses import sort_answers
 from lakegc_assets.sweep.drain import settle
@@ -97,6 +97,10 @@ def test_it_waits_where_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.Monk
     assert clock[0] == CHECK_LIFETIME
 
 
+def _freed(_marked: Marked, _answer: DeleteOutcome) -> str:
+    return FREED
+
+
 @pytest.mark.parametrize(
     ("code", "unanswered"),
     [
@@ -111,8 +115,9 @@ def test_it_waits_where_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_what_the_store_may_yet_carry_out(code: str, *, unanswered: bool) -> None:
     answer = DeleteOutcome("data/a", "failed", code, "told")
-    assert sort_answers([_MARKED], [answer]).unanswered is unanswered
+    assert sort_answers([_MARKED], [answer], _freed).unanswered is unanswered
 
 
 def test_what_was_done_is_answered() -> None:
-    assert not sort_answers([_MARKED], [DeleteOutcome("data/a", "deleted")]).unanswered
+    deleted = DeleteOutcome("data/a", "deleted")
+    assert not sort_answers([_MARKED], [deleted], _freed).unanswered

@@ -44,7 +44,9 @@ whys = st.sampled_from(
         "repository 'other' names it by its full address, in a commit",
     ]
 )
-outcomes = st.sampled_from(["deleted", "already_missing", "spared", "put_back", "failed", "copied"])
+outcomes = st.sampled_from(
+    ["deleted", "already_missing", "spared", "locked", "put_back", "failed", "copied"]
+)
 texts = st.one_of(st.none(), st.sampled_from(["", "a", "'\"|\n;--", "NULL"]))
 _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "address": addresses,

@@ -28,7 +28,7 @@ _OBJECTS = 10
 _ASKED = {
     "namespace": {
         "time": 15, "list": 7, "read": 9, "head": 5, "put": 15, "delete": 2, "delete many": 6,
-        "versioning": 1,
+        "versioning": 2, "object-lock": 1,
     },
     "artifacts": {"time": 1, "list": 36, "read": 51, "head": 2, "put": 13},
     "backups": {"list": 1, "read": 5},
@@ -43,8 +43,9 @@ def _kind(asked: Asked) -> tuple[str, str]:
         return place, "time" if query["max-keys"] == "1" else "list"
     if asked.method == "POST" and "delete" in query:
         return place, "delete many"
-    if "versioning" in query:
-        return place, "versioning"
+    for setting in ("versioning", "object-lock"):
+        if setting in query:
+            return place, setting
     return place, {"GET": "read"}.get(asked.method, asked.method.lower())
 
 

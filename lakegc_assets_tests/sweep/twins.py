@@ -9,7 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
-DONE = {"deleted", "already_missing", "spared", "put_back"}
+DONE = {"deleted", "already_missing", "spared", "locked", "put_back"}
 GONE = {"deleted", "already_missing"}
 UNCLEAR = "a full address that cannot be resolved ends like it"
 UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
@@ -96,18 +96,20 @@ def compared(ledger: Rows, marked: Rows) -> list[Row]:
 
 
 def totals(outcomes: Rows) -> list[Row]:
-    groups: dict[tuple[str, bool], list[Mapping[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, bool, str | None], list[Mapping[str, Any]]] = defaultdict(list)
     for row in outcomes:
-        groups[row["outcome"], row["version"] is not None].append(row)
+        space = row["detail"] if row["outcome"] == "deleted" else None
+        groups[row["outcome"], row["version"] is not None, space].append(row)
     return [
         {
             "outcome": outcome,
             "kept": kept,
+            "space": space,
             "objects": len(rows),
             "bytes": sum(row["size"] for row in rows),
             "first": min(row["at"] for row in rows),
         }
-        for (outcome, kept), rows in groups.items()
+        for (outcome, kept, space), rows in groups.items()
     ]
 
 

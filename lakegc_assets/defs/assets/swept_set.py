@@ -1,8 +1,8 @@
 """``swept_set``: what became of each marked object.
 
 Reads: the published mark; and staged objects, rules, branches and commits once more.
-Writes: address, size (bytes), outcome (deleted, already_missing, spared, put_back), error_code,
-detail, at (UTC).
+Writes: address, size (bytes), outcome (deleted, already_missing, spared, locked, put_back),
+error_code, detail (of what was deleted: space freed, or held until when), at (UTC).
 Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
 spared, and what is not verified in the backup where ``backup_url`` is set; each batch is recorded
 before the next is sent; a killed sweep goes on where it was. A mark that was swept is left alone,

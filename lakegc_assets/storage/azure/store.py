@@ -31,7 +31,7 @@ from lakegc_assets.storage.azure.service import (
     open_service,
 )
 from lakegc_assets.storage.azure.unfinished import AzureUnfinished
-from lakegc_assets.storage.azure.versions import AzureVersions, kept_by
+from lakegc_assets.storage.azure.versions import AzureVersions, kept_by, locks_of
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
@@ -55,6 +55,7 @@ from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.streams import Pieces, reading
 from lakegc_assets.storage.values import (
     Copied,
+    DataProtection,
     DeleteOutcome,
     KeyRange,
     Lost,
@@ -182,6 +183,11 @@ class AzureStore(ObjectStore):
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete of blobs, and versions."""
         return kept_by(self._service, self._container, self._url)
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``: the same, and policies and holds of the container."""
+        locks = locks_of(self._service, self._container)
+        return DataProtection.of(self.recovery()).with_locks(locks)
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""

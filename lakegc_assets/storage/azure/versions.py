@@ -29,6 +29,14 @@ from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutco
 
 #: What a list of all that is kept is asked for, the most first.
 _ALL: Final = ("versions,deleted,immutabilitypolicy,legalhold", "versions,deleted", "deleted")
+#: What the properties of a container say of locks.
+_LOCKS: Final = {
+    "x-ms-has-immutability-policy": "the container has an immutability policy: younger blobs "
+    "cannot be deleted",
+    "x-ms-has-legal-hold": "the container has a legal hold: its blobs cannot be deleted",
+    "x-ms-immutable-storage-with-versioning-enabled": "blobs may have immutability policies and "
+    "legal holds of their own",
+}
 _THREADS: Final = 16
 _COPY_POLL_S: Final = 0.5
 _OK: Final = 200
@@ -259,6 +267,19 @@ def kept_by(service: AzureService, container: str, where: str) -> Recovery:
             "until then",
         )
     return Recovery("nothing", None, f"{where}: the account keeps nothing of deleted blobs")
+
+
+def locks_of(service: AzureService, container: str) -> list[str]:
+    """What may keep blobs of a container from being deleted, each in a sentence."""
+    try:
+        url = service.target(container, query={"restype": "container"})
+        told = service.send("GET", url).headers
+    except HttpFailure as failure:
+        why = f"({failure.code}): let the credentials read its properties"
+        return [f"whether the container has policies or legal holds could not be found out {why}"]
+    return [
+        sentence for header, sentence in _LOCKS.items() if told.get(header, "").lower() == "true"
+    ]
 
 
 def _has_versions(service: AzureService, container: str) -> bool:

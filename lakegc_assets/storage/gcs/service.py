@@ -162,7 +162,7 @@ def _failure(status: int, text: str) -> HttpFailure:
     code, told = "", text[:200] or f"HTTP {status}"
     if named := _CODE_IN_XML.search(text):
         details = " ".join(_TOLD_IN_XML.findall(text))
-        return HttpFailure(usual_code(named[1], str(status)), details or told, status)
+        return HttpFailure(usual_code(named[1], str(status), details), details or told, status)
     try:
         error: Any = json.loads(text)["error"]
         told = error.get("message") or told
@@ -172,4 +172,4 @@ def _failure(status: int, text: str) -> HttpFailure:
     except (ValueError, LookupError, TypeError, AttributeError):
         # A 404 that is not the store's own does not say that an object is missing.
         pass
-    return HttpFailure(usual_code(code, str(status)), told, status)
+    return HttpFailure(usual_code(code, str(status), told), told, status)

@@ -40,13 +40,20 @@ from lakegc_assets.storage.gcs.listing import read_object, read_page
 from lakegc_assets.storage.gcs.objects import GcsObject, Sizes, write
 from lakegc_assets.storage.gcs.service import GcsService, open_service
 from lakegc_assets.storage.gcs.unfinished import GcsUnfinished
-from lakegc_assets.storage.gcs.versions import GcsVersions, kept_by, retained_by
+from lakegc_assets.storage.gcs.versions import (
+    SETTINGS,
+    GcsVersions,
+    kept_by,
+    locks_of,
+    retained_by,
+)
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in, writing_once
 from lakegc_assets.storage.keys import url_problem
 from lakegc_assets.storage.pages import Page, follow, read_level, read_range, relative
 from lakegc_assets.storage.streams import Pieces, reading
 from lakegc_assets.storage.values import (
     Copied,
+    DataProtection,
     DeleteOutcome,
     KeyRange,
     Lost,
@@ -248,19 +255,28 @@ class GcsStore(ObjectStore):
 
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
-        fields = urlencode({"fields": "softDeletePolicy,versioning,lifecycle,retentionPolicy"})
+        return self._settings()[0]
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``: the same, and what holds single objects."""
+        recovery, locks = self._settings()
+        return DataProtection.of(recovery).with_locks(locks)
+
+    def _settings(self) -> tuple[Recovery, Sequence[str]]:
+        """What the bucket keeps of deleted objects, and what may hold single ones."""
+        fields = urlencode({"fields": SETTINGS})
         try:
             answer = self._send("GET", f"{self._bucket_url}?{fields}")
-            return kept_by(json.loads(answer.content), self._prefix, self._url)
+            told = json.loads(answer.content)
+            return kept_by(told, self._prefix, self._url), locks_of(told)
         except (HttpFailure, ValueError, AttributeError, TypeError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
-            return Recovery(
-                "unknown",
-                None,
+            notice = (
                 f"{self._url}: whether the bucket keeps deleted objects could not be found out "
                 f"({code}): look at its soft delete policy and its versioning, or allow "
-                "storage.buckets.get",
+                "storage.buckets.get"
             )
+            return Recovery("unknown", None, notice), ()
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""

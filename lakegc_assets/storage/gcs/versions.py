@@ -31,6 +31,10 @@ from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutco
 
 _THREADS: Final = 16
 _DAY_S: Final = 86400
+#: What is asked of a bucket for ``kept_by`` and ``locks_of``.
+SETTINGS: Final = (
+    "softDeletePolicy,versioning,lifecycle,retentionPolicy,defaultEventBasedHold,objectRetention"
+)
 #: What says of an object in a list that it is not the latest, by what the list is asked for.
 _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
 
@@ -206,6 +210,16 @@ def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:
         # What a rule removes is kept by soft delete from then on.
         return Recovery("versions", min(ends) + soft if ends else None, notice)
     return Recovery("soft_delete", soft, notice) if soft else Recovery("nothing", None, notice)
+
+
+def locks_of(told: Mapping[str, Any]) -> list[str]:
+    """What may hold single objects besides the policy of the bucket, each in a sentence."""
+    found = []
+    if told.get("defaultEventBasedHold"):
+        found.append("each new object is under an event-based hold, and cannot be deleted")
+    if told.get("objectRetention"):
+        found.append("objects may have a retention of their own, and cannot be deleted before it")
+    return found
 
 
 def _days(rule: Mapping[str, Any], prefix: str) -> float | None:

@@ -56,10 +56,11 @@ def failure_of(error: BotoError) -> HttpFailure:
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        code = usual_code(str(answer.get("Code") or ""), str(status or ""))
+        told = answer.get("Message")
+        code = usual_code(str(answer.get("Code") or ""), str(status or ""), told)
         if code == "404" and error.operation_name == "HeadObject":
             code = "NoSuchKey"
-        return HttpFailure(code, answer.get("Message"), status)
+        return HttpFailure(code, told, status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
     # The text may quote the URL, whose query may hold a signature.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.storage.bulk import Answer, answer_of_one
+from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
@@ -107,10 +108,11 @@ def told_of(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3
         marker = entry.get("DeleteMarkerVersionId") if entry.get("DeleteMarker") else None
         told[entry.get("Key")] = marker
     for entry in answer.get("Errors", ()):
-        key, code = entry.get("Key"), entry.get("Code") or "NoCode"
+        key, message = entry.get("Key"), entry.get("Message")
+        code = usual_code(entry.get("Code") or "NoCode", "", message)
         if key in told:
             code = "NoAnswer"
-        told[key] = HttpFailure(code, entry.get("Message") or "it names this key twice")
+        told[key] = HttpFailure(code, message or "it names this key twice")
     return told
 
 

@@ -2,57 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.values import Recovery, Retained
+from lakegc_assets.storage.values import DataProtection, Recovery, Retained
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _NO_RULES: Final = "NoSuchLifecycleConfiguration"
-_NO_LOCK: Final = "ObjectLockConfigurationNotFoundError"
+#: A server that does not know the question has no locks.
+_NO_LOCK: Final = frozenset({"ObjectLockConfigurationNotFoundError", "NotImplemented"})
 #: Days, at least.
 _YEAR: Final = 365
+_DATA: Final = "data/"
+
+
+class ObjectLock(NamedTuple):
+    """Object Lock of a bucket.
+
+    Attributes:
+        enabled: whether objects can be locked.
+        mode: of the default retention: GOVERNANCE or COMPLIANCE; empty without a default.
+        days: of the default retention; 0 without one.
+    """
+
+    enabled: bool
+    mode: str = ""
+    days: float = 0
+
+
+class _Settings(NamedTuple):
+    """What decides how long a bucket keeps what is deleted; a failure where nobody can tell.
+
+    Attributes:
+        versioning: enabled, suspended, or nothing where the bucket never had versions.
+        rules: of its life cycle; none are asked for where it has no versions.
+    """
+
+    versioning: str | HttpFailure
+    rules: Sequence[Any] | HttpFailure = ()
+
+    @classmethod
+    def of(cls, client: S3Client, bucket: str) -> _Settings:
+        """Ask for them."""
+        try:
+            versioning = _versioning(client, bucket)
+        except HttpFailure as failure:
+            return cls(failure)
+        try:
+            return cls(versioning, _rules(client, bucket) if versioning == "enabled" else ())
+        except HttpFailure as failure:
+            return cls(versioning, failure)
 
 
 def kept_by(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
     """What versioning and lifecycle rules say of the keys below a prefix; never an error."""
-    try:
-        with failing():
-            answer = client.get_bucket_versioning(Bucket=bucket)
-    except HttpFailure as failure:
+    return _recovery(_Settings.of(client, bucket), prefix, where)
+
+
+def _recovery(found: _Settings, prefix: str, where: str) -> Recovery:
+    if isinstance(found.versioning, HttpFailure):
         return Recovery(
             "unknown",
             None,
             f"{where}: whether the bucket keeps deleted objects could not be found out "
-            f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning",
+            f"({found.versioning.code}): look at its versioning, or allow s3:GetBucketVersioning",
         )
-    status = str(answer.get("Status", "")).lower()
-    if status == "suspended":
+    if found.versioning == "suspended":
         return Recovery(
             "nothing",
             None,
             f"{where}: versioning is suspended: what is written and deleted now is not kept, and "
             "older versions stay, and are paid for, until a lifecycle rule ends them",
         )
-    if status != "enabled":
+    if found.versioning != "enabled":
         return Recovery("nothing", None, f"{where}: the bucket keeps nothing of what is deleted")
     kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for,"
-    try:
-        with failing():
-            rules = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
-    except HttpFailure as failure:
-        if failure.code != _NO_RULES:
-            why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
-            return Recovery("versions", None, f"{kept} until when could not be found out ({why})")
-        rules = []
-    days = [found for rule in rules if (found := _days(rule, prefix)) is not None]
+    if isinstance(found.rules, HttpFailure):
+        why = f"{found.rules.code}: allow s3:GetLifecycleConfiguration"
+        return Recovery("versions", None, f"{kept} until when could not be found out ({why})")
+    days = [ends for rule in found.rules if (ends := _days(rule, prefix)) is not None]
     if not days:
         return Recovery("versions", None, f"{kept} until a lifecycle rule ends them; none does now")
     return Recovery("versions", min(days), f"{kept} for {min(days):g} days, by a lifecycle rule")
+
+
+def protection_of(client: S3Client, bucket: str, prefix: str, where: str) -> DataProtection:
+    """What versioning, lifecycle rules and Object Lock say of the keys below a prefix.
+
+    A delete that names no version leaves a delete marker, whatever is locked: it succeeds, and the
+    space is freed when a lifecycle rule may remove the version below.
+    """
+    settings, lock = _Settings.of(client, bucket), object_lock(client, bucket)
+    found = DataProtection.of(_recovery(settings, prefix, where))
+    if settings.versioning == "suspended":
+        # What was written before that has a version, which stays.
+        found = found._replace(held=None)
+    if not isinstance(settings.rules, HttpFailure):
+        concerned = [rule for rule in settings.rules if _days(rule, prefix) is not None]
+        exact = len(concerned) == 1 and _ends_all(concerned[0], prefix)
+        found = found._replace(at_least=not exact)
+    return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
+
+
+def _in_words(lock: ObjectLock | None) -> Sequence[str]:
+    """Object Lock of a bucket, in a sentence; None for what is not known."""
+    if lock is None:
+        allow = "allow s3:GetBucketObjectLockConfiguration"
+        return [f"whether objects are locked could not be found out: {allow}"]
+    if lock.days:
+        since = f"for {lock.days:g} days from when it was written ({lock.mode})"
+        longer = "or longer by a lock or a legal hold of its own"
+        return [f"Object Lock is enabled: each object is locked {since}, {longer}"]
+    if lock.enabled:
+        return ["Object Lock is enabled: objects may have locks and legal holds of their own"]
+    return []
 
 
 def retained_by(client: S3Client, bucket: str, prefix: str) -> Retained:
@@ -62,17 +130,17 @@ def retained_by(client: S3Client, bucket: str, prefix: str) -> Retained:
     """
     objects = size = markers = locked = 0
     until = now = datetime.now(timezone.utc)
+    if not _versioning(client, bucket):
+        return Retained()
+    lock = object_lock(client, bucket)
     with failing():
-        if not str(client.get_bucket_versioning(Bucket=bucket).get("Status", "")):
-            return Retained()
         pages = client.get_paginator("list_object_versions")
-        lock = _default_lock(client, bucket)
         for page in pages.paginate(Bucket=bucket, Prefix=prefix):
             old = [one for one in page.get("Versions", ()) if not one.get("IsLatest")]
             objects += len(old)
             size += sum(one["Size"] for one in old)
             markers += len(page.get("DeleteMarkers", ()))
-            ends = [one["LastModified"] + (lock or timedelta()) for one in old]
+            ends = [one["LastModified"] + timedelta(lock.days if lock else 0) for one in old]
             locked += sum(end > now for end in ends)
             until = max([until, *ends])
     return Retained(
@@ -80,15 +148,38 @@ def retained_by(client: S3Client, bucket: str, prefix: str) -> Retained:
     )
 
 
-def _default_lock(client: S3Client, bucket: str) -> timedelta | None:
-    """For how long a bucket locks what is written to it; None where it does not tell."""
+def object_lock(client: S3Client, bucket: str) -> ObjectLock | None:
+    """Object Lock of a bucket; None where nobody can tell."""
     try:
         with failing():
-            told = client.get_object_lock_configuration(Bucket=bucket)
+            answer = client.get_object_lock_configuration(Bucket=bucket)
     except HttpFailure as failure:
-        return timedelta() if failure.code == _NO_LOCK else None
-    default = told.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
-    return timedelta(days=default.get("Days", 0) + _YEAR * default.get("Years", 0))
+        return ObjectLock(enabled=False) if failure.code in _NO_LOCK else None
+    told = answer.get("ObjectLockConfiguration", {})
+    default = told.get("Rule", {}).get("DefaultRetention", {})
+    days = default.get("Days", 0) + _YEAR * default.get("Years", 0)
+    return ObjectLock(told.get("ObjectLockEnabled") == "Enabled", default.get("Mode", ""), days)
+
+
+def _versioning(client: S3Client, bucket: str) -> str:
+    """``enabled``, ``suspended``, or nothing where a bucket never had versions. Raises HttpFailure.
+
+    S3 answers without a status of a bucket that never had any.
+    """
+    with failing():
+        answer = client.get_bucket_versioning(Bucket=bucket)
+    return str(answer.get("Status", "")).lower()
+
+
+def _rules(client: S3Client, bucket: str) -> Sequence[Any]:
+    """The lifecycle rules of a bucket. Raises HttpFailure."""
+    try:
+        with failing():
+            return client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
+    except HttpFailure as failure:
+        if failure.code != _NO_RULES:
+            raise
+        return []
 
 
 def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
@@ -99,9 +190,21 @@ def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
     # A rule that spares the newest of the old versions spares what was deleted last.
     if ends.get("NewerNoncurrentVersions"):
         return None
-    chosen = rule.get("Filter", {})
-    chosen = chosen.get("And", chosen)
-    start = str(chosen.get("Prefix") or rule.get("Prefix") or "")
+    start = _start(rule)
     if not (start.startswith(prefix) or prefix.startswith(start)):
         return None
     return float(ends["NoncurrentDays"])
+
+
+def _ends_all(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
+    """Whether a rule removes all objects below a prefix, and not those of some tags or sizes."""
+    chosen = rule.get("Filter", {})
+    chosen = chosen.get("And", chosen)
+    return f"{prefix}{_DATA}".startswith(_start(rule)) and not chosen.keys() - {"Prefix"}
+
+
+def _start(rule: Any) -> str:  # noqa: ANN401 - as above
+    """The prefix of the keys that a rule is about."""
+    chosen = rule.get("Filter", {})
+    chosen = chosen.get("And", chosen)
+    return str(chosen.get("Prefix") or rule.get("Prefix") or "")

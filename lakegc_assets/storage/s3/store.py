@@ -30,13 +30,14 @@ from lakegc_assets.storage.s3.copies import copy
 from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, named_by
-from lakegc_assets.storage.s3.retention_settings import kept_by, retained_by
+from lakegc_assets.storage.s3.retention_settings import kept_by, protection_of, retained_by
 from lakegc_assets.storage.s3.unfinished import S3Unfinished
-from lakegc_assets.storage.s3.uploads import Sizes, put_once, write
+from lakegc_assets.storage.s3.uploads import Sizes, content_md5, put_once, write
 from lakegc_assets.storage.s3.versions import S3Versions
 from lakegc_assets.storage.streams import Pieces, reading
 from lakegc_assets.storage.values import (
     Copied,
+    DataProtection,
     DeleteOutcome,
     KeyRange,
     Lost,
@@ -143,7 +144,9 @@ class S3Store(ObjectStore):
         """See ``ObjectStore``."""
         full_key = self._in_url(key)
         with translated(self._at(key)):
-            answer = self._client.put_object(Bucket=self._bucket, Key=full_key, Body=data)
+            answer = self._client.put_object(
+                Bucket=self._bucket, Key=full_key, Body=data, ContentMD5=content_md5(data)
+            )
             return etag_in(answer.get("ETag"))
 
     def put_if_absent(self, key: str, data: bytes) -> str:
@@ -265,6 +268,10 @@ class S3Store(ObjectStore):
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: versioning and lifecycle rules of the bucket."""
         return kept_by(self._client, self._bucket, self._prefix, self._url)
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``: versioning, lifecycle rules and Object Lock of the bucket."""
+        return protection_of(self._client, self._bucket, self._prefix, self._url)
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: versions that are not the latest."""

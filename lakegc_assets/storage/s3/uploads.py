@@ -137,13 +137,14 @@ def write(
 
 def _write_whole(target: S3Object, data: bytes, *, if_absent: bool) -> Copied:
     digest = md5_of(data)
-    more: dict[str, Any] = {"ContentMD5": base64.b64encode(digest).decode()}
     answer: Mapping[str, Any]
     if if_absent:
-        answer = put_once(target, data, {"IfNoneMatch": "*", **more})
+        answer = put_once(target, data, {"IfNoneMatch": "*"})
     else:
         with translated(target.where):
-            answer = target.clients.usual.put_object(**target.named, Body=data, **more)
+            answer = target.clients.usual.put_object(
+                **target.named, Body=data, ContentMD5=content_md5(data)
+            )
     with explaining(target.where):
         etag = etag_in(answer.get("ETag"))
     if etag == digest.hex():
@@ -157,8 +158,15 @@ def _write_whole(target: S3Object, data: bytes, *, if_absent: bool) -> Copied:
 @writing_once()
 def put_once(target: S3Object, data: bytes, more: Mapping[str, Any]) -> Mapping[str, Any]:
     """A conditional put of an object."""
-    client = target.clients.once
-    return target.once(lambda: client.put_object(**target.named, Body=data, **more))
+    client, digest = target.clients.once, content_md5(data)
+    return target.once(
+        lambda: client.put_object(**target.named, Body=data, ContentMD5=digest, **more)
+    )
+
+
+def content_md5(data: bytes) -> str:
+    """The header without which S3 refuses to write into a bucket with a default lock."""
+    return base64.b64encode(md5_of(data)).decode()
 
 
 def require_absent(target: S3Object) -> None:
