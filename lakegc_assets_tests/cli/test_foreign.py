@@ -203,11 +203,20 @@ def test_what_is_refused(arguments: tuple[str, ...], status: int, words: str) ->
 
 
 @pytest.mark.usefixtures("adopted")
-def test_a_form_may_be_named_and_a_mark_without_summary_is_adopted() -> None:
-    arguments = ("adopt", "alpha", "--mark", "mark_id=theirs-too", "--run", "older", "--json")
+@pytest.mark.parametrize(
+    ("named", "form", "objects"),
+    [("mark_id=theirs-too", "committed", 1), ("reports/standalone", "standalone", 5)],
+)
+def test_a_form_may_be_named_and_is_adopted(
+    named: str, form: str, objects: int, told: Completed
+) -> None:
+    arguments = ("adopt", "alpha", "--mark", named, "--run", f"of-{form}", "--json")
     found = json.loads(lakegc(*arguments).stdout)
-    assert found["adopted"]["form"] == "committed"
-    assert found["adopted"]["mark"] == "theirs-too"
+    assert found["adopted"]["form"] == form
+    assert named.endswith(found["adopted"]["mark"])
+    assert found["adopted"]["objects"] == objects
+    # Whatever the list names, only what is dead is a candidate.
+    assert [row[0] for row in found["largest"]] == [told.expired]
 
 
 def test_a_mark_of_the_standalone_collector_is_compared_as_any_other(adopted: Result) -> None:
@@ -233,7 +242,10 @@ def test_each_mark_is_compared_in_shadow_mode(site: Site) -> None:
     shown = of_report(found)["beside lakeFS's collector"]
     assert "standalone alone" in {row.data["named by"] for row in shown.records}
     counted = repository_metrics(site.root, "alpha", "approved", datetime.now(timezone.utc))
-    assert counted.compared["theirs"] == found.facts["compared"]["only_other"]["total"]["objects"]
+    theirs = found.facts["compared"]["only_other"]["total"]["objects"]
+    assert counted.compared["theirs"] == theirs
+    line = f'lakegc_compared_objects{{named_by="theirs",repository="alpha"}} {theirs:.1f}'
+    assert line in lakegc("metrics").stdout
 
 
 @pytest.mark.usefixtures("adopted")

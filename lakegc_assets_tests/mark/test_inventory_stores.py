@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -195,3 +195,17 @@ def test_a_listing_is_held_against_a_report(
     assert check["inventory_lacks"]["objects"] == 0
     assert gone in caplog.text
     assert candidates(ctx) == bucket.dead - {gone} | {bucket.lone}
+
+
+def test_a_report_costs_requests_for_its_files_and_not_for_its_keys(
+    bucket: Inventoried, spark: Session
+) -> None:
+    there = listed(bucket.store)
+    named = [replace(there[0], key=f"data/nowhere/{n:06d}") for n in range(50_000)]
+    rows = [s3_row(bucket.bucket, PREFIX, one) for one in [*there, *named]]
+    bucket.reports.write(now(), rows, parts=3)
+    list_store(bucket.context(spark, "large"))
+    found = bucket.listing("large")
+    assert found.rows == len(rows) - sum(one.key.startswith("_lakefs/") for one in there)
+    # A listing would take fifty for the keys alone.
+    assert int(found.facts["requests"]) <= 30
