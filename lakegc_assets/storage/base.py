@@ -1,4 +1,4 @@
-"""The one interface to object stores: all that the collector asks of a store, and no more."""
+"""The interface of all object stores: the operations that the collector needs, and no more."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """What the store says about an object. Raises ObjectNotFoundError."""
+        """Size, time and etag of an object. Raises ObjectNotFoundError."""
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """True if there is such an object."""
         try:
             self.head(key)
         except ObjectNotFoundError:
@@ -107,7 +107,7 @@ class ObjectStore(ABC):
 
     @property
     def keys_per_delete(self) -> int:
-        """How many keys one call that deletes can take; ``delete_many`` splits what is longer."""
+        """The most keys that one call can delete; ``delete_many`` splits what is longer."""
         return 1000
 
     @abstractmethod
@@ -135,7 +135,7 @@ class ObjectStore(ABC):
             expires_s: the store itself is to refuse what it has not carried out so many whole
                 seconds after ``since``; where it keeps such deadlines, as
                 ``deadlines.probe_deadlines`` finds out. It is refused already if this is negative.
-            since: a time that the store has told. None for the call of this method, by this
+            since: a time by the store's clock. None for the call of this method, by this
                 machine's clock: what the clocks differ by is added to the deadline then.
             trash: where a store that keeps nothing by itself, and can, moves what is deleted: a key
                 prefix ending in ``/``, below which each key keeps its name. Other stores ignore it.
@@ -149,9 +149,9 @@ class ObjectStore(ABC):
         """
 
     def delete_deadlines(self) -> bool:
-        """Whether deletes can be signed so that the store itself refuses them after a while.
+        """True if deletes can be signed so that the store itself should refuse them after a while.
 
-        Whether it does is another question, which ``deadlines.probe_deadlines`` answers.
+        ``deadlines.probe_deadlines`` finds out if it does.
         """
         return False
 
@@ -170,7 +170,7 @@ class ObjectStore(ABC):
         return DataProtection.of(self.recovery())
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """Bring deleted objects back from what the store kept, where nothing is now.
+        """Bring deleted objects back from versions, soft delete or trash, where nothing is now.
 
         What is at a key stays as it is, also if it is written while this runs. What goes wrong with
         an object is an outcome and never an exception. What was brought back by a call that was
@@ -185,7 +185,7 @@ class ObjectStore(ABC):
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
 
     def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """What ``undelete_many`` would do now; nothing is changed.
+        """The outcomes that ``undelete_many`` would have now; nothing is changed.
 
         Args:
             objects: each key once.
@@ -196,7 +196,7 @@ class ObjectStore(ABC):
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
 
     def retained(self, prefix: str = "") -> Retained:
-        """What the store still holds of what was deleted or replaced below a prefix.
+        """Number and size of deleted or replaced objects below a prefix that the store still holds.
 
         It takes a listing of all versions, where there are any.
         """
@@ -215,7 +215,7 @@ class ObjectStore(ABC):
     def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
         """Names for which blocks were uploaded and never committed, where a store has such ones.
 
-        Blocks beside an object that is not empty are not among them: no list tells of those.
+        Blocks beside an object that is not empty are not among them: they are in no list.
         """
         return ()
 

@@ -28,7 +28,7 @@ _UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this
 
 
 def answer_of_one(send: Callable[[], str | None]) -> Answer:
-    """What a request that deletes one object was answered.
+    """The answer to a request that deletes one object.
 
     Raises:
         HttpFailure: it says as much about all other keys.
@@ -43,7 +43,7 @@ def answer_of_one(send: Callable[[], str | None]) -> Answer:
 
 @dataclass(frozen=True)
 class Bulk:
-    """How one store deletes.
+    """Deletes of one store: the parts in which stores differ, and ``delete``, which they share.
 
     Attributes:
         where: URL of the store, for messages.
@@ -118,7 +118,7 @@ class Bulk:
         return self.deadline.read(failure) if self.deadline else failure
 
     def _looked(self, key: str, code: str, expected: str) -> DeleteOutcome:
-        """What is there instead of the object with an etag."""
+        """The outcome by what is at the key instead of the object with an etag."""
         try:
             present = self.look(key)
         except HttpFailure as error:

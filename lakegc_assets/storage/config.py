@@ -1,4 +1,4 @@
-"""How object stores are reached: plain values that can travel to a Spark task."""
+"""Settings by which object stores are reached: plain values that can be sent to a Spark task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 
 @dataclass(frozen=True)
 class AzureAccess:
-    """How Azure Blob Storage is reached; what is None comes from the variables of the Azure tools.
+    """Access to Azure Blob Storage; what is None comes from the variables of the Azure tools.
 
     Attributes:
         account_url: of the blob service, where it is not ``https://ACCOUNT.blob.core.windows.net``:
@@ -30,7 +30,7 @@ class AzureAccess:
 
 @dataclass(frozen=True)
 class GcsAccess:
-    """How Google Cloud Storage is reached.
+    """Access to Google Cloud Storage.
 
     Attributes:
         endpoint: in place of ``https://storage.googleapis.com``; else ``STORAGE_EMULATOR_HOST``,
@@ -45,7 +45,7 @@ class GcsAccess:
 
 @dataclass(frozen=True)
 class S3Access:
-    """How one more S3-compatible server is reached; the attributes are those of ``StoreConfig``."""
+    """Access to one more S3-compatible server; the attributes are those of ``StoreConfig``."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -56,7 +56,7 @@ class S3Access:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """How to reach object stores. It holds no secrets: they are looked up where a store is opened.
+    """Access to object stores. It holds no secrets: those are read where a store is opened.
 
     What is None here comes from the AWS variables (``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_DEFAULT_REGION``, ``AWS_PROFILE``, ...) and from ``~/.aws``.
@@ -94,7 +94,7 @@ class StoreConfig:
     elsewhere: tuple[tuple[str, S3Access], ...] = ()
 
     def at(self, url: str) -> StoreConfig:
-        """How a URL is reached: as every other, unless its bucket is elsewhere.
+        """The access to a URL: this one, unless its bucket is one of ``elsewhere``.
 
         Raises:
             ConfigurationError: the URL is malformed.

@@ -1,8 +1,8 @@
-"""Deletes that the store itself refuses once they are late, and whether a store really does so.
+"""Deletes that the store itself refuses once they are late, and a probe that a store does so.
 
 Between the last look at what is alive and the moment at which a store carries out a delete, a
 process may be suspended and a network may hold a request back. So the signature of the request ends
-at a moment by the store's own clock. Where that is counted from a time that the store told before
+at a moment by the store's own clock. Where that is counted from a time that the store gave before
 the last look, nothing that happens here, and no clock but the store's own, makes it later.
 """
 
@@ -52,12 +52,12 @@ class Deadline:
 
     @classmethod
     def after(cls, expires_s: float, since: datetime | None = None) -> Deadline:
-        """So many seconds after a time that the store has told, or from now on."""
+        """So many seconds after a time by the store's clock, or from now on."""
         return cls(expires_s, since and since.astimezone(timezone.utc), seconds())
 
     @property
     def passed(self) -> bool:
-        """Whether it is over without doubt, whenever it was counted from."""
+        """True if it is over without doubt, whatever time it is counted from."""
         return seconds() >= self.called + self.expires_s
 
     def window(self) -> tuple[datetime, int]:
@@ -104,14 +104,15 @@ def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = Fals
     keys = [f"{folder}deadline-{secrets.token_hex(8)}-{number}" for number in range(2)]
     try:
         return all(
-            _kept(store, keys, conditional=conditional, singly=singly) for singly in (False, True)
+            _is_kept_by(store, keys, conditional=conditional, singly=singly)
+            for singly in (False, True)
         )
     finally:
         store.delete_many(keys)
 
 
-def _kept(store: ObjectStore, keys: list[str], *, conditional: bool, singly: bool) -> bool:
-    """Whether objects survive a delete that is late, and do not survive one in time."""
+def _is_kept_by(store: ObjectStore, keys: list[str], *, conditional: bool, singly: bool) -> bool:
+    """True if objects survive a delete that is late, and do not survive one in time."""
 
     def delete(expires_s: float) -> Sequence[DeleteOutcome]:
         outcomes = store.delete_many(

@@ -1,4 +1,4 @@
-"""What can go wrong with an object store, in one tree, whatever store it is.
+"""The errors of object stores, in one tree for all kinds of them.
 
 * ``StorageError``: the store's answer is none of those below.
 

@@ -49,7 +49,7 @@ def path_problem(key: str) -> str | None:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text, as file names are read, has no bytes but those of UTF-8."""
+    """True if a text, as file names are read, has no bytes but those of UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -189,7 +189,7 @@ class Original:
     where: str
 
     def require(self) -> os.stat_result:
-        """What it is. Raises ChangedError: it has another etag."""
+        """Its status. Raises ChangedError: it has another etag."""
         status = os.fstat(self.file.fileno())
         if etag_of(status) != self.etag:
             raise ChangedError(
@@ -236,17 +236,17 @@ def _send(source: int, target: int, count: int) -> int:
 
 
 def etag_of(status: os.stat_result) -> str:
-    """What no two files have that were ever at one key."""
+    """An etag that no two files have that were ever at one key."""
     return f"{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ino:x}"
 
 
 def may_be_moved(etag: str, other: str) -> bool:
-    """Whether two etags are of files of one size and one time, to the nanosecond.
+    """True if two etags are of files of one size and one time, to the nanosecond.
 
-    So they are where one was moved to another disk, or copied with its times, which come last.
+    That is so where one was moved to another disk, or copied with its times, which come last.
     """
-    told, found = _ETAG.fullmatch(etag), _ETAG.fullmatch(other)
-    return told is not None and found is not None and told[1] == found[1]
+    first, second = _ETAG.fullmatch(etag), _ETAG.fullmatch(other)
+    return first is not None and second is not None and first[1] == second[1]
 
 
 def remove_if_there(directory: int, temporary: str) -> None:

@@ -209,7 +209,7 @@ class HttpClient:
 
         Returns:
             The answer, to be read by ``pieces_of`` and closed; and the size of the whole, in bytes,
-            if it was told.
+            or None.
 
         Raises:
             HttpFailure: see ``send``; or the answer begins somewhere else.
@@ -218,9 +218,9 @@ class HttpClient:
         # Google's service would unpack what is stored packed.
         headers = {"Accept-Encoding": "gzip", **headers, **ranged}
         answer = self.send("GET", url, headers, also_good=_PARTIAL * bool(offset), stream=True)
-        told = answer.headers.get("Content-Length", "")
+        length = answer.headers.get("Content-Length", "")
         if not offset:
-            return answer, int(told) if told.isdecimal() else None
+            return answer, int(length) if length.isdecimal() else None
         found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if answer.status_code not in _PARTIAL or not found or int(found[1]) != offset:
             answer.close()
@@ -245,9 +245,9 @@ class HttpClient:
         except requests.RequestException as error:
             raise _of_exception(error) from error
         # urllib3 compares the two from version 2 on only.
-        told = answer.headers.get("Content-Length", "")
-        whole = stream or request.method == "HEAD" or not told.isdigit()
-        if not whole and len(answer.content) < int(told):
+        length = answer.headers.get("Content-Length", "")
+        whole = stream or request.method == "HEAD" or not length.isdigit()
+        if not whole and len(answer.content) < int(length):
             raise HttpFailure("ConnectionFailed", "the answer broke off in the middle")
         return answer
 

@@ -1,4 +1,4 @@
-"""Listings of which whoever asks must not miss the end."""
+"""Listings whose end must not be missed."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class LocalStore(ObjectStore):
             yield original
 
     def _new(self, key: str) -> Callable[[int, str, str], None]:
-        """What publishes a write under a name that nothing has."""
+        """The function that publishes a write under a name that nothing has."""
 
         def publish(directory: int, temporary: str, name: str) -> None:
             try:
@@ -344,7 +344,7 @@ class LocalStore(ObjectStore):
         return self._asked(lost, self._trash.bring_back)
 
     def _asked(self, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> UndeleteOutcome:
-        """What the trash answers about an object; what goes wrong is an outcome."""
+        """The answer of the trash about an object; an error is an outcome."""
         try:
             with self._root.errors(lost.key):
                 return ask(lost)

@@ -1,4 +1,4 @@
-"""Keys as paths below a directory: what is there, and what the operating system says of it.
+"""Keys as paths below a directory, and errors of the operating system as those of a store.
 
 Keys are reached through directory descriptors that are opened one by one without following symbolic
 links, so no key leads out of the root, whatever changes meanwhile.
@@ -114,7 +114,7 @@ class LocalRoot:
         return os.fdopen(descriptor, "rb")
 
     def entries(self, directory: str, wanted: KeyRange) -> Sequence[tuple[str, ObjectInfo | None]]:
-        """What of one directory is wanted, in the byte order of the keys below it.
+        """The entries of one directory in a range, in the byte order of the keys below it.
 
         The ``/`` at the end of a subdirectory's key is what puts ``a-b`` before ``a/b``. Whatever
         vanishes meanwhile was deleted, and is left out.
@@ -147,7 +147,7 @@ class LocalRoot:
         return sorted(found, key=itemgetter(0))
 
     def walk(self, directory: str, wanted: KeyRange) -> Iterator[ObjectInfo]:
-        """What is wanted of a directory and of those below it, in byte order."""
+        """The objects of a directory, and of those below it, in a range, in byte order."""
         for key, info in self.entries(directory, wanted):
             if info is None:
                 yield from self.walk(key, wanted)
@@ -161,5 +161,5 @@ def time_of(status: os.stat_result) -> datetime:
 
 
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
-    """What a file says about the object that it is."""
+    """Size, time and etag of the object that is a file."""
     return ObjectInfo(key, status.st_size, time_of(status), etag_of(status))

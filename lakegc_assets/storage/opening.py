@@ -1,4 +1,4 @@
-"""From a URL and its settings to an object store, whatever kind it is."""
+"""Opens the object store at a URL."""
 
 from __future__ import annotations
 

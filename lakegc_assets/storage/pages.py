@@ -1,4 +1,4 @@
-"""Pages of listings: what every store's page is read into, checked for, and put in order."""
+"""Pages of listings of all stores: their form, the checks of it, and byte order."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def read_level(
     max_objects: int | None,
     in_order: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
 ) -> Prefixes:
-    """What pages of a listing with a delimiter hold; see ``ObjectStore.list_prefixes``.
+    """Prefixes and objects in pages of a listing with a delimiter; see ``list_prefixes``.
 
     Args:
         pages: of the listing.
@@ -199,7 +199,7 @@ def in_byte_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _parent(key: str) -> str | None:
-    """What of a key is before its first character from U+E000 on; None without one."""
+    """The part of a key before its first character from U+E000 on; None without one."""
     for position, character in enumerate(key):
         if character >= _LAST_16_BITS:
             return key[:position]

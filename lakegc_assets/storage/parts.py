@@ -52,12 +52,12 @@ def split(
     keys: Sequence[str],
     failure_of: Callable[[Part], HttpFailure | None],
 ) -> Mapping[str, HttpFailure | None]:
-    """What the answer to a batch says of each key that it names.
+    """The failure, or None, of each key that the answer to a batch names.
 
     Args:
         answer: to a batch of one request for each key.
         keys: in the order of the requests.
-        failure_of: what one part says; None that its request was carried out.
+        failure_of: the failure in one part; None if its request was carried out.
 
     Raises:
         HttpFailure: it is not the answer to this batch, or refuses it as a whole.
@@ -68,8 +68,8 @@ def split(
     found = {}
     for number, part in parts.items():
         if number is None or number >= len(keys):
-            told = f"a batch of {len(keys)} was answered with a part named {number}"
-            raise HttpFailure("NoAnswer", told)
+            message = f"a batch of {len(keys)} was answered with a part named {number}"
+            raise HttpFailure("NoAnswer", message)
         found[keys[number]] = failure_of(part)
     return found
 

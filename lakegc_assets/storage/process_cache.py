@@ -1,4 +1,4 @@
-"""What is made once for a process and shared by its threads: clients and their connections."""
+"""Clients and connections that are made once for a process and shared by its threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 _Asked = ParamSpec("_Asked")
 _Made = TypeVar("_Made")
 
-_KEPT: Final = 16
+_MOST: Final = 16
 
 
 def once_per_process(
@@ -31,7 +31,7 @@ def once_per_process(
         locks: dict[int, Lock] = {}
         names = tuple(os.fsencode(name) for name in variables)
 
-        made = lru_cache(maxsize=_KEPT)(
+        made = lru_cache(maxsize=_MOST)(
             lambda _pid, _seen, *args, **kwargs: make(*args, **kwargs),
         )
 

@@ -1,4 +1,4 @@
-"""Contents in pieces: counted, cut into parts, and asked for again where an answer breaks off."""
+"""Contents in pieces: counted, cut into parts, and read on where an answer breaks off."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Opened:
 
     Attributes:
         pieces: of what follows. They raise HttpFailure where it breaks off.
-        size: of the whole object, in bytes; None if it was not told.
+        size: of the whole object, in bytes; None if the answer does not have it.
         etag: of the object.
         close: gives the connection back.
         checksums: of the whole object.
@@ -110,7 +110,7 @@ class _Reading:
     def pieces(self) -> Iterator[bytes]:
         size, etag, done, failed = self._opened.size, self._opened.etag, 0, 0
         if size is None:
-            raise StorageError(f"{self._where}: the answer does not tell its length")
+            raise StorageError(f"{self._where}: the answer does not have its length")
         while True:
             failure = HttpFailure("ConnectionFailed", "the answer broke off in the middle")
             try:

@@ -78,7 +78,7 @@ def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa
     Args:
         store: rooted at the storage namespace.
         folder: one of ``old_trash``.
-        stays: tells of some addresses which of them are left where they are.
+        stays: True for each address that is left where it is.
 
     Raises:
         StorageError: something could not be removed.
@@ -120,7 +120,7 @@ class LocalTrash:
     segments: Callable[[str], Sequence[str]]
 
     def recovery(self) -> Recovery:
-        """What is kept of files that are deleted into a trash."""
+        """The protection of files that are deleted into a trash."""
         return Recovery(
             "trash",
             None,
@@ -175,7 +175,7 @@ class LocalTrash:
         raise StorageError(f"{self.url}: the directory of {lost.key!r} is deleted all the time")
 
     def kept(self, lost: Lost) -> UndeleteOutcome:
-        """Whether a file could be put back where nothing is. Raises StorageError and OSError."""
+        """The outcome that ``bring_back`` would have now. Raises StorageError and OSError."""
         if self._status(lost.key) is not None:
             return UndeleteOutcome(lost.key, "already_there")
         found, why = self._found(lost)

@@ -1,7 +1,7 @@
-"""Whether a store gives back what it keeps of deleted objects, found out with one of our own.
+"""A probe that a store gives back a deleted object, made with one of our own.
 
-Settings say what a store keeps; whether these credentials may have it back, and whether it is the
-same then, only shows when it is tried.
+Its settings say what a store keeps; only a try shows that these credentials may have it back, and
+that it is the same then.
 """
 
 from __future__ import annotations
@@ -40,43 +40,45 @@ def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recove
     Raises:
         StorageError: nothing can be written.
     """
-    told = store.recovery()
-    if told.kind == "nothing":
-        return told
+    settings = store.recovery()
+    if settings.kind == "nothing":
+        return settings
     key, content = f"{folder}undelete-{secrets.token_hex(8)}", secrets.token_bytes(16)
     etag, kept = store.put(key, content), None
     try:
         (deleted,) = store.delete_many([key], trash=trash)
-        kept = deleted.version if told.kind == "trash" else None
+        kept = deleted.version if settings.kind == "trash" else None
         if deleted.outcome != "deleted":
             return _not_back(
-                store, told, deleted.error_code, f"{deleted.outcome}: {deleted.detail}"
+                store, settings, deleted.error_code, f"{deleted.outcome}: {deleted.detail}"
             )
         (back,) = store.undelete_many([Lost(key, len(content), etag, deleted.version)])
-        return _judged(store, told, back, content)
+        return _judged(store, settings, back, content)
     except ObjectNotFoundError as error:
-        return _not_back(store, told, None, str(error))
+        return _not_back(store, settings, None, str(error))
     except StorageError as error:
         return _unknown(store, str(error))
     finally:
         store.delete_many([key] if kept is None else [key, kept])
 
 
-def _judged(store: ObjectStore, told: Recovery, back: UndeleteOutcome, content: bytes) -> Recovery:
+def _judged(
+    store: ObjectStore, settings: Recovery, back: UndeleteOutcome, content: bytes
+) -> Recovery:
     if back.outcome != "restored":
-        return _not_back(store, told, back.error_code, f"{back.outcome}: {back.detail}")
+        return _not_back(store, settings, back.error_code, f"{back.outcome}: {back.detail}")
     if store.get(back.key) != content:
-        return _not_back(store, told, None, "it had another content")
-    if told.kind != "unknown":
-        return told
-    notice = f"deleted objects come back, for how long is not known ({told.notice})"
+        return _not_back(store, settings, None, "it had another content")
+    if settings.kind != "unknown":
+        return settings
+    notice = f"deleted objects come back, for how long is not known ({settings.notice})"
     return Recovery("versions", None, notice)
 
 
-def _not_back(store: ObjectStore, told: Recovery, code: str | None, detail: str) -> Recovery:
+def _not_back(store: ObjectStore, settings: Recovery, code: str | None, detail: str) -> Recovery:
     if error_class(code or "") in _SILENT:
         return _unknown(store, f"{code}: {detail}")
-    notice = f"{store.url}: a deleted object did not come back ({detail}); {told.notice}"
+    notice = f"{store.url}: a deleted object did not come back ({detail}); {settings.notice}"
     return Recovery("nothing", None, notice)
 
 

@@ -1,4 +1,4 @@
-"""What stores are asked and what they answer, as values: the words of ``base.ObjectStore``."""
+"""Arguments and results of ``base.ObjectStore``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_DAYS: Final = 36_500
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What a store says about one object.
+    """One object of a store.
 
     Attributes:
         key: relative to the store's URL.
@@ -85,7 +85,7 @@ class DeleteOutcome:
 
 
 class Recovery(NamedTuple):
-    """What a store keeps of what is deleted, as far as it tells.
+    """The protection of deleted objects by a store, as far as its settings say.
 
     Attributes:
         kind: ``unknown`` where it could not be found out.
@@ -165,7 +165,7 @@ class Lost(NamedTuple):
         key: relative to the store's URL.
         size: in bytes, as it was listed.
         etag: as it was listed; only what has it comes back.
-        version: as the delete told it; None where that is not known, so that it is looked for.
+        version: as the delete reported it; None where that is not known: it is searched for then.
     """
 
     key: str
@@ -176,7 +176,7 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True)
 class UndeleteOutcome:
-    """What became of one object that was to come back.
+    """The outcome of one object that was to come back.
 
     Attributes:
         key: as it was asked for.

@@ -130,7 +130,7 @@ def test_a_key_of_an_identity_is_read_strictly() -> None:
     body = f"<UserDelegationKey>{parts}<Value>{AZURE_KEY}</Value></UserDelegationKey>".encode()
     found = sas.read_delegation(body, now)
     assert found.key == base64.b64decode(AZURE_KEY)
-    assert list(found.told) == ["skoid", "sktid", "skt", "ske", "sks", "skv"]
+    assert list(found.fields) == ["skoid", "sktid", "skt", "ske", "sks", "skv"]
     assert now < found.renewed < now + timedelta(hours=1)
     for damaged in (b"", b"<UserDelegationKey/>", body.replace(b"==", b"")):
         with pytest.raises(HttpFailure, match="no key to sign with"):

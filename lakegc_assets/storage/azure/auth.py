@@ -1,4 +1,4 @@
-"""Who asks Azure: an account key, a SAS token, or a token of Microsoft Entra ID.
+"""Signers of requests to Azure: by an account key, a SAS token, or a token of Microsoft Entra ID.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
 """
@@ -68,14 +68,14 @@ class Signer(Protocol):
 
     @property
     def delegated(self) -> bool:
-        """Whether the service may give an identity a key to sign with."""
+        """True if the service may give an identity a key to sign with."""
 
     def __call__(self, request: Request) -> None:
         """Sign a request."""
 
 
 def signer(access: AzureAccess, account: str) -> Signer:
-    """What signs the requests to an account.
+    """The signer of the requests to an account.
 
     Raises:
         ConfigurationError: the credentials cannot be used.

@@ -1,4 +1,4 @@
-"""One blob of Azure: what is known of it, reads from anywhere on, writes at once or in blocks."""
+"""One blob of Azure: its properties, reads from any offset on, writes at once or in blocks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Blob:
-    """One blob of a container, and who asks for it.
+    """One blob of a container.
 
     Attributes:
         service: of the account.
@@ -182,7 +182,7 @@ def _write_whole(target: Blob, data: bytes, *, if_absent: bool) -> Copied:
 
 
 def _md5_header(data: bytes) -> dict[str, str]:
-    """What lets the service refuse other bytes than these."""
+    """The header by which the service refuses other bytes than these."""
     return {"Content-MD5": base64.b64encode(md5_of(data)).decode()}
 
 
@@ -192,10 +192,10 @@ def _compare(target: Blob, answer: requests.Response, data: bytes) -> None:
         raise StorageError(f"{target.where}: the store got other bytes: it names the MD5 {named}")
 
 
-def require(target: Blob, told: Mapping[str, str], size: int, etag: str) -> None:
-    """Raises StorageError: what HEAD says is not what was written."""
+def require(target: Blob, headers: Mapping[str, str], size: int, etag: str) -> None:
+    """Raises StorageError: the answer to HEAD is not about what was written."""
     with explaining(target.where):
-        found = told.get("Content-Length"), etag_in(told.get("ETag"))
+        found = headers.get("Content-Length"), etag_in(headers.get("ETag"))
     if found != (str(size), etag):
         raise StorageError(
             f"{target.where}: size and etag are {found}, {(size, etag)} were written: the store "

@@ -84,9 +84,9 @@ class AzureContainer:
         return f"{self.url}: listing {prefix!r}"
 
     def _is_hierarchical(self) -> bool:
-        """Whether the account's directories are real ones.
+        """True if the account has a hierarchical namespace.
 
-        Who may not ask about the account gets a flat listing, whose order is checked.
+        Where the credentials may not ask for that, the listing is flat, and its order is checked.
         """
         service = self._service
         if service.hierarchical is None:

@@ -18,21 +18,23 @@ def copy(
     source: Blob, target: Blob, *, size: int, etag: str, if_absent: bool, sizes: Sizes
 ) -> Copied:
     """See ``ObjectStore.copy_from``. Where the source has an MD5, the service compares with it."""
-    told = source.look()
+    original = source.look()
     with explaining(source.where):
-        found = told.get("Content-Length"), etag_in(told.get("ETag"))
+        found = original.get("Content-Length"), etag_in(original.get("ETag"))
     if found != (str(size), etag):
         raise ChangedError(
             f"{source.where}: size and etag are {found}, {(size, etag)} were expected"
         )
-    md5 = named_by(told).get("md5")
+    md5 = named_by(original).get("md5")
     try:
         if size <= sizes.whole:
-            made = _whole(source, target, etag, told, if_absent=if_absent)
+            made = _whole(source, target, etag, original, if_absent=if_absent)
         else:
             made = _in_blocks(source, target, size, etag, md5, sizes, if_absent=if_absent)
     except ChangedError as error:
-        raise ChangedError(f"{source.where} has changed since it was looked at: {error}") from error
+        raise ChangedError(
+            f"{source.where} has changed since its properties were read: {error}"
+        ) from error
     copied = target.look()
     require(target, copied, size, made)
     here = named_by(copied).get("md5")
@@ -43,10 +45,10 @@ def copy(
 
 
 def _whole(
-    source: Blob, target: Blob, etag: str, told: Mapping[str, str], *, if_absent: bool
+    source: Blob, target: Blob, etag: str, original: Mapping[str, str], *, if_absent: bool
 ) -> str:
     headers = {"x-ms-requires-sync": "true", **source.as_source(etag)}
-    if md5 := told.get("Content-MD5"):
+    if md5 := original.get("Content-MD5"):
         headers["x-ms-source-content-md5"] = md5
     answer = target.write(headers, if_absent=if_absent)
     if (status := answer.headers.get("x-ms-copy-status")) != "success":

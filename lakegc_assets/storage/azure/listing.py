@@ -125,7 +125,7 @@ def name_of(item: ET.Element, *, may_hold_returns: bool) -> str:
 
 
 def is_directory(blob: ET.Element, properties: ET.Element) -> bool:
-    """Whether a listed blob is a directory, and no object."""
+    """True if a listed blob is a directory, and no object."""
     if (properties.findtext("ResourceType") or "").lower() == "directory":
         return True
     metadata = blob.find("Metadata")

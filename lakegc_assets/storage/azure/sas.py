@@ -39,13 +39,13 @@ class Delegation(NamedTuple):
 
     Attributes:
         key: that signs.
-        told: what a signature says of it: fields of its query, in the order in which they are
+        fields: of the query of a signature that name the key, in the order in which they are
             signed.
         renewed: when to ask for another one.
     """
 
     key: bytes
-    told: dict[str, str]
+    fields: dict[str, str]
     renewed: datetime
 
 
@@ -60,18 +60,18 @@ def read_delegation(body: bytes, now: datetime) -> Delegation:
     try:
         root = ET.fromstring(body)  # noqa: S314 - the answer of a store that we trust with the data
         found = {element.tag: element.text or "" for element in root}
-        told = {name: found[tag] for name, tag in _NAMES.items()}
+        fields = {name: found[tag] for name, tag in _NAMES.items()}
         key = base64.b64decode(found["Value"], validate=True)
     except (ET.ParseError, LookupError, ValueError) as error:
         raise HttpFailure("NoAnswer", f"the service gave no key to sign with: {error}") from error
-    return Delegation(key, told, now + _LIFETIME / 2)
+    return Delegation(key, fields, now + _LIFETIME / 2)
 
 
 def signature(
     key: bytes,
     resource: str,
     ends: datetime,
-    told: Mapping[str, str] | None = None,
+    fields: Mapping[str, str] | None = None,
     *,
     allowed: Literal["d", "r"] = "d",
 ) -> str:
@@ -81,16 +81,16 @@ def signature(
         key: of the account, or of an identity.
         resource: ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
         ends: UTC; to the second.
-        told: what is known of the key of an identity.
+        fields: of the key of an identity; None for the key of the account.
         allowed: to delete the blob, or to read it.
     """
-    # A stored policy; or for whom else the identity's key is, and a correlation id: there are none.
-    key_fields = [""] if told is None else [*told.values(), *[""] * 3]
+    # A stored policy; or the fields of the key, another identity and a correlation id: all empty.
+    key_fields = [""] if fields is None else [*fields.values(), *[""] * 3]
     # Addresses and protocol before the version, snapshot, scope and headers after it: all allowed.
     lines = [allowed, "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
     digest = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
     query = {
-        "sp": allowed, "se": _written(ends), "sv": VERSION, "sr": "b", **(told or {}),
+        "sp": allowed, "se": _written(ends), "sv": VERSION, "sr": "b", **(fields or {}),
         "sig": base64.b64encode(digest).decode(),
     }  # fmt: skip
     return urlencode(query, quote_via=quote)

@@ -34,15 +34,15 @@ _CODE: Final = re.compile(r"<Code>([^<]*)")
 
 @dataclass
 class AzureService:
-    """One account, and what is known of it.
+    """One account, and what its answers have shown.
 
     Attributes:
         client: signs and sends.
         signer: of the account.
         account: its name.
         url: of the blob service, without a slash at its end.
-        starts_from_names: whether its listings can start at a name, until it says no.
-        hierarchical: whether its directories are real ones; None until somebody asked.
+        starts_from_names: False once it has refused to start a listing at a name.
+        hierarchical: True if it has a hierarchical namespace; None until it was asked.
     """
 
     client: HttpClient
@@ -75,11 +75,11 @@ class AzureService:
         return self.client.send(method, url, headers, body, repeatable=repeatable, sign=sign)
 
     def signs_deadlines(self) -> bool:
-        """Whether there is a key that can sign until a deadline; a given SAS token has an end."""
+        """True if there is a key that can sign until a deadline; a SAS token has its own end."""
         return self.signer.key is not None or self.signer.delegated
 
     def deleting(self, container: str, blob: str, deadline: Deadline) -> Sign:
-        """What signs the delete of a blob so that the service refuses it after a deadline.
+        """The signer of the delete of a blob, which the service refuses after a deadline.
 
         Raises:
             ConfigurationError: there is no key that could do so.
@@ -91,12 +91,12 @@ class AzureService:
 
         def sign(request: Request) -> None:
             # What takes long here is over before the window is known.
-            key, told = self.signer.key, None
+            key, fields = self.signer.key, None
             if key is None:
-                key, told, _ = self._delegated()
+                key, fields, _ = self._delegated()
             begin, length = deadline.window()
             ends = begin + timedelta(seconds=length)
-            query = signature(key, f"/blob/{self.account}/{container}/{blob}", ends, told)
+            query = signature(key, f"/blob/{self.account}/{container}/{blob}", ends, fields)
             request.url += f"{'&' if '?' in request.url else '?'}{query}"
 
         return sign
@@ -134,13 +134,13 @@ def open_service(config: StoreConfig, account: str) -> AzureService:
 
 
 def failure_of(answer: requests.Response) -> HttpFailure:
-    """What an answer of the service says. Without Azure's own code a 404 means nothing."""
+    """The failure in an answer. A 404 without Azure's own code does not prove a blob missing."""
     text = answer.content.decode(errors="replace")
     return _failure(answer.status_code, answer.headers.get("x-ms-error-code"), text)
 
 
 def failure_of_part(part: Part) -> HttpFailure | None:
-    """What the answer to one request of a batch says; None that it was carried out."""
+    """The failure in the answer to one request of a batch; None if it was carried out."""
     if part.status == _ACCEPTED:
         return None
     return _failure(part.status, part.headers.get("x-ms-error-code"), part.body)

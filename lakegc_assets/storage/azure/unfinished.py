@@ -1,8 +1,8 @@
-"""Blobs of which there are blocks only, since nobody has committed them.
+"""Blobs that consist of uncommitted blocks only.
 
 They are in no usual listing, and are paid for. Azure drops the blocks of a blob a week after the
-last of them was written, and tells of none when that was: so nobody can know that such an upload
-has ended, and nothing here removes one.
+last of them was written, and reports no time of a block: so it is not known that such an upload has
+ended, and nothing here removes one.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/get-block-list
 """
@@ -46,7 +46,7 @@ class AzureUnfinished:
         return [one for one in found if one is not None]
 
     def _empty(self) -> Iterator[str]:
-        """Names without content: committed ones too, since the list tells no difference."""
+        """Names of empty blobs: also of committed ones, which the list does not distinguish."""
         query = {"restype": "container", "comp": "list", "include": "metadata,uncommittedblobs"}
         if self.prefix:
             query["prefix"] = self.prefix

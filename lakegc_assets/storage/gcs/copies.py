@@ -59,22 +59,22 @@ def _rewritten(source: GcsObject, target: GcsObject, etag: str, *, if_absent: bo
             )
         except HttpFailure as failure:
             raise _explained(failure, source, target, etag) from failure
-        told = _read(answer.content, target)
-        if told.get("done") is True:
-            return target.read(told.get("resource"))
-        if not isinstance(token := told.get("rewriteToken"), str) or not token:
+        rewrite = _read(answer.content, target)
+        if rewrite.get("done") is True:
+            return target.read(rewrite.get("resource"))
+        if not isinstance(token := rewrite.get("rewriteToken"), str) or not token:
             raise StorageError(f"{target.where}: the store neither copies nor says where it is")
         query["rewriteToken"] = token
 
 
 def _read(body: bytes, target: GcsObject) -> dict[str, Any]:
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise StorageError(f"{target.where}: the store's answer is damaged: {body[:80]!r}")
-    return told
+    return answer
 
 
 def _explained(failure: HttpFailure, source: GcsObject, target: GcsObject, etag: str) -> Exception:

@@ -26,19 +26,19 @@ def read_page(body: bytes, where: str) -> Page:
         raise StorageError(f"{where}: the store answered with a damaged page: {error!r}") from error
 
 
-def _page(told: Any) -> Page:  # noqa: ANN401 - any JSON
+def _page(page: Any) -> Page:  # noqa: ANN401 - any JSON
     # An empty listing is nothing but its kind: anything else is somebody else's answer.
-    if told["kind"] != "storage#objects":
-        raise ValueError(f"its kind is {told['kind']!r}")
-    prefixes = pa.array(told.get("prefixes", []), pa.string()).to_pylist()
-    token = told.get("nextPageToken")
+    if page["kind"] != "storage#objects":
+        raise ValueError(f"its kind is {page['kind']!r}")
+    prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
+    token = page.get("nextPageToken")
     if token is not None and not (token and isinstance(token, str)):
         raise ValueError(f"its token for the next page is {token!r}")
-    return Page(_objects(told.get("items", [])), prefixes, token)
+    return Page(_objects(page.get("items", [])), prefixes, token)
 
 
 def read_object(body: bytes, where: str) -> ObjectInfo:
-    """What the store says about one object, with its full key.
+    """One object with its full key, as an answer of the store describes it.
 
     Raises:
         StorageError: it is not about an object.

@@ -1,4 +1,4 @@
-"""One object of GCS: what is known of it, reads from anywhere on, writes at once or in chunks."""
+"""One object of GCS: its metadata, reads from any offset on, writes at once or in chunks."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _SO_FAR: Final = re.compile(r"bytes=0-(\d+)")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is sent at once, in bytes; a multiple of 256 KiB, of which GCS takes whole ones."""
+    """Bytes that are sent at once: a multiple of 256 KiB, of which GCS takes whole ones."""
 
     part: int = PART
 
 
 class ObjectState(NamedTuple):
-    """What the service says of an object.
+    """Metadata of an object.
 
     Attributes:
         size: in bytes.
@@ -59,7 +59,7 @@ class ObjectState(NamedTuple):
 
 @dataclass(frozen=True)
 class GcsObject:
-    """One object of a bucket, and who asks for it.
+    """One object of a bucket.
 
     Attributes:
         service: the endpoint.
@@ -93,16 +93,16 @@ class GcsObject:
         return f"{self.service.url}/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
 
     def look(self) -> ObjectState:
-        """What the service says of it. Raises StorageError."""
+        """Its metadata. Raises StorageError."""
         with explaining(self.where):
-            return self.told(self.service.client.send("GET", self.url(fields=FIELDS)).content)
+            return self.parse(self.service.client.send("GET", self.url(fields=FIELDS)).content)
 
-    def told(self, body: bytes) -> ObjectState:
-        """Read what the service says of it. Raises StorageError where it is about another one."""
+    def parse(self, body: bytes) -> ObjectState:
+        """Its metadata in an answer. Raises StorageError: the answer is about another object."""
         return self.read(_json(body, self.where))
 
     def read(self, found: Any) -> ObjectState:  # noqa: ANN401 - any JSON
-        """Read what the service says of it. Raises StorageError where it is about another one."""
+        """Its metadata in an answer. Raises StorageError: the answer is about another object."""
         try:
             size, generation = int(found["size"]), str(int(found["generation"]))
             if found["name"] != self.name:
@@ -122,13 +122,13 @@ class GcsObject:
                 # Downloads are refused in plain text, as a proxy refuses.
                 self.service.client.send("GET", self.url(fields=FIELDS))
             raise
-        told = answer.headers
-        generation = told.get("X-Goog-Generation", "")
+        generation = answer.headers.get("X-Goog-Generation", "")
         if not generation:
             answer.close()
             raise HttpFailure("NoAnswer", "the answer has no generation")
         hashes = dict(
-            part.strip().partition("=")[::2] for part in told.get("X-Goog-Hash", "").split(",")
+            part.strip().partition("=")[::2]
+            for part in answer.headers.get("X-Goog-Hash", "").split(",")
         )
         named = _hashes(hashes.get("md5"), hashes.get("crc32c"))
         return Opened(
@@ -157,13 +157,13 @@ def write(
                 first += len(data)
                 del data
         md5 = digest.hexdigest()
-    told = target.told(body)
-    if told.size != size:
-        raise StorageError(f"{target.where}: the store has {told.size} of {size} bytes")
-    named = told.checksums.get("md5")
+    written = target.parse(body)
+    if written.size != size:
+        raise StorageError(f"{target.where}: the store has {written.size} of {size} bytes")
+    named = written.checksums.get("md5")
     if named not in {None, md5}:
         raise StorageError(f"{target.where}: the store got other bytes: it names the MD5 {named}")
-    return Copied(told.generation, "md5" if named else "size")
+    return Copied(written.generation, "md5" if named else "size")
 
 
 def _write_whole(target: GcsObject, data: bytes, *, if_absent: bool) -> bytes:
@@ -282,9 +282,9 @@ def _json(body: bytes, where: str) -> Any:  # noqa: ANN401 - any JSON
 
 def _hashes(md5: object, crc32c: object) -> dict[str, str]:
     named = {}
-    for name, told in (("md5", md5), ("crc32c", crc32c)):
+    for name, encoded in (("md5", md5), ("crc32c", crc32c)):
         with suppress(binascii.Error):
-            value = base64.b64decode(told, validate=True) if isinstance(told, str) else b""
+            value = base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
             if value:
                 named[name] = value.hex()
     return named

@@ -149,12 +149,12 @@ def _ending(credentials: Credentials, deadline: Deadline) -> Sign:
 
 
 def failure_of(answer: requests.Response) -> HttpFailure:
-    """What an answer of the service says; without its own JSON a 404 means nothing."""
+    """The failure in an answer; without the service's JSON a 404 does not say what is missing."""
     return _failure(answer.status_code, answer.content.decode(errors="replace"))
 
 
 def failure_of_part(part: Part) -> HttpFailure | None:
-    """What the answer to one request of a batch says; None that it was carried out."""
+    """The failure in the answer to one request of a batch; None if it was carried out."""
     return None if part.status in _DONE else _failure(part.status, part.body)
 
 

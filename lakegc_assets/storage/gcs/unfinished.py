@@ -41,11 +41,11 @@ class GcsUnfinished:
         """See ``ObjectStore.multipart_uploads``."""
         found: list[MultipartUpload] = []
         with explaining(f"{self.where}: listing uploads in parts"):
-            for told in self._items("", {"uploads": "", "prefix": self.prefix}, "Upload"):
-                begun = _time(_text(told, "Initiated"))
-                name = _text(told, "Key")
+            for element in self._items("", {"uploads": "", "prefix": self.prefix}, "Upload"):
+                begun = _time(_text(element, "Initiated"))
+                name = _text(element, "Key")
                 if begun < moment and name.startswith(self.prefix):
-                    one = self._with_parts(name, _text(told, "UploadId"), begun)
+                    one = self._with_parts(name, _text(element, "UploadId"), begun)
                     found += [one] if one else []
         return found
 
@@ -62,7 +62,7 @@ class GcsUnfinished:
         return True
 
     def _with_parts(self, name: str, upload_id: str, begun: datetime) -> MultipartUpload | None:
-        """An upload with what its parts tell; None where it has ended meanwhile."""
+        """An upload with size and time of its parts; None if it has ended meanwhile."""
         try:
             parts = list(self._items(name, {"uploadId": upload_id}, "Part"))
         except HttpFailure as failure:
@@ -74,7 +74,7 @@ class GcsUnfinished:
         return MultipartUpload(name.removeprefix(self.prefix), upload_id, begun, newest, size)
 
     def _items(self, name: str, query: dict[str, str], tag: str) -> Iterator[ET.Element]:
-        """What a list has, page by page. Raises HttpFailure."""
+        """The elements of a list, page by page. Raises HttpFailure."""
         root_tag, markers = {
             "Upload": ("ListMultipartUploadsResult", ("KeyMarker", "UploadIdMarker")),
             "Part": ("ListPartsResult", ("PartNumberMarker",)),

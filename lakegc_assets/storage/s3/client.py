@@ -1,4 +1,4 @@
-"""Clients for S3 and its compatible servers, and their answers told apart as our own errors."""
+"""Clients of S3 and its compatible servers, and their failures as our own errors."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     try:
         made = small.put(target.bucket, target.key, data)
     except AlreadyThereError:
-        # So may both be told who put at a time, of whom neither did.
+        # Two writers at a time may both get this answer, and neither have written.
         with suppress(ObjectNotFoundError):
             target.look()
             raise PreconditionFailedError(f"{target.where}: something is there already") from None
@@ -151,8 +151,8 @@ def _compared(source: S3Object, target: S3Object, size: int, etag: str, made: st
     for name in there:
         if name in here:
             if there[name] != here[name]:
-                told = f"the {name} {here[name]}, the object has {there[name]}"
-                raise StorageError(f"{target.where}: the copy has {told}")
+                both = f"the {name} {here[name]}, the object has {there[name]}"
+                raise StorageError(f"{target.where}: the copy has {both}")
             return Copied(made, name)
     return Copied(made, "size")
 

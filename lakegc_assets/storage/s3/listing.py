@@ -70,7 +70,7 @@ def keep_page(
 
 
 def page_in(body: bytes) -> dict[str, Any]:
-    """What ``read_page`` reads, from the body of a good answer; empty where it is no listing.
+    """The input of ``read_page``, from the body of a good answer; empty if it is no listing.
 
     Raises:
         ET.ParseError: it is no well-formed XML.
@@ -151,7 +151,7 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
 
 
 def _decoder(encoding: str | None) -> Callable[[str | None], str]:
-    """How the keys of a page are read: percent-encoded, as asked for, where the server can."""
+    """The decoder of the keys of a page: percent-encoded, as asked for, where the server can."""
 
     def decode(key: str | None) -> str:
         if not key:

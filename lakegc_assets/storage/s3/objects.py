@@ -1,4 +1,4 @@
-"""One object of S3: what is known of it, reads that begin anywhere, writes that are sent once."""
+"""One object of S3: its metadata, reads from any offset on, writes that are sent once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMED: Final = {
 
 @dataclass(frozen=True)
 class S3Object:
-    """One object of a bucket, and who asks for it.
+    """One object of a bucket.
 
     Attributes:
         config: how its server is reached.
@@ -52,7 +52,7 @@ class S3Object:
 
     @property
     def named(self) -> dict[str, Any]:
-        """What names it in a request."""
+        """The parameters that name it in a request."""
         return {"Bucket": self.bucket, "Key": self.key}
 
     def look(self) -> Mapping[str, Any]:
@@ -112,12 +112,12 @@ def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's Streamin
 
 
 def is_md5(etag: str) -> bool:
-    """Whether an etag looks like the MD5 of a content that was written at once."""
+    """True if an etag has the form of the MD5 of a content that was written at once."""
     return _MD5.fullmatch(etag) is not None
 
 
 def tells_md5(answer: Mapping[str, Any], bucket: str) -> bool:
-    """Whether the etags in an answer are made of MD5s of the content.
+    """True if the etags in an answer are made of MD5s of the content.
 
     They are not where it is encrypted with keys of KMS or of the client, nor in directory buckets.
     """

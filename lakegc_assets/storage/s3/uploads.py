@@ -57,7 +57,7 @@ class Upload:
 
     @property
     def part(self) -> dict[str, Any]:
-        """What names the next part in a request."""
+        """The parameters that name the next part in a request."""
         return {**self.target.named, "UploadId": self.id, "PartNumber": len(self.etags) + 1}
 
     def put(self, data: bytes) -> None:
@@ -177,7 +177,7 @@ def require_absent(target: S3Object) -> None:
 
 
 def require(target: S3Object, answer: Mapping[str, Any], size: int, etag: str) -> None:
-    """Raises StorageError: what HEAD says is not what was written."""
+    """Raises StorageError: the answer to HEAD is not about what was written."""
     with explaining(target.where):
         found = answer.get("ContentLength"), etag_in(answer.get("ETag"))
     if found != (size, etag):
