@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 import duckdb
 import pyarrow as pa
 from sqlframe.duckdb import DuckDBDataFrame, DuckDBSession
+from sqlglot import exp
 
 from lakegc_assets.engine.spill import SpillFolder
 
@@ -108,6 +109,7 @@ class Database:
         self._frames.database = self
         self._existing: list[str] = []
         self._views: WeakKeyDictionary[DuckDBDataFrame, _View] = WeakKeyDictionary()
+        self._described: dict[pa.Schema, tuple[tuple[str, str], ...]] = {}
         self._planned: dict[Hashable, _Planned] = {}
         self._made: ContextVar[list[_View] | None] = ContextVar("made", default=None)
 
@@ -148,9 +150,14 @@ class Database:
 
     # Views
 
-    def read(self, query: str) -> DuckDBDataFrame:
-        """A frame of what a query gives: it is planned here, and computed later."""
-        return self._create(self._new_name(), query)
+    def read(self, query: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
+        """A frame of what a query gives: it is planned here, and computed later.
+
+        Args:
+            query: in DuckDB's SQL.
+            schema: of its rows, where it is known: DuckDB is asked once for its types.
+        """
+        return self._create(self._new_name(), query, schema)
 
     def register(self, rows: pa.Table) -> DuckDBDataFrame:
         """A frame of rows of this process."""
@@ -158,7 +165,8 @@ class Database:
         columns = ", ".join(f'"{column}"' for column in rows.schema.names)
         with self.lock:
             self.connection.register(f"{name}_rows", rows)
-        return self._create(name, f'SELECT {columns} FROM "{name}_rows"')  # noqa: S608
+        query = f'SELECT {columns} FROM "{name}_rows"'  # noqa: S608 - names of our own
+        return self._create(name, query, rows.schema)
 
     def query(self, frame: Any, columns: Sequence[str]) -> str:  # noqa: ANN401 - PySpark's or ours
         """The SQL that gives some columns of a frame.
@@ -176,19 +184,28 @@ class Database:
         self._existing.append(name)
         return name
 
-    def _create(self, name: str, query: str) -> DuckDBDataFrame:
+    def _create(self, name: str, query: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
         with self.lock:
             self.connection.execute(f'CREATE TEMP VIEW "{name}" AS {query}')
-            described = self.connection.execute(f'DESCRIBE "{name}"').fetchall()
-        view = _View(name, query, tuple((row[0], row[1]) for row in described))
+            columns = self._described.get(schema)
+            if columns is None:
+                described = self.connection.execute(f'DESCRIBE "{name}"').fetchall()
+                columns = tuple((row[0], row[1]) for row in described)
+            if schema is not None:
+                self._described[schema] = columns
+        view = _View(name, query, columns)
         self._note(view)
         return self._frame_of(view)
 
     def _frame_of(self, view: _View) -> DuckDBDataFrame:
-        """The frame of a view that DuckDB knows."""
-        with self.lock:
-            self._frames.catalog.add_table(view.name, column_mapping=dict(view.columns))
-            frame: DuckDBDataFrame = self._frames.table(view.name)
+        """The frame of a view that DuckDB knows.
+
+        ``table`` of the session gives the same, after it has parsed the names as SQL, and keeps
+        each view in a catalog of its own.
+        """
+        columns = [exp.column(name) for name, _type in view.columns]
+        query = exp.Select(expressions=columns).from_(exp.to_table(view.name), copy=False)
+        frame = DuckDBDataFrame(self._frames, query)
         self._views[frame] = view
         return frame
 
@@ -220,7 +237,7 @@ class Database:
         kwargs = {name: self._as_given(value, frames) for name, value in kwargs.items()}
         inputs = [self._views[frame] for frame in frames]
         try:
-            others = tuple(_described(value, frames) for value in [*args, *kwargs.items()])
+            others = tuple(_as_key(value, frames) for value in [*args, *kwargs.items()])
         except _UnknownArgumentError:
             return self._as_view(rule(*args, **kwargs))
         key = (rule, others, tuple(view.columns for view in inputs))
@@ -273,12 +290,12 @@ class Database:
             outer.extend(made)
 
 
-def _described(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
+def _as_key(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
     """A key that is equal for arguments with which a relation gives the same query."""
     if isinstance(value, DuckDBDataFrame):
         return "frame", next(at for at, frame in enumerate(frames) if frame is value)
     if isinstance(value, (list, tuple)):
-        return tuple(_described(one, frames) for one in value)
+        return tuple(_as_key(one, frames) for one in value)
     if type(value) in _PLAIN and not _VIEW.search(text := repr(value)):
         return type(value), text
     raise _UnknownArgumentError

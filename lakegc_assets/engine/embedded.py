@@ -110,7 +110,7 @@ class EmbeddedSession(Session):
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
         query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own
         self._require_types(store, dataset, paths)
-        return cast("DataFrame", self._database.read(query))
+        return cast("DataFrame", self._database.read(query, dataset.schema))
 
     @staticmethod
     def _require_types(store: ObjectStore, dataset: Dataset, paths: Sequence[Path]) -> None:
