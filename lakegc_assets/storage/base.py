@@ -156,14 +156,14 @@ class ObjectStore(ABC):
         return False
 
     def recovery(self) -> Recovery:
-        """What the store keeps of what is deleted, by its settings; never an error.
+        """The protection of deleted objects by the settings of the store; never an error.
 
-        Whether it can be had back is another question, which a probe answers.
+        A probe finds out if they can be brought back.
         """
         return Recovery("nothing", None, f"{self.url} keeps nothing of what is deleted")
 
     def data_protection(self) -> DataProtection:
-        """Whether the store frees the space of what is deleted, by its settings; never an error.
+        """The use of space by deleted objects, by the settings of the store; never an error.
 
         What is locked only shows when it is to be deleted.
         """

@@ -86,9 +86,9 @@ class Bulk:
                 continue
             try:
                 answers = self.send(batch, etags)
-            except HttpFailure as told:
-                error = self._read(told)
-                failure = str(explained(error.code, error.told, self.where))
+            except HttpFailure as raised:
+                error = self._read(raised)
+                failure = str(explained(error.code, error.message, self.where))
                 outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
                 continue
             for key in batch:
@@ -108,7 +108,7 @@ class Bulk:
         kind = error_class(answer.code)
         if kind is PreconditionFailedError and etags is not None:
             return self._looked(key, answer.code, etags[key])
-        detail = str(explained(answer.code, answer.told, self.where))
+        detail = str(explained(answer.code, answer.message, self.where))
         if kind is ObjectNotFoundError:
             return DeleteOutcome(key, "already_missing", None, detail)
         outcome: Literal["locked", "failed"] = "locked" if kind is ObjectLockedError else "failed"
@@ -122,7 +122,7 @@ class Bulk:
         try:
             present = self.look(key)
         except HttpFailure as error:
-            detail = str(explained(error.code, error.told, self.where))
+            detail = str(explained(error.code, error.message, self.where))
             if error_class(error.code) is ObjectNotFoundError:
                 return DeleteOutcome(key, "already_missing", None, detail)
             return DeleteOutcome(key, "failed", error.code, detail)

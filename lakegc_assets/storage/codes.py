@@ -1,4 +1,4 @@
-"""The codes in which stores answer, told apart as our own errors."""
+"""The codes in which stores answer, and the error that each of them stands for."""
 
 from __future__ import annotations
 
@@ -103,22 +103,22 @@ def error_class(code: str) -> type[LakegcError]:
     return ConfigurationError if code in _MISCONFIGURED else StorageError
 
 
-def usual_code(code: str, status: str, told: object = None) -> str:
+def usual_code(code: str, status: str, message: object = None) -> str:
     """A store's own code, or the HTTP status where only that says what to do.
 
     Args:
         code: of the store.
         status: of HTTP.
-        told: the store's message, which alone tells a lock from missing permissions on S3.
+        message: the store's, by which alone a lock differs from missing permissions on S3.
     """
-    if told is not None and _LOCK.search(str(told)):
+    if message is not None and _LOCK.search(str(message)):
         return LOCKED
     if error_class(code) is StorageError and error_class(status) is not StorageError:
         return status
     return code or status
 
 
-def explained(code: str, told: object, where: str) -> LakegcError:
+def explained(code: str, message: object, where: str) -> LakegcError:
     """The error for a store's code and message; ``where`` names the URL and the key."""
     kind = error_class(code)
     advice = _MISCONFIGURED.get(code, "")
@@ -135,4 +135,4 @@ def explained(code: str, told: object, where: str) -> LakegcError:
         advice = "the store is full, or its quota is used up: make room, or choose another one"
     elif kind is ObjectNotFoundError:
         advice = "it does not exist"
-    return kind(": ".join(filter(None, (where, advice, f"{code} ({told})"))))
+    return kind(": ".join(filter(None, (where, advice, f"{code} ({message})"))))

@@ -83,8 +83,8 @@ class Deadline:
         time hears whether it is anything else.
         """
         denied = error_class(failure.code) is AccessDeniedError
-        if denied and (self.passed or _LATE.search(str(failure.told))):
-            return HttpFailure(EXPIRED, f"{failure.code}: {failure.told}", failure.status)
+        if denied and (self.passed or _LATE.search(str(failure.message))):
+            return HttpFailure(EXPIRED, f"{failure.code}: {failure.message}", failure.status)
         return failure
 
 

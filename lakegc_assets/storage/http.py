@@ -75,21 +75,21 @@ class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcom
 
     Attributes:
         code: the store's own; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer.
-        told: the store's message, for people.
+        message: the store's, for people.
         status: of HTTP, None without an answer.
     """
 
-    def __init__(self, code: str, told: object, status: int | None = None) -> None:
-        super().__init__(code, told, status)
+    def __init__(self, code: str, message: object, status: int | None = None) -> None:
+        super().__init__(code, message, status)
         self.code = code
-        self.told = told
+        self.message = message
         self.status = status
 
 
 def repeated(
     send: Callable[[], _Answer], tries: int, again: Callable[[HttpFailure], bool]
 ) -> _Answer:
-    """What ``send`` returns; it is called again, after a pause that grows, where it fails.
+    """Send a request, and again after a failure and a pause that grows; returns the answer.
 
     Args:
         send: sends a request. Raises HttpFailure.
@@ -113,7 +113,7 @@ def explaining(where: str) -> Iterator[None]:
     try:
         yield
     except HttpFailure as failure:
-        raise explained(failure.code, failure.told, where) from failure
+        raise explained(failure.code, failure.message, where) from failure
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class _Reading:
 
 
 def _explained(failure: HttpFailure, where: str) -> LakegcError:
-    error = explained(failure.code, failure.told, where)
+    error = explained(failure.code, failure.message, where)
     return ChangedError(str(error)) if isinstance(error, PreconditionFailedError) else error
 
 

@@ -57,11 +57,11 @@ class Prefixes(NamedTuple):
 
 @dataclass(frozen=True)
 class DeleteOutcome:
-    """What became of one key that was to be deleted, by the store's own answer.
+    """The outcome of one key that was to be deleted, by the store's own answer.
 
     Attributes:
         key: as it was asked for.
-        outcome: ``already_missing`` only where the store tells: S3 answers ``deleted`` for keys
+        outcome: ``already_missing`` only where the store says so: S3 answers ``deleted`` for keys
             that did not exist, too. ``spared`` where another object than the expected one is there.
             ``locked`` where a lock, a hold or a retention policy keeps the object.
         error_code: the store's code when failed or locked; or ``InvalidKey`` (not sent),
@@ -69,7 +69,7 @@ class DeleteOutcome:
             came too late, see ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed``
             (it is not known whether the object still exists).
         detail: the store's message, for people.
-        version: names what the store kept of it, for ``undelete_many``; None where it told nothing.
+        version: names what the store kept of it, for ``undelete_many``; None where it named none.
     """
 
     key: str
@@ -80,7 +80,7 @@ class DeleteOutcome:
 
     @property
     def refused(self) -> bool:
-        """Whether the store did not delete what it was asked to delete."""
+        """True if the store did not delete what it was asked to delete."""
         return self.outcome in {"locked", "failed"}
 
 
@@ -99,7 +99,7 @@ class Recovery(NamedTuple):
 
 
 class DataProtection(NamedTuple):
-    """Whether a store frees the space of what is deleted, and what it does not delete.
+    """The use of space by deleted objects of a store, and what it does not delete.
 
     Attributes:
         held: whether the space of a deleted object stays in use, by the settings; None where nobody
@@ -130,7 +130,7 @@ class DataProtection(NamedTuple):
         return self._replace(at_least=True, notice="; ".join([self.notice, *locks]))
 
     def space_of(self, version: str | None, written: datetime, deleted: datetime) -> str:
-        """What becomes of the space of an object that was deleted, in words.
+        """The use of the space of an object that was deleted, in words.
 
         Args:
             version: as the delete reported it: S3 and the trash report what holds the space.
@@ -223,7 +223,7 @@ class UncommittedBlob(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """What a store still holds of what was deleted or replaced.
+    """Number and size of deleted or replaced objects that a store still holds.
 
     Attributes:
         objects: versions, soft-deleted objects, or files in the trash.
@@ -272,7 +272,7 @@ class KeyRange(NamedTuple):
         )
 
     def may_hold_below(self, directory: str) -> bool:
-        """Whether a key that starts with ``directory`` can be in the range."""
+        """True if a key that starts with ``directory`` can be in the range."""
         return (
             (directory.startswith(self.prefix) or self.prefix.startswith(directory))
             and (self.end_before is None or directory < self.end_before)

@@ -97,7 +97,7 @@ class AzureContainer:
             except HttpFailure as failure:
                 if error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}:
                     where = f"{self.url}: asking what kind of account it is"
-                    raise explained(failure.code, failure.told, where) from failure
+                    raise explained(failure.code, failure.message, where) from failure
                 found = ""
             service.hierarchical = found.lower() == "true"
         return service.hierarchical

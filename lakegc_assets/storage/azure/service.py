@@ -150,8 +150,8 @@ def _failure(status: int, code: str | None, text: str) -> HttpFailure:
     if code is None:
         found = _CODE.search(text)
         code = found[1] if found else ""
-    message, late = _MESSAGE.search(text), _LATE.search(text)
-    told = message[1].partition("\n")[0] if message else text[:200] or f"HTTP {status}"
+    named, late = _MESSAGE.search(text), _LATE.search(text)
+    message = named[1].partition("\n")[0] if named else text[:200] or f"HTTP {status}"
     if late:
-        told = f"{told} {late[0]}"
-    return HttpFailure(usual_code(code, str(status)), told.strip(), status)
+        message = f"{message} {late[0]}"
+    return HttpFailure(usual_code(code, str(status)), message.strip(), status)

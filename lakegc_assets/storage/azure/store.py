@@ -31,7 +31,7 @@ from lakegc_assets.storage.azure.service import (
     open_service,
 )
 from lakegc_assets.storage.azure.unfinished import AzureUnfinished
-from lakegc_assets.storage.azure.versions import AzureVersions, kept_by, locks_of
+from lakegc_assets.storage.azure.versions import AzureVersions, locks_of, recovery_of
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
@@ -182,7 +182,7 @@ class AzureStore(ObjectStore):
 
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete of blobs, and versions."""
-        return kept_by(self._service, self._container, self._url)
+        return recovery_of(self._service, self._container, self._url)
 
     def data_protection(self) -> DataProtection:
         """See ``ObjectStore``: the same, and policies and holds of the container."""
@@ -221,8 +221,8 @@ class AzureStore(ObjectStore):
                 time.sleep(_COPY_POLL_S)
                 answer = self._send("HEAD", target)
         if status != "success":
-            told = answer.headers.get("x-ms-copy-status-description", "")
-            raise StorageError(f"{where}: the copy ended as {status!r} {told}".rstrip())
+            description = answer.headers.get("x-ms-copy-status-description", "")
+            raise StorageError(f"{where}: the copy ended as {status!r} {description}".rstrip())
 
     def object_at(self, key: str, *, patient: bool = False) -> Blob:
         """A blob, after a check of its key; ``patient`` with a service that works long on it."""

@@ -1,4 +1,4 @@
-"""What an Azure account keeps of deleted blobs, and how they are brought back.
+"""Versions and soft-deleted blobs of an Azure account, and their recovery.
 
 Where versioning is on, the newest version is copied to the blob's name, on the condition that no
 blob has it. Where only soft delete is on, the blob is undeleted, which changes nothing about a blob
@@ -108,7 +108,7 @@ class AzureVersions:
         except HttpFailure as failure:
             if error_class(failure.code) is PreconditionFailedError:
                 return UndeleteOutcome(lost.key, "already_there")
-            detail = str(explained(failure.code, failure.told, self.where))
+            detail = str(explained(failure.code, failure.message, self.where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
         return UndeleteOutcome(lost.key, "restored")
 
@@ -140,7 +140,7 @@ class AzureVersions:
         """All that a blob's name stands for; it comes before the names that start with it."""
         name = self.prefix + key
         for names, kept in self._pages(name, _ALL[1:]):
-            yield from (one for told, one in zip(names, kept, strict=True) if told == name)
+            yield from (one for listed, one in zip(names, kept, strict=True) if listed == name)
             if names and names[-1] != name:
                 return
 
@@ -237,8 +237,8 @@ def _why(lost: Lost, found: Kept | None) -> str:
     )
 
 
-def kept_by(service: AzureService, container: str, where: str) -> Recovery:
-    """What the account's settings, and its listings, say is kept of deleted blobs."""
+def recovery_of(service: AzureService, container: str, where: str) -> Recovery:
+    """The protection of deleted blobs, by settings and listings of the account."""
     try:
         answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
         days = soft_delete_days(answer.content)
@@ -270,15 +270,15 @@ def kept_by(service: AzureService, container: str, where: str) -> Recovery:
 
 
 def locks_of(service: AzureService, container: str) -> list[str]:
-    """What may keep blobs of a container from being deleted, each in a sentence."""
+    """Policies and holds that may keep blobs of a container from being deleted, as sentences."""
     try:
         url = service.target(container, query={"restype": "container"})
-        told = service.send("GET", url).headers
+        headers = service.send("GET", url).headers
     except HttpFailure as failure:
         why = f"({failure.code}): let the credentials read its properties"
         return [f"whether the container has policies or legal holds could not be found out {why}"]
     return [
-        sentence for header, sentence in _LOCKS.items() if told.get(header, "").lower() == "true"
+        sentence for header, sentence in _LOCKS.items() if headers.get(header, "").lower() == "true"
     ]
 
 

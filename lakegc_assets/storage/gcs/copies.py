@@ -84,7 +84,7 @@ def _explained(failure: HttpFailure, source: GcsObject, target: GcsObject, etag:
             _require_same(source, etag)
         except StorageError as error:
             return error
-    return explained(failure.code, failure.told, target.where)
+    return explained(failure.code, failure.message, target.where)
 
 
 def _require_same(source: GcsObject, etag: str) -> None:

@@ -21,7 +21,7 @@ KEYS_PER_CALL: Final = 100
 
 @dataclass(frozen=True)
 class GcsDeletes:
-    """What ``Bulk`` asks of GCS.
+    """The calls of ``Bulk`` on GCS.
 
     Attributes:
         service: that answers.
@@ -67,9 +67,7 @@ class GcsDeletes:
                 body=body,
             )
             answers = split(answer, keys, failure_of_part)
-        if any(
-            isinstance(told, HttpFailure) and told.code == "notFound" for told in answers.values()
-        ):
+        if any(isinstance(one, HttpFailure) and one.code == "notFound" for one in answers.values()):
             self.require_bucket()
         return answers
 
@@ -93,5 +91,5 @@ class GcsDeletes:
 
 
 def is_generation(etag: str) -> bool:
-    """Whether a condition can name it: GCS may take another one for none, and 0 for no object."""
+    """True if a condition can name it: GCS may ignore other texts, and takes 0 for no object."""
     return etag.isascii() and etag.isdecimal() and etag != "0"

@@ -159,17 +159,17 @@ def failure_of_part(part: Part) -> HttpFailure | None:
 
 
 def _failure(status: int, text: str) -> HttpFailure:
-    code, told = "", text[:200] or f"HTTP {status}"
+    code, message = "", text[:200] or f"HTTP {status}"
     if named := _CODE_IN_XML.search(text):
         details = " ".join(_TOLD_IN_XML.findall(text))
-        return HttpFailure(usual_code(named[1], str(status), details), details or told, status)
+        return HttpFailure(usual_code(named[1], str(status), details), details or message, status)
     try:
         error: Any = json.loads(text)["error"]
-        told = error.get("message") or told
+        message = error.get("message") or message
         code = str((error.get("errors") or [{}])[0].get("reason") or "")
         if error_class(code) is StorageError:
             code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
     except (ValueError, LookupError, TypeError, AttributeError):
         # A 404 that is not the store's own does not say that an object is missing.
         pass
-    return HttpFailure(usual_code(code, str(status), told), told, status)
+    return HttpFailure(usual_code(code, str(status), message), message, status)

@@ -43,8 +43,8 @@ from lakegc_assets.storage.gcs.unfinished import GcsUnfinished
 from lakegc_assets.storage.gcs.versions import (
     SETTINGS,
     GcsVersions,
-    kept_by,
     locks_of,
+    recovery_of,
     retained_by,
 )
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in, writing_once
@@ -192,10 +192,10 @@ class GcsStore(ObjectStore):
             query = urlencode({"fields": "done,rewriteToken", **token})
             answer = self._of_object(source_key, f"{url}?{query}", "POST")
             try:
-                told = json.loads(answer.content)
-                if told["done"]:
+                rewrite = json.loads(answer.content)
+                if rewrite["done"]:
                     return
-                token = {"rewriteToken": told["rewriteToken"]}
+                token = {"rewriteToken": rewrite["rewriteToken"]}
             except (ValueError, LookupError, TypeError) as error:
                 raise StorageError(f"{where}: the store's answer is damaged") from error
 
@@ -263,12 +263,12 @@ class GcsStore(ObjectStore):
         return DataProtection.of(recovery).with_locks(locks)
 
     def _settings(self) -> tuple[Recovery, Sequence[str]]:
-        """What the bucket keeps of deleted objects, and what may hold single ones."""
+        """The protection of deleted objects by the bucket, and what may hold single ones."""
         fields = urlencode({"fields": SETTINGS})
         try:
             answer = self._send("GET", f"{self._bucket_url}?{fields}")
-            told = json.loads(answer.content)
-            return kept_by(told, self._prefix, self._url), locks_of(told)
+            settings = json.loads(answer.content)
+            return recovery_of(settings, self._prefix, self._url), locks_of(settings)
         except (HttpFailure, ValueError, AttributeError, TypeError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
             notice = (
@@ -338,7 +338,7 @@ class GcsStore(ObjectStore):
 
     @contextmanager
     def _about(self, key: str) -> Iterator[None]:
-        """Raise our own errors, with a missing bucket told from a missing object."""
+        """Raise our own errors; a missing bucket is another one than a missing object."""
         with self._bucket_told(), explaining(self._at(key)):
             yield
 

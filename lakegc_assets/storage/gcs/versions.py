@@ -1,4 +1,4 @@
-"""What a bucket of Google Cloud Storage keeps of deleted objects, and how they are brought back.
+"""Generations and soft-deleted objects of a bucket of GCS, and their recovery.
 
 The generation of an object, which is its etag here, names it for good: where versioning is on it is
 copied to its name again, and where soft delete is on it is restored, both on the condition that no
@@ -31,7 +31,7 @@ from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutco
 
 _THREADS: Final = 16
 _DAY_S: Final = 86400
-#: What is asked of a bucket for ``kept_by`` and ``locks_of``.
+#: What is asked of a bucket for ``recovery_of`` and ``locks_of``.
 SETTINGS: Final = (
     "softDeletePolicy,versioning,lifecycle,retentionPolicy,defaultEventBasedHold,objectRetention"
 )
@@ -82,7 +82,7 @@ class GcsVersions:
         except HttpFailure as failure:
             if error_class(failure.code) is PreconditionFailedError:
                 return UndeleteOutcome(lost.key, "already_there")
-            detail = str(explained(failure.code, failure.told, self.where))
+            detail = str(explained(failure.code, failure.message, self.where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
 
     def _back(self, lost: Lost, ways: Sequence[Callable[[Lost], bool]]) -> UndeleteOutcome:
@@ -106,10 +106,10 @@ class GcsVersions:
             if answer is None:
                 return False
             try:
-                told = json.loads(answer.content)
-                if told["done"]:
+                rewrite = json.loads(answer.content)
+                if rewrite["done"]:
                     return True
-                query["rewriteToken"] = told["rewriteToken"]
+                query["rewriteToken"] = rewrite["rewriteToken"]
             except (ValueError, LookupError, TypeError) as error:
                 raise HttpFailure("NoAnswer", "the answer to a copy is damaged") from error
 
@@ -119,7 +119,7 @@ class GcsVersions:
         return self._found(f"{self.target(lost.key)}/restore?{urlencode(query)}") is not None
 
     def _is_kept(self, lost: Lost) -> bool:
-        """Whether versions or soft delete have a generation."""
+        """True if versions or soft delete have a generation."""
         query = {"generation": lost.etag, "fields": "generation"}
         url = self.target(lost.key)
         return any(
@@ -168,29 +168,32 @@ def retained_by(
     return Retained(objects, size, 0, locked, *until)
 
 
-def _locked_until(told: Mapping[str, Any]) -> tuple[bool, datetime | None]:
-    """Whether an object is on hold, and when the last of its locks ends that has not ended."""
-    dates = (told.get("retentionExpirationTime"), told.get("retention", {}).get("retainUntilTime"))
+def _locked_until(listed: Mapping[str, Any]) -> tuple[bool, datetime | None]:
+    """True if an object is on hold; and when the last of its locks ends, if one has not ended."""
+    dates = (
+        listed.get("retentionExpirationTime"),
+        listed.get("retention", {}).get("retainUntilTime"),
+    )
     times = [datetime.fromisoformat(one.replace("Z", "+00:00")) for one in dates if one]
     now = datetime.now(timezone.utc)
-    held = bool(told.get("temporaryHold") or told.get("eventBasedHold"))
+    held = bool(listed.get("temporaryHold") or listed.get("eventBasedHold"))
     return held, max((one for one in times if one > now), default=None)
 
 
-def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:
-    """What the settings of a bucket say of the keys below a prefix.
+def recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
+    """The protection of deleted objects below a prefix by the settings of a bucket.
 
     Args:
-        told: softDeletePolicy, versioning, lifecycle and retentionPolicy of the bucket.
+        settings: softDeletePolicy, versioning, lifecycle and retentionPolicy of the bucket.
         prefix: of the keys.
         where: URL of the store.
 
     Raises:
         ValueError, AttributeError, TypeError: these are no settings.
     """
-    soft = int(told.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
-    versions = bool(told.get("versioning", {}).get("enabled"))
-    rules = told.get("lifecycle", {}).get("rule", [])
+    soft = int(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
+    versions = bool(settings.get("versioning", {}).get("enabled"))
+    rules = settings.get("lifecycle", {}).get("rule", [])
     ends = [days for rule in rules if (days := _days(rule, prefix)) is not None]
     found = []
     if soft:
@@ -203,7 +206,7 @@ def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:
         found.append(
             f"versioning is on: deleted objects stay, and are paid for, {until} a lifecycle rule"
         )
-    if told.get("retentionPolicy"):
+    if settings.get("retentionPolicy"):
         found.append("a retention policy is set: younger objects cannot be deleted")
     notice = f"{where}: {'; '.join(found or ['the bucket keeps nothing of what is deleted'])}"
     if versions:
@@ -212,12 +215,12 @@ def kept_by(told: Mapping[str, Any], prefix: str, where: str) -> Recovery:
     return Recovery("soft_delete", soft, notice) if soft else Recovery("nothing", None, notice)
 
 
-def locks_of(told: Mapping[str, Any]) -> list[str]:
-    """What may hold single objects besides the policy of the bucket, each in a sentence."""
+def locks_of(settings: Mapping[str, Any]) -> list[str]:
+    """Holds on single objects besides the policy of the bucket, each as a sentence."""
     found = []
-    if told.get("defaultEventBasedHold"):
+    if settings.get("defaultEventBasedHold"):
         found.append("each new object is under an event-based hold, and cannot be deleted")
-    if told.get("objectRetention"):
+    if settings.get("objectRetention"):
         found.append("objects may have a retention of their own, and cannot be deleted before it")
     return found
 

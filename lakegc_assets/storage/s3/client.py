@@ -48,7 +48,7 @@ BotoError = ClientError | BotoCoreError | ResponseParserError
 
 
 def failure_of(error: BotoError) -> HttpFailure:
-    """What boto3 raised, with the store's own code where it has answered.
+    """The failure that boto3 raised, with the store's own code where it has answered.
 
     A 404 without the code ``NoSuchKey`` is not the store's word that an object is missing: proxies
     and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
@@ -56,20 +56,20 @@ def failure_of(error: BotoError) -> HttpFailure:
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        told = answer.get("Message")
-        code = usual_code(str(answer.get("Code") or ""), str(status or ""), told)
+        message = answer.get("Message")
+        code = usual_code(str(answer.get("Code") or ""), str(status or ""), message)
         if code == "404" and error.operation_name == "HeadObject":
             code = "NoSuchKey"
-        return HttpFailure(code, told, status)
+        return HttpFailure(code, message, status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
     # The text may quote the URL, whose query may hold a signature.
-    told = _QUERY.sub("", str(error))
+    message = _QUERY.sub("", str(error))
     if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
-        return HttpFailure("Timeout", told)
+        return HttpFailure("Timeout", message)
     if isinstance(error, ResponseParserError):
-        return HttpFailure("NoAnswer", told)
-    return HttpFailure("ConnectionFailed", told)
+        return HttpFailure("NoAnswer", message)
+    return HttpFailure("ConnectionFailed", message)
 
 
 @contextmanager

@@ -178,14 +178,14 @@ def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exce
     if failure.code in _TOO_SHORT:
         return ChangedError(f"{source.where} is shorter than was expected")
     if kind in {PreconditionFailedError, ObjectNotFoundError}:
-        error = explained(failure.code, failure.told, source.where)
+        error = explained(failure.code, failure.message, source.where)
         return error if kind is ObjectNotFoundError else ChangedError(str(error))
     if kind is ConfigurationError:
         where = f"{target.where}, copied from {source.where}"
-        return explained(failure.code, failure.told, where)
+        return explained(failure.code, failure.message, where)
     if kind is AccessDeniedError or failure.status == _NOT_FOUND:
         try:
             source.look()
         except StorageError as error:
             return error
-    return explained(failure.code, failure.told, target.where)
+    return explained(failure.code, failure.message, target.where)

@@ -34,7 +34,7 @@ _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 
 @dataclass(frozen=True)
 class S3Deletes:
-    """What ``Bulk`` asks of S3.
+    """The calls of ``Bulk`` on S3.
 
     Attributes:
         client: its retries are the retries of the calls; a repeated delete does no harm.
@@ -58,7 +58,7 @@ class S3Deletes:
         return path_problem(full_key) if self.alone(key) else key_problem(full_key)
 
     def alone(self, key: str) -> bool:
-        """Whether a key is sent in a URL."""
+        """True if a key is sent in a URL."""
         return self.singly or _NOT_IN_XML.search(self.prefix + key) is not None
 
     def send(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
@@ -72,14 +72,14 @@ class S3Deletes:
                 identifier["ETag"] = f'"{etags[key]}"'
         with _renewing(), ending(self.deadline):
             answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
-        told = told_of(answer)
-        strangers = told.keys() - {entry["Key"] for entry in objects}
+        answers = answers_in(answer)
+        strangers = answers.keys() - {entry["Key"] for entry in objects}
         if strangers:
             raise HttpFailure(
                 "NoAnswer",
                 f"the answer names {min(map(str, strangers))!r}, which was not asked for",
             )
-        return {key: told[self.prefix + key] for key in keys if self.prefix + key in told}
+        return {key: answers[self.prefix + key] for key in keys if self.prefix + key in answers}
 
     def look(self, key: str) -> str:
         """The etag that an object has. Raises HttpFailure."""
@@ -101,19 +101,19 @@ class S3Deletes:
         return answer.get("VersionId") if answer.get("DeleteMarker") else None
 
 
-def told_of(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3's answer
-    """What an answer says of each key that it names; contradictions are no answer."""
-    told: dict[str | None, Answer] = {}
+def answers_in(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3's answer
+    """The answer for each key that an answer names; a contradiction is a failure."""
+    answers: dict[str | None, Answer] = {}
     for entry in answer.get("Deleted", ()):
         marker = entry.get("DeleteMarkerVersionId") if entry.get("DeleteMarker") else None
-        told[entry.get("Key")] = marker
+        answers[entry.get("Key")] = marker
     for entry in answer.get("Errors", ()):
         key, message = entry.get("Key"), entry.get("Message")
         code = usual_code(entry.get("Code") or "NoCode", "", message)
-        if key in told:
+        if key in answers:
             code = "NoAnswer"
-        told[key] = HttpFailure(code, message or "it names this key twice")
-    return told
+        answers[key] = HttpFailure(code, message or "it names this key twice")
+    return answers
 
 
 @contextmanager

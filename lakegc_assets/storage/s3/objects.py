@@ -97,7 +97,7 @@ class S3Object:
         try:
             return repeated(failing()(send), self.config.max_attempts, again)
         except HttpFailure as failure:
-            error = explained(failure.code, failure.told, self.where)
+            error = explained(failure.code, failure.message, self.where)
             if failure.code in _CONFLICTS:
                 raise PreconditionFailedError(str(error)) from failure
             raise error from failure

@@ -36,7 +36,7 @@ class ObjectLock(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    """What decides how long a bucket keeps what is deleted; a failure where nobody can tell.
+    """Settings that decide for how long a bucket keeps what is deleted, or why they are unknown.
 
     Attributes:
         versioning: enabled, suspended, or nothing where the bucket never had versions.
@@ -59,8 +59,8 @@ class _Settings(NamedTuple):
             return cls(versioning, failure)
 
 
-def kept_by(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
-    """What versioning and lifecycle rules say of the keys below a prefix; never an error."""
+def recovery_of(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
+    """The protection of keys below a prefix by versioning and lifecycle rules; never an error."""
     return _recovery(_Settings.of(client, bucket), prefix, where)
 
 
@@ -92,7 +92,7 @@ def _recovery(found: _Settings, prefix: str, where: str) -> Recovery:
 
 
 def protection_of(client: S3Client, bucket: str, prefix: str, where: str) -> DataProtection:
-    """What versioning, lifecycle rules and Object Lock say of the keys below a prefix.
+    """The use of space below a prefix by versioning, lifecycle rules and Object Lock.
 
     A delete that names no version leaves a delete marker, whatever is locked: it succeeds, and the
     space is freed when a lifecycle rule may remove the version below.
@@ -155,10 +155,10 @@ def object_lock(client: S3Client, bucket: str) -> ObjectLock | None:
             answer = client.get_object_lock_configuration(Bucket=bucket)
     except HttpFailure as failure:
         return ObjectLock(enabled=False) if failure.code in _NO_LOCK else None
-    told = answer.get("ObjectLockConfiguration", {})
-    default = told.get("Rule", {}).get("DefaultRetention", {})
+    lock = answer.get("ObjectLockConfiguration", {})
+    default = lock.get("Rule", {}).get("DefaultRetention", {})
     days = default.get("Days", 0) + _YEAR * default.get("Years", 0)
-    return ObjectLock(told.get("ObjectLockEnabled") == "Enabled", default.get("Mode", ""), days)
+    return ObjectLock(lock.get("ObjectLockEnabled") == "Enabled", default.get("Mode", ""), days)
 
 
 def _versioning(client: S3Client, bucket: str) -> str:
@@ -197,7 +197,7 @@ def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
 
 
 def _ends_all(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
-    """Whether a rule removes all objects below a prefix, and not those of some tags or sizes."""
+    """True if a rule removes all objects below a prefix, and not those of some tags or sizes."""
     chosen = rule.get("Filter", {})
     chosen = chosen.get("And", chosen)
     return f"{prefix}{_DATA}".startswith(_start(rule)) and not chosen.keys() - {"Prefix"}

@@ -30,7 +30,7 @@ from lakegc_assets.storage.s3.copies import copy
 from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, named_by
-from lakegc_assets.storage.s3.retention_settings import kept_by, protection_of, retained_by
+from lakegc_assets.storage.s3.retention_settings import protection_of, recovery_of, retained_by
 from lakegc_assets.storage.s3.unfinished import S3Unfinished
 from lakegc_assets.storage.s3.uploads import Sizes, content_md5, put_once, write
 from lakegc_assets.storage.s3.versions import S3Versions
@@ -267,7 +267,7 @@ class S3Store(ObjectStore):
 
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: versioning and lifecycle rules of the bucket."""
-        return kept_by(self._client, self._bucket, self._prefix, self._url)
+        return recovery_of(self._client, self._bucket, self._prefix, self._url)
 
     def data_protection(self) -> DataProtection:
         """See ``ObjectStore``: versioning, lifecycle rules and Object Lock of the bucket."""

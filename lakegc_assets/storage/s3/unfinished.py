@@ -83,14 +83,14 @@ class S3Unfinished:
         for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
             yield from page.get("Uploads", ())
 
-    def _with_parts(self, told: Any) -> MultipartUpload | None:  # noqa: ANN401 - boto3's
-        """An upload with what its parts tell; None where it has ended meanwhile."""
-        begun = newest = _utc(told["Initiated"])
+    def _with_parts(self, listed: Any) -> MultipartUpload | None:  # noqa: ANN401 - boto3's
+        """An upload with size and time of its parts; None if it has ended meanwhile."""
+        begun = newest = _utc(listed["Initiated"])
         size = 0
         try:
             with failing():
                 for page in self.client.get_paginator("list_parts").paginate(
-                    Bucket=self.bucket, Key=told["Key"], UploadId=told["UploadId"]
+                    Bucket=self.bucket, Key=listed["Key"], UploadId=listed["UploadId"]
                 ):
                     for part in page.get("Parts", ()):
                         size += part["Size"]
@@ -99,8 +99,8 @@ class S3Unfinished:
             if failure.code != _GONE:
                 raise
             return None
-        key = told["Key"].removeprefix(self.prefix)
-        return MultipartUpload(key, told["UploadId"], begun, newest, size)
+        key = listed["Key"].removeprefix(self.prefix)
+        return MultipartUpload(key, listed["UploadId"], begun, newest, size)
 
 
 def _utc(moment: datetime) -> datetime:

@@ -1,4 +1,4 @@
-"""What a versioned bucket keeps of deleted objects, and how they are brought back.
+"""Versions and delete markers of a bucket, and the recovery of deleted objects.
 
 A delete puts a marker on top of an object's versions, and so does each delete of what is deleted
 already; the object is back once all markers on top are gone. Only markers are ever removed here, by
@@ -31,7 +31,7 @@ from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.deletes import S3Deletes, told_of
+from lakegc_assets.storage.s3.deletes import S3Deletes, answers_in
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class History:
-    """What a listing told of one key.
+    """Versions and markers of one key in a listing.
 
     Attributes:
         latest: what its readers see: a version, or a marker.
@@ -87,12 +87,12 @@ class _Page(NamedTuple):
         return max(self.histories, default="")
 
     def passed(self, key: str) -> bool:
-        """Whether all that is kept of a key that the page could begin with is in it."""
+        """True if the page has all versions of a key that it could begin with."""
         return self.following is None or key < self.last
 
     def begins_before(self, key: str) -> bool:
-        """Whether something before a key is in it."""
-        return any(told < key for told in self.histories)
+        """True if the page has something before a key."""
+        return any(named < key for named in self.histories)
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ class S3Versions:
         """Look whether the markers could be removed. See ``ObjectStore.kept_many``."""
         wanted, outcomes = self._askable(objects)
         for key, history in self.look(wanted).items():
-            told, one = self._judge(wanted[key], history, {}, key), wanted[key]
+            judged, one = self._judge(wanted[key], history, {}, key), wanted[key]
             back = UndeleteOutcome(one.key, "restored")
-            outcomes[one.key] = back if isinstance(told, str) else told
+            outcomes[one.key] = back if isinstance(judged, str) else judged
         return [outcomes[one.key] for one in objects]
 
     def _askable(
@@ -187,7 +187,7 @@ class S3Versions:
         return back
 
     def look(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
-        """What is kept of keys, or why that is not known."""
+        """The history of each key, or the failure to read it."""
         keys = sorted(full_keys)
         plain = [key for key in keys if not _CONTROL.search(key)]
         each = max(_PORTION, -(-len(plain) // _THREADS))
@@ -204,7 +204,7 @@ class S3Versions:
         tried: Mapping[str, HttpFailure | None],
         key: str,
     ) -> UndeleteOutcome | str:
-        """What became of an object, or the marker that is to be removed next."""
+        """The outcome of an object, or the marker that is to be removed next."""
         if isinstance(history, HttpFailure):
             return self._failed(lost, history)
         latest = history.latest
@@ -220,7 +220,7 @@ class S3Versions:
         return latest.version
 
     def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:
-        detail = str(explained(failure.code, failure.told, self.where))
+        detail = str(explained(failure.code, failure.message, self.where))
         if error_class(failure.code) is AccessDeniedError:
             detail = f"{detail}: {_ADVICE}"
         return UndeleteOutcome(lost.key, "failed", failure.code, detail)
@@ -237,13 +237,13 @@ class S3Versions:
                 page = self._page(prefix, {"KeyMarker": start} if inside else {}, size)
                 first, certain = at, False
                 while at < len(keys) and page.passed(keys[at]):
-                    told = page.histories.get(keys[at])
+                    listed = page.histories.get(keys[at])
                     # Some servers leave out the first version behind the key that a page follows.
                     certain = certain or page.begins_before(keys[at])
-                    if (told and not told.latest) or not (told or certain):
-                        told = self._alone(keys[at])
-                    found[keys[at]] = told or History()
-                    certain = certain or bool(told and told.latest)
+                    if (listed and not listed.latest) or not (listed or certain):
+                        listed = self._alone(keys[at])
+                    found[keys[at]] = listed or History()
+                    certain = certain or bool(listed and listed.latest)
                     at += 1
                 used = sum(page.entries.get(key, 0) for key in keys[first:at])
                 if at == first:
@@ -261,9 +261,9 @@ class S3Versions:
         following: Mapping[str, str] | None = {}
         while following is not None and history.newest is None:
             page = self._page(key, following, _FEW)
-            told = page.histories.get(key, History())
+            listed = page.histories.get(key, History())
             history = History(
-                history.latest or told.latest, history.markers | told.markers, told.newest
+                history.latest or listed.latest, history.markers | listed.markers, listed.newest
             )
             following = None if page.passed(key) else page.following
         if history.latest is None and (history.markers or history.newest):
@@ -283,8 +283,8 @@ class S3Versions:
         entries: dict[str, int] = {}
         encoded = answer.get("EncodingType") == "url"
         for kind in ("Versions", "DeleteMarkers"):
-            for told in answer.get(kind, ()):
-                key, version = told.get("Key", ""), told.get("VersionId", "")
+            for item in answer.get(kind, ()):
+                key, version = item.get("Key", ""), item.get("VersionId", "")
                 if not key.startswith(prefix) or not version:
                     raise HttpFailure("NoAnswer", f"a list of versions of {prefix!r} has {key!r}")
                 if not encoded and _CONTROL.search(key):
@@ -294,11 +294,13 @@ class S3Versions:
                     continue
                 history = histories.setdefault(key, History())
                 entries[key] = entries.get(key, 0) + 1
-                _add(history, told, version, marker=kind == "DeleteMarkers")
+                _add(history, item, version, marker=kind == "DeleteMarkers")
         following = None
         if answer.get("IsTruncated"):
             named = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
-            following = {name: answer[told] for name, told in named.items() if answer.get(told)}
+            following = {
+                name: answer[member] for name, member in named.items() if answer.get(member)
+            }
             if not entries or not following or following == start:
                 raise HttpFailure("NoAnswer", f"the list of versions of {prefix!r} does not go on")
         return _Page(histories, entries, following)
@@ -312,8 +314,8 @@ class S3Versions:
         with ThreadPoolExecutor(_THREADS) as pool:
             answers = list(pool.map(lambda keys: self._remove_many(keys, markers), batches))
             singles = list(pool.map(lambda key: self._remove_one(key, markers[key]), alone))
-        told = dict(zip(alone, singles, strict=True))
-        return told | {key: failure for one in answers for key, failure in one.items()}
+        of_single = dict(zip(alone, singles, strict=True))
+        return of_single | {key: failure for one in answers for key, failure in one.items()}
 
     def _remove_many(
         self, keys: Sequence[str], markers: Mapping[str, str]
@@ -326,9 +328,11 @@ class S3Versions:
                 answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
         except HttpFailure as failure:
             return dict.fromkeys(keys, failure)
-        answers = told_of(answer)
+        answers = answers_in(answer)
         failures = {key: answers.get(key, _UNNAMED) for key in keys}
-        return {k: told if isinstance(told, HttpFailure) else None for k, told in failures.items()}
+        return {
+            k: answer if isinstance(answer, HttpFailure) else None for k, answer in failures.items()
+        }
 
     def _remove_one(self, key: str, version: str) -> HttpFailure | None:
         if problem := path_problem(key):
@@ -366,16 +370,16 @@ def _shared(first: str, last: str) -> str:
     return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _add(history: History, told: Mapping[str, Any], version: str, *, marker: bool) -> None:
+def _add(history: History, item: Mapping[str, Any], version: str, *, marker: bool) -> None:
     """Add what a page says of one version. Raises HttpFailure where it contradicts itself."""
     entry = Entry(version)
     if marker:
         history.markers.add(version)
     else:
-        entry = Entry(version, str(told.get("ETag", "")).strip('"'), told.get("Size", -1))
+        entry = Entry(version, str(item.get("ETag", "")).strip('"'), item.get("Size", -1))
         # They come newest first.
         history.newest = history.newest or entry
-    if told.get("IsLatest"):
+    if item.get("IsLatest"):
         if history.latest is not None:
-            raise HttpFailure("NoAnswer", f"two versions of {told.get('Key')!r} are the latest")
+            raise HttpFailure("NoAnswer", f"two versions of {item.get('Key')!r} are the latest")
         history.latest = entry
