@@ -25,7 +25,7 @@ setup: ## only set up
 .PHONY: demo
 demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unharmed, and undo the sweep
 	@$(call dagster_home,.demo/dagster)
-	@$(in_venv) python -m lakegc_assets.cli.demo $(if $(ENGINE),--engine $(ENGINE))
+	@$(in_venv) python -m examples.demo $(if $(ENGINE),--engine $(ENGINE))
 
 .PHONY: test
 test: setup ## run all tests
@@ -51,7 +51,7 @@ test-ui: setup ## walk through Dagster's interface in headless Chromium
 
 .PHONY: ui
 ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured
-	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m lakegc_assets.cli.web_ui --port $(UI_PORT)
+	@$(if $(DAGSTER_HOME),DAGSTER_HOME="$(DAGSTER_HOME)") $(in_venv) python -m examples.web_ui --port $(UI_PORT)
 
 .PHONY: lint
 lint: setup ## style, types, the direction of imports, and what Dagster loads

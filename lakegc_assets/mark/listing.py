@@ -22,7 +22,6 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import inventory
-from lakegc_assets.mark.batch_stat import look_at
 from lakegc_assets.mark.expired import expired_addresses
 from lakegc_assets.mark.incremental_listing import Carried, carried, copy_parts, settled_before
 from lakegc_assets.mark.installation import require_one_server
@@ -38,6 +37,7 @@ from lakegc_assets.mark.listing_pages import (
 from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.batch_stat import stat_many
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier, note_rows, of_whole_store
@@ -248,8 +248,8 @@ def _look_at(connections: Connections, url: str, parts: Sequence[Part]) -> Liste
     artifacts, store = connections.open(url), connections.store()
     listing = Listing(artifacts, _NEVER)
     for names in read_parts(artifacts, parts):
-        for rows in look_at(store, names["address"].to_pylist()):
-            listing.add(rows, at_cut=False)
+        for page in stat_many(store, names["address"].to_pylist()):
+            listing.add(listing_rows(page), at_cut=False)
     return listing.finish()
 
 

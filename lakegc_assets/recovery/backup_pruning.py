@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backup_location import placed, repository_at
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
-from lakegc_assets.recovery.batch_stat import missing
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.undeletion import present
 from lakegc_assets.run import strings
+from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.lock import repository_lock

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery.batch_stat import missing
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.run import strings
+from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore

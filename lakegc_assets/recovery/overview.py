@@ -18,8 +18,8 @@ from lakegc_assets.recovery.backups import (
     folder_url,
     read_state,
 )
-from lakegc_assets.recovery.batch_stat import missing
 from lakegc_assets.run import strings
+from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lakegc_assets.engine.spark import start_session
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.recovery import backup_creation, backup_task, backups, batch_stat, journal
+from lakegc_assets.recovery import backup_creation, backup_task, backups, copies, journal
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig
@@ -28,7 +28,7 @@ def main(at: int, folder: Path, endpoint: str, local_root: str, url: str) -> Non
         if count == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    modules = (backup_creation, backup_task, journal, batch_stat, backups)
+    modules = (backup_creation, backup_task, journal, copies, backups)
     lines = Lines(*(module.__file__ for module in modules), die=step)
     ctx = RunContext(
         repository=REPOSITORY,

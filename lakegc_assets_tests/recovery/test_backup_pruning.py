@@ -28,19 +28,17 @@ from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
-from lakegc_assets.recovery.batch_stat import missing
 from lakegc_assets.recovery.overview import all_backups, only_copies
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage import local
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
-from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
@@ -284,32 +282,16 @@ def test_what_only_the_backup_holds(place: Place, marked: Marked) -> None:
     assert only_copies(found, store, 4)["address"].to_pylist() == gone
 
 
-def test_objects_that_are_far_apart_are_asked_for_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A listing is given up where it shows little, so that its cost is bounded."""
+def test_what_has_another_size_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is found by a page or asked for."""
     store = open_store(str(tmp_path))
     for number in range(50):
         store.put(f"data/{number:03d}", b"")
-    wanted = {"data/000": 0, "data/000-": 0, "data/048": 0, "data/049": 0, "data/0490": 0}
-    monkeypatch.setattr("lakegc_assets.recovery.batch_stat._STRETCH", 5)
-    monkeypatch.setattr("lakegc_assets.recovery.batch_stat._SPARSE", 2)
-    monkeypatch.setattr("lakegc_assets.storage.local._BATCH_ROWS", 4)
-    asked: list[str] = []
-    head = LocalStore.head
-
-    def counted(self: LocalStore, key: str) -> ObjectInfo:
-        asked.append(key)
-        return head(self, key)
-
-    monkeypatch.setattr(LocalStore, "head", counted)
-    assert missing(store, _objects(wanted), 2).to_pylist() == ["data/000-", "data/0490"]
-    assert asked == ["data/048", "data/049", "data/0490"]
-    # What has another size is another object, however it is found.
-    wanted |= {"data/000": 1, "data/049": 1}
-    assert missing(store, _objects(wanted), 2).to_pylist() == [
-        *("data/000", "data/000-", "data/049", "data/0490")
-    ]
+    wanted = {"data/000": 1, "data/000-": 0, "data/048": 0, "data/049": 1, "data/0490": 0}
+    for worth in (1, 100):
+        monkeypatch.setattr("lakegc_assets.run.batch_stat._WORTH", worth)
+        gone = missing(store, _objects(wanted), 2).to_pylist()
+        assert gone == ["data/000", "data/000-", "data/049", "data/0490"]
 
 
 def _objects(sizes: dict[str, int]) -> pa.Table:

@@ -18,7 +18,7 @@ from lakegc_assets.recovery import (
     backup_pruning,
     backup_task,
     backups,
-    batch_stat,
+    copies,
     journal,
 )
 from lakegc_assets.recovery.backup_creation import make_backup
@@ -92,7 +92,7 @@ def test_killed_at_any_line(
     tries: int,
 ) -> None:
     monkeypatch.setattr(backup_task, "_BATCH", 5)
-    modules = (backup_creation, backup_task, journal, batch_stat, backups)
+    modules = (backup_creation, backup_task, journal, copies, backups)
     lines = Lines(*(module.__file__ for module in modules), state=lambda: len(written))
     with lines.watch():
         make_backup(place.context())

@@ -57,7 +57,7 @@ def interface(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interface]:
     # As for somebody who has just cloned the project.
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environment["HOME"] = str(folder)
-    module = ("-m", "lakegc_assets.cli.web_ui")
+    module = ("-m", "examples.web_ui")
     arguments = ("--port", str(port), "--folder", str(found.folder))
     with found.log.open("w") as log:
         running = subprocess.Popen(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from lakegc_assets.cli.trial import REFUSED, SWEPT, WAITS
+from examples.trial import REFUSED, SWEPT, WAITS
 from lakegc_assets_tests.ui.browser import PATIENCE_MS, Screen
 from lakegc_assets_tests.ui.conftest import Interface
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 
@@ -15,6 +15,16 @@ REPOSITORY: Final = "models"
 #: Days ago on which a model was trained on each server: all but the last are garbage.
 _TRAININGS: Final = {"eu": (150, 120, 90), "us": (140, 100)}
 _KEEP_DAYS: Final = 30
+
+
+class Calendar:
+    """The clock of both servers, some days before now until the models are trained."""
+
+    days_ago = 0.0
+
+    def __call__(self) -> float:
+        """Epoch seconds."""
+        return time.time() - self.days_ago * 86_400
 
 
 @contextmanager
@@ -27,7 +37,7 @@ def lakes(folder: Path) -> Iterator[dict[str, str]]:
     Returns:
         The variables that the files of ``defs`` take.
     """
-    calendar = Calendar(0)
+    calendar = Calendar()
     variables = {"TWO_SERVERS": str(folder)}
     with ExitStack() as stack:
         for name, trainings in _TRAININGS.items():
@@ -60,12 +70,13 @@ def _train(server: EmbeddedLakeFS, calendar: Calendar, trainings: tuple[int, ...
         return
     calendar.days_ago = trainings[0] + 1
     client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
-    team = Team(client, REPOSITORY, calendar)
     for part in range(5):
-        team.write("main", f"features/{part}.parquet", 2_000)
+        path = f"features/{part}.parquet"
+        client.upload_object(REPOSITORY, "main", path, f"{path}\n".encode() * 100)
     for day in trainings:
-        team.on(day)
-        team.write("main", "model.bin", 40_000)
-        team.commit("main", f"training {day} days ago")
-    team.on(0)
+        calendar.days_ago = day
+        content = f"trained {day} days ago\n".encode() * 2_000
+        client.upload_object(REPOSITORY, "main", "model.bin", content)
+        client.commit_branch(REPOSITORY, "main", f"training {day} days ago")
+    calendar.days_ago = 0
     client.set_gc_rules(REPOSITORY, _KEEP_DAYS, {})

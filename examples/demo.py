@@ -19,11 +19,11 @@ from pathlib import Path
 
 import click
 
+from examples.team import Calendar, Team
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.cli.queries import outcome
 from lakegc_assets.cli.restore_queries import last_restore
 from lakegc_assets.cli.run_summary import near
-from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.errors import IntegrityError

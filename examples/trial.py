@@ -6,6 +6,7 @@ is refused, since it would take nearly everything.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -14,7 +15,7 @@ from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.cli.team import Calendar, Team
+from examples.team import Calendar, Team
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.errors import RefusedError
@@ -27,11 +28,13 @@ _DAYS: Final = 30
 _START: Final = timedelta(seconds=60)
 #: Minutes between waves: on a machine that starts slowly, the second one is the first.
 _EVERY: Final = 15
-_WORKSPACE: Final = """\
+_PROJECT: Final = Path(__file__).parents[1]
+_WORKSPACE: Final = f"""\
 load_from:
   - python_module:
-      module_name: lakegc_assets.cli.trial
+      module_name: examples.trial
       location_name: lakegc_assets
+      working_directory: {json.dumps(str(_PROJECT))}
 """
 
 

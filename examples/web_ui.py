@@ -18,10 +18,10 @@ from shlex import quote
 
 import click
 
-from lakegc_assets.cli import trial
+from examples import trial
+from examples.team import Calendar
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.jobs import dagster_home
-from lakegc_assets.cli.team import Calendar
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.credentials import is_configured

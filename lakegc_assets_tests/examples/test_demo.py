@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lakegc_assets.cli import demo
+from examples import demo
+from examples.team import Calendar, Team
 from lakegc_assets.cli.main import main as command
-from lakegc_assets.cli.team import Calendar, Team
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.config import LakeFSConfig

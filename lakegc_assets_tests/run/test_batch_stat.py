@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.mark import batch_stat
-from lakegc_assets.mark.batch_stat import look_at
-from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run import batch_stat
+from lakegc_assets.run.batch_stat import stat_many
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
-from lakegc_assets.storage.values import ObjectInfo
+from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
 from lakegc_assets_tests.mark.test_listing import KEY, NOW, _Keys
 
 
@@ -43,9 +42,9 @@ class _Counting(_Keys):
 
 
 def looked(store: _Counting, keys: Sequence[str]) -> list[str]:
-    batches = list(look_at(cast("ObjectStore", store), sorted(set(keys))))
-    assert all(batch.schema == LISTING and batch.num_rows for batch in batches)
-    return [key for batch in batches for key in batch["address"].to_pylist()]
+    batches = list(stat_many(cast("ObjectStore", store), sorted(set(keys))))
+    assert all(batch.schema == LISTING_SCHEMA and batch.num_rows for batch in batches)
+    return [key for batch in batches for key in batch["key"].to_pylist()]
 
 
 @given(

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from dagster._utils.schedules import cron_string_iterator
 
-from lakegc_assets.cli import trial, web_ui
-from lakegc_assets.cli.team import Calendar
+from examples import trial, web_ui
+from examples.team import Calendar
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -102,7 +102,7 @@ def test_the_first_wave_comes_when_the_interface_has_started(
         first, second_one = next(ticks), next(ticks)
         assert timedelta(minutes=1) <= first - now <= timedelta(minutes=2), cron
         assert second_one - first <= timedelta(minutes=15)
-    assert "lakegc_assets.cli.trial" in workspace.read_text()
+    assert "examples.trial" in workspace.read_text()
     policies = trial.component(cron).policies()
     assert policies.running
     modes = {name: policies.of(name).sweep for name in (trial.SWEPT, trial.WAITS, trial.REFUSED)}

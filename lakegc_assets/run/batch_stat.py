@@ -1,0 +1,101 @@
+"""Finds out which of many objects are there: by pages of a listing where they lie close together.
+
+A page answers for all keys up to its last one, those that are not there too, for about the cost of
+ten requests for single objects. What a page lacks because the store cut it short counts as missing:
+it is no candidate for deletion, and may be needed from a backup.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo, to_batch
+
+#: Keys for which a page must answer to be cheaper than to ask for each.
+_WORTH: Final = 10
+#: How many are asked for one by one before a page is tried again, at first and at most.
+_ASKED: Final = 16
+_MOST_ASKED: Final = 1024
+_THREADS: Final = 16
+#: Objects that one thread looks for.
+_STRETCH: Final = 1000
+
+
+def stat_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Stat some objects: rows as a listing of the store has them, in the order of the keys.
+
+    Args:
+        store: that may hold many others.
+        keys: of the objects, in order and each once.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    at, asked = 0, _ASKED
+    while at < len(keys):
+        answered = 0
+        if len(keys) - at >= _WORTH:
+            end, rows = _page(store, keys, at)
+            answered, at = end - at, end
+            if rows.num_rows:
+                yield rows
+        if answered >= _WORTH:
+            asked = _ASKED
+            continue
+        some = keys[at : at + asked]
+        found = [info for info in thread_map(partial(_head, store), some, _THREADS) if info]
+        if found:
+            yield to_batch(found)
+        at, asked = at + len(some), min(2 * asked, _MOST_ASKED)
+
+
+def missing(store: ObjectStore, objects: pa.Table, threads: int) -> pa.ChunkedArray:
+    """The addresses of some objects that a store does not hold, or holds with another size.
+
+    Args:
+        store: that may hold many others.
+        objects: address and size (bytes), in the order of the addresses, each once.
+        threads: that list and ask.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    stretches = [objects.slice(at, _STRETCH) for at in range(0, objects.num_rows, _STRETCH)]
+    return pa.chunked_array(thread_map(partial(_missing, store), stretches, threads), pa.string())
+
+
+def _missing(store: ObjectStore, objects: pa.Table) -> pa.Array:
+    wanted, sizes = (objects[name].combine_chunks() for name in ("address", "size"))
+    there: list[pa.Array] = [pa.array([], pa.string())]
+    for rows in stat_many(store, wanted.to_pylist()):
+        same = pc.equal(rows["size"], sizes.take(pc.index_in(rows["key"], wanted)))
+        there.append(rows["key"].filter(same))
+    return wanted.filter(pc.invert(pc.is_in(wanted, pa.concat_arrays(there))))
+
+
+def _page(store: ObjectStore, keys: Sequence[str], at: int) -> tuple[int, pa.RecordBatch]:
+    """Up to which key one page from the next key on answers, and the rows of those found."""
+    # All keys in between begin like the first one.
+    pages = store.list(start_after=keys[at][:-1] or None, end_before=keys[-1] + "\0")
+    page = next(pages, None)
+    if page is None:
+        return len(keys), to_batch([])
+    to = bisect_right(keys, page["key"][-1].as_py(), at)
+    return to, page.filter(pc.is_in(page["key"], pa.array(keys[at:to], pa.string())))
+
+
+def _head(store: ObjectStore, key: str) -> ObjectInfo | None:
+    """None also for what cannot be a key there: no object has such a name."""
+    try:
+        return store.head(key)
+    except (ObjectNotFoundError, InvalidKeyError):
+        return None
