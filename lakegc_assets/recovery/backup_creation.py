@@ -198,7 +198,7 @@ class _Creation:
     # What is done, by relations
 
     def _journal(self, prefix: str) -> list[Part]:
-        """What was recorded, by all tries or by those of a name."""
+        """Gather the journal of all tries, or of those of a name."""
         files = journal.files(self.space.connections, self.store.url, prefix)
         folder = f"{self.space.folder}journal/"
         return files.gather(self.ctx.tasks, self.space.attempt.url, folder)
@@ -220,7 +220,7 @@ class _Creation:
             return self.space.write(frames, found, "verified", OUTCOMES, "find what is copied")
 
     def _left(self, done: Sequence[Part]) -> list[Part]:
-        """What is left to copy, in the order of the addresses."""
+        """The objects left to copy, in the order of the addresses."""
         if not done or not self.marked.rows:
             return [part for part in self.marked.parts if part.rows]
         with self.space.frames() as frames:

@@ -1,4 +1,4 @@
-"""Where a backup may lie: outside of every namespace, of the artifacts and of other backups."""
+"""Allows backups only outside of every namespace, of the artifacts and of other backups."""
 
 from __future__ import annotations
 

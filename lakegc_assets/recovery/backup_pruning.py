@@ -49,7 +49,7 @@ def _with_nobody(_: RunContext) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What becomes of a backup.
+    """The verdict on a backup.
 
     Attributes:
         found: the backup.
@@ -62,7 +62,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Pruning:
-    """Which backups are to go.
+    """The request to remove backups.
 
     Attributes:
         context: gives the run of a repository and a run's id.
@@ -211,26 +211,26 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
 
 
 def _advice(found: Found, needed: pa.Table) -> str:
-    """How objects that are needed get out of a backup, as far as their copies are there."""
+    """Advice for getting needed objects out of a backup, as far as their copies are there."""
     wanted: list[str] = needed.sort_by("address")["address"].to_pylist()
     there = present(found.store, wanted)
     restored = _restorable(found, needed["address"])
     readable = {key for key, copy in there.items() if copy and restored.get(key) == copy.size}
     by_hand = [key for key in wanted if there[key] and key not in readable]
     absent = [key for key in wanted if there[key] is None]
-    told = ["restore them first"] if readable else []
+    advice = ["restore them first"] if readable else []
     if by_hand:
-        told.append(
+        advice.append(
             f"no restore reads the copies of {_some(by_hand)}: look whether they are whole, and "
             f"copy them by hand, from {found.store.url}/ to {found.record.subject.namespace}/, "
             "each to its own address"
         )
     if absent:
-        told.append(
+        advice.append(
             f"the copies of {_some(absent)}, are not there. If they are gone for good, remove "
             f"{found.store.url} by hand once all others are back"
         )
-    return "; ".join(told)
+    return "; ".join(advice)
 
 
 def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
@@ -247,7 +247,7 @@ def _some(addresses: Sequence[str]) -> str:
 
 
 def _held(found: Found) -> pa.Table:
-    """What a backup can give back (address, size): all that was copied, or what is there of it.
+    """Objects that a backup can give back (address, size): all copies, or those still there.
 
     What was copied and not recorded any more may be the only copy all the same.
 
@@ -275,7 +275,7 @@ def _held(found: Found) -> pa.Table:
 
 
 def _unnamed(store: ObjectStore, copied: pa.Table) -> pa.Table:
-    """What lies among the copies of a finished backup, and that it does not name (``_LEFT``).
+    """Objects among the copies of a finished backup that it does not name (``_LEFT``).
 
     A try that was killed may have copied what was gone when the next one came to it.
     """

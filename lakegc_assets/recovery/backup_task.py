@@ -47,7 +47,7 @@ OVERHEAD: Final = 64 << 10
 
 @dataclass(frozen=True)
 class Orders:
-    """What a copying task needs: picklable, and without secrets.
+    """The input of all copying tasks of a round: picklable, and without secrets.
 
     Attributes:
         connections: how to reach the store.

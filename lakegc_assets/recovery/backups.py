@@ -77,7 +77,7 @@ class Subject:
 
 
 def subject_of(chain: Mapping[str, Manifest]) -> Subject:
-    """What a backup of a mark is of.
+    """The subject of a backup of a mark.
 
     Args:
         chain: the manifests of a published mark.
@@ -95,7 +95,7 @@ def subject_of(chain: Mapping[str, Manifest]) -> Subject:
 
 @dataclass(frozen=True)
 class Record:
-    """What a backup says of itself in ``begin.json`` and, once it is finished, ``manifest.json``.
+    """The record of a backup: ``begin.json`` and, once it is finished, ``manifest.json``.
 
     Attributes:
         subject: of what it is.
@@ -176,7 +176,7 @@ class Backup:
 
     @cached_property
     def outcomes(self) -> pa.Table:
-        """What became of each marked object: ``OUTCOMES``, as the manifest says.
+        """The outcome of each marked object (``OUTCOMES``), as the manifest says.
 
         Raises:
             IntegrityError: something changed or removed it.
@@ -250,7 +250,7 @@ def require_same(url: str, found: Subject, wanted: Subject) -> None:
 
 
 def folder_url(backup_url: str, repository: str, run: str) -> str:
-    """Where the backup of a run lies."""
+    """URL of the backup of a run."""
     return f"{backup_url.rstrip('/')}/{repository}/{run}"
 
 
@@ -260,7 +260,7 @@ def folder_name(url: str) -> str:
 
 
 def read_record(store: ObjectStore, key: str) -> Record | None:
-    """What a backup says of itself; None where it says nothing.
+    """Read the record of a backup; None where there is none.
 
     Args:
         store: rooted at its folder.
@@ -276,7 +276,7 @@ def read_record(store: ObjectStore, key: str) -> Record | None:
 
 
 def read_state(store: ObjectStore) -> tuple[Record, State] | None:
-    """What a backup says of itself, and how far it is; None where there is none.
+    """Read the record of a backup and its state; None where there is none.
 
     A manifest of which not all else is there is left of a backup that was removed.
 

@@ -28,12 +28,12 @@ _IN_A_ROW: Final = 16
 
 
 def hopeless_kind(error: LakegcError) -> type[LakegcError]:
-    """Which of the hopeless errors one of them is: one that any process knows."""
+    """The class in ``HOPELESS`` of an error: one that any process can unpickle."""
     return next(kind for kind in HOPELESS if isinstance(error, kind))
 
 
 def hopeless_code(code: str) -> bool:
-    """Whether a store's code, or the name of an error of ours, tells of what none gets past."""
+    """True for a store's code, or the name of an error of ours, that stops every object."""
     named = any(code == kind.__name__.removesuffix("Error") for kind in HOPELESS)
     return named or error_class(code) in HOPELESS
 

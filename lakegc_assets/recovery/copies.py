@@ -31,7 +31,7 @@ _ROW_S: Final = 2e-6
 
 @dataclass(frozen=True)
 class Finding:
-    """Where copies are looked for, and where what is found is written; picklable, no secrets.
+    """The backup in which copies are found, and the folder for the results; picklable, no secrets.
 
     Attributes:
         connections: how tasks reach the stores.
@@ -139,7 +139,7 @@ def _verified_copies(
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
-    """What a listing of the stretch of some addresses shows of them (``SHOWN``)."""
+    """List the stretch of some addresses, and return the rows of these (``SHOWN``)."""
     ordered = strings.in_order(pa.table([addresses], names=["address"]), "address")["address"]
     first, last = ordered[0].as_py(), ordered[-1].as_py()
     tables = [SHOWN.empty_table()]

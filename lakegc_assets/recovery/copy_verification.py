@@ -25,7 +25,7 @@ MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Proof:
-    """What tells of the copies in one backup.
+    """Evidence about the copies in one backup.
 
     Args:
         store: rooted at the backup.
@@ -67,7 +67,7 @@ class Proof:
         return frozenset(zip(*columns, strict=True))
 
     def _has_md5(self, one: Lost, etag: str) -> bool:
-        """Whether the etag of the object is the MD5 of the copy, as the store names it or not."""
+        """True if the etag of the object is the MD5 of the copy, named by the store or computed."""
         if not MD5.fullmatch(one.etag):
             return False
         named = self.store.checksums(one.key).get("md5")

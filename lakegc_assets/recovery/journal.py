@@ -27,7 +27,7 @@ _THREADS: Final = 16
 
 
 class Outcome(NamedTuple):
-    """What became of one marked object; the fields are those of ``OUTCOMES`` but for the time.
+    """The outcome of one marked object; the fields are those of ``OUTCOMES`` but for the time.
 
     ``outcome`` is copied, changed (another object is there), missing or failed.
     """

@@ -1,4 +1,4 @@
-"""Which of some objects are needed now, by branches, commits or pins, whatever a mark said."""
+"""Finds the objects that branches, commits or pins need now, whatever a mark said."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _ASKING_S: Final = 600.0
 
 
 def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
-    """Which of some objects must not be lost (``NEEDED``), each once.
+    """The objects among some that must not be lost (``NEEDED``), each once.
 
     Staged objects are read before the commits, so that what is committed meanwhile is seen. Tagged
-    commits count, whatever the settings say, and so does what cannot be told.
+    commits count, whatever the settings say, and so does what is not known.
 
     Args:
         ctx: of the repository.
@@ -128,7 +128,7 @@ def _served(
     scratch: ObjectStore,
     objects: pa.Table,
 ) -> pa.Table:
-    """What lakeFS serves, or may serve, although nothing lists it (address, why).
+    """Objects that lakeFS serves, or may serve, although nothing lists them (address, why).
 
     By size alone: no listing shows here whether etags can be compared.
     """

@@ -19,7 +19,7 @@ from lakegc_assets.wording import counted
 
 
 class Pruned(NamedTuple):
-    """What became of old trash.
+    """The result of a prune of old trash.
 
     Attributes:
         removed: how many objects are gone.

@@ -41,7 +41,7 @@ class Found:
 
     @property
     def name(self) -> str:
-        """How people name it: by its folder, since whoever copied that has two of the same mark."""
+        """Name for people: the folder, since a copied folder is a second backup of a mark."""
         return folder_name(self.store.url)
 
     @property
@@ -52,7 +52,7 @@ class Found:
         return "" if made == self.name else made
 
     def copied(self) -> pa.Table:
-        """What was copied to it: address and size (bytes), in the order of the addresses.
+        """The objects copied to it: address and size (bytes), in the order of the addresses.
 
         Raises:
             IntegrityError: it is damaged.
@@ -138,7 +138,7 @@ def found_at(store: ObjectStore) -> Found | None:
 
 
 def only_copies(found: Found, namespace: ObjectStore, threads: int) -> pa.Table:
-    """What of a backup the namespace does not hold any more: address and size (bytes).
+    """The objects of a backup that the namespace no longer holds: address and size (bytes).
 
     Args:
         found: a backup.

@@ -48,7 +48,7 @@ def left_to_do(marked: DataFrame, done: Sequence[DataFrame]) -> DataFrame:
 
 @relation
 def lost(claimed: DataFrame, copied: DataFrame) -> DataFrame:
-    """What was recorded as copied, and is not there: one row with the number and the first address.
+    """Copies that were recorded, and are not there: one row with number and first address.
 
     Args:
         claimed: what was recorded, whatever the outcome.

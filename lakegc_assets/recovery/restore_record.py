@@ -62,7 +62,7 @@ class Begun:
 
 
 def folder(restore_id: str) -> str:
-    """Where the files of a restore are below the attempt, without a slash at its end."""
+    """Folder of a restore below the attempt, without a slash at its end."""
     return f"{ASSET}/{restore_id}"
 
 
@@ -116,8 +116,8 @@ def record(
         for one, size in zip(found, sizes, strict=True)
     ]
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(RESTORED.types)]
-    told = pa.Table.from_arrays(columns, schema=RESTORED)
-    write_rows(artifacts, f"{ledger}{name}.parquet", told)
+    table = pa.Table.from_arrays(columns, schema=RESTORED)
+    write_rows(artifacts, f"{ledger}{name}.parquet", table)
 
 
 def ledger_files(
@@ -145,7 +145,7 @@ def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
 
 
 def _order(rows: pa.Table) -> pa.ChunkedArray:
-    """What counts: that it was restored, which is there already for whoever tries again.
+    """Rank of each outcome: restored first, since a later try finds such an object there already.
 
     What did not end well, as where another object is there, is tried again, so the last counts.
     """
@@ -154,7 +154,7 @@ def _order(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def same(rows: pa.Table) -> pa.ChunkedArray:
-    """Whether each of some outcomes says that the very object is there already."""
+    """Mask of the outcomes by which the very object is there already."""
     return pc.and_(pc.equal(rows["outcome"], "already_there"), pc.is_null(rows["detail"]))
 
 

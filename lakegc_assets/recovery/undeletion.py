@@ -54,7 +54,7 @@ Verdict = Literal["versions", "trash", "soft_delete", "backup", "lost", "not_kno
 
 @dataclass(frozen=True)
 class Brought:
-    """What became of one object that was to come back.
+    """The outcome of one object that was to come back.
 
     Attributes:
         key: as it was asked for.
@@ -73,7 +73,7 @@ class Brought:
 
 
 class Present(NamedTuple):
-    """What is at a key: size in bytes, and etag."""
+    """The object at a key: size in bytes, and etag."""
 
     size: int
     etag: str
@@ -102,16 +102,16 @@ def bring_back(
     Args:
         store: rooted at the storage namespace.
         objects: as they were marked, each key once.
-        copies: where the store kept nothing, or cannot tell.
+        copies: where the store retains nothing, or does not answer.
 
     Returns:
         Exactly one outcome for each object, in their order.
     """
     if not objects:
         return []
-    told = _given_back(store, objects, copies)
-    there = _looked(store, [t.key for t in told if t.outcome in {"restored", "already_there"}])
-    brought = [_verified(one, t, there) for one, t in zip(objects, told, strict=True)]
+    answers = _given_back(store, objects, copies)
+    there = _looked(store, [t.key for t in answers if t.outcome in {"restored", "already_there"}])
+    brought = [_verified(one, t, there) for one, t in zip(objects, answers, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
     found = thread_map(
         lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, _THREADS
@@ -137,25 +137,25 @@ def bring_back(
 def _given_back(
     store: ObjectStore, objects: Sequence[Lost], copies: Copies | None
 ) -> Sequence[UndeleteOutcome]:
-    """What the store kept; one that keeps nothing is asked only for what nobody else has.
+    """Undelete; a store that retains nothing is asked only for objects without a copy.
 
     To look for versions takes some servers longer than to copy.
     """
     if copies is None or store.recovery().kind != "nothing":
         return store.undelete_many(objects)
     asked = [one for one in objects if one.key not in copies.etags]
-    told = {one.key: one for one in store.undelete_many(asked)} if asked else {}
-    return [told.get(one.key) or UndeleteOutcome(one.key, "not_kept") for one in objects]
+    answers = {one.key: one for one in store.undelete_many(asked)} if asked else {}
+    return [answers.get(one.key) or UndeleteOutcome(one.key, "not_kept") for one in objects]
 
 
 def _verified(
-    one: Lost, told: UndeleteOutcome, there: Mapping[str, Present | None] | str
+    one: Lost, answer: UndeleteOutcome, there: Mapping[str, Present | None] | str
 ) -> Brought:
-    """What the store says of an object, where what it gave back is what was marked."""
-    if told.outcome == "already_there":
-        return Brought(one.key, told.outcome)
-    if told.outcome != "restored":
-        return Brought(one.key, told.outcome, None, told.error_code, told.detail)
+    """The outcome of an object, after a comparison of what the store gave back with the mark."""
+    if answer.outcome == "already_there":
+        return Brought(one.key, answer.outcome)
+    if answer.outcome != "restored":
+        return Brought(one.key, answer.outcome, None, answer.error_code, answer.detail)
     if isinstance(there, str):
         return Brought(one.key, "failed", None, "NotVerified", there)
     found = there.get(one.key)
@@ -167,7 +167,7 @@ def _verified(
 
 
 def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None] | str:
-    """What is at some keys, or why nobody can tell."""
+    """The objects at some keys, or why they are unknown."""
     try:
         return present(store, keys)
     except (StorageError, ConfigurationError) as error:
@@ -175,7 +175,7 @@ def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | N
 
 
 def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None]:
-    """What is at some keys, None for nothing.
+    """The objects at some keys, None for none.
 
     Args:
         store: that they may be in.
@@ -192,7 +192,7 @@ def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | N
 
 
 def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, Present]:
-    """What a listing of the keys' stretch shows, as far as it is worth it."""
+    """List the stretch of some keys, until a page shows too few of them."""
     wanted, listed = pa.array(keys, pa.string()), 0
     found: dict[str, Present] = {}
     # All keys in between begin like the first one.
@@ -215,7 +215,7 @@ def _asked(store: ObjectStore, key: str) -> Present | None:
 
 
 def _differs(one: Lost, found: Present | None) -> bool:
-    """Whether what is at a key may be something else; also where it was not looked at."""
+    """True if the object at a key may be another one, or is unknown."""
     return found is None or (found.size, found.etag) != (one.size, one.etag)
 
 
@@ -247,17 +247,19 @@ def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
     return known
 
 
-def _else_copied(store: ObjectStore, one: Lost, told: Brought, copies: Copies | None) -> Brought:
+def _else_copied(store: ObjectStore, one: Lost, answer: Brought, copies: Copies | None) -> Brought:
     """An object that the store did not give back: there after all, or copied from a backup."""
     try:
         # Whether something is there the store says when it is put, too; a small one is read in vain
         # for less than it takes to ask.
-        small = told.outcome == "not_kept" and one.size <= _SMALL
+        small = answer.outcome == "not_kept" and one.size <= _SMALL
         copied = copies is not None and one.key in copies.etags
         if not (small and copied) and store.exists(one.key):
-            return told if told.error_code == "NotVerified" else Brought(one.key, "already_there")
+            return (
+                answer if answer.error_code == "NotVerified" else Brought(one.key, "already_there")
+            )
         if copies is None or one.key not in copies.etags:
-            return told
+            return answer
         _copy(store, one, copies)
     except PreconditionFailedError:
         return Brought(one.key, "already_there")
@@ -286,17 +288,17 @@ def _copy(store: ObjectStore, one: Lost, copies: Copies) -> None:
 
 
 def _left(store: ObjectStore, one: Lost) -> str:
-    """What a copy that failed may have left at the key: it is never removed here."""
+    """A sentence on what a failed copy may have left at the key: it is never removed here."""
     try:
         there = store.exists(one.key)
     except (StorageError, ConfigurationError):
         return ""
-    told = ". Something is at its key now: restore again, which says whether it is another object"
-    return told if there else ""
+    text = ". Something is at its key now: restore again, which says whether it is another object"
+    return text if there else ""
 
 
 class Forecast(NamedTuple):
-    """What would become of one object that is gone, and why it would not come back."""
+    """The expected outcome for one object that is gone, and why it would not come back."""
 
     one: Lost
     verdict: Verdict
@@ -304,13 +306,13 @@ class Forecast(NamedTuple):
 
 
 def _source(store: ObjectStore) -> Verdict:
-    """What a store keeps objects in; versions may be left where none are made any more."""
+    """The place in which a store retains objects; versions may be left after versioning ended."""
     kind = store.recovery().kind
     return "trash" if kind == "trash" else "soft_delete" if kind == "soft_delete" else "versions"
 
 
 def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) -> list[Forecast]:
-    """What would become of objects that are gone: as a restore would ask for them.
+    """Foresee the outcomes for objects that are gone, by the requests that a restore would make.
 
     Args:
         store: rooted at the storage namespace.
@@ -320,12 +322,12 @@ def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) ->
     Returns:
         One for each of them, in their order.
     """
-    kept = _source(store)
-    told = store.kept_many(gone) if gone else []
+    source = _source(store)
+    answers = store.kept_many(gone) if gone else []
     ends = []
-    for one, outcome in zip(gone, told, strict=True):
+    for one, outcome in zip(gone, answers, strict=True):
         if outcome.outcome in {"restored", "already_there"}:
-            ends.append(Forecast(one, kept))
+            ends.append(Forecast(one, source))
         else:
             unclear: Verdict = "lost" if outcome.outcome == "not_kept" else "not_known"
             ends.append(Forecast(one, unclear, outcome.detail or outcome.error_code or ""))
@@ -333,7 +335,7 @@ def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) ->
 
 
 def _else_in_backup(ends: Sequence[Forecast], copies: Copies) -> list[Forecast]:
-    """What the backup makes of objects that the store does not give back."""
+    """Foresee the outcomes for objects that the store does not give back, by their backup."""
     asked = [e.one.key for e in ends if e.verdict not in SOURCES and e.one.key in copies.etags]
     try:
         there = present(copies.store, asked) if asked else {}
@@ -346,7 +348,7 @@ def _else_in_backup(ends: Sequence[Forecast], copies: Copies) -> list[Forecast]:
 
 
 def _by_copy(end: Forecast, copy: Present | None, copies: Copies) -> Forecast:
-    """What a copy in a backup makes of an object."""
+    """Foresee the outcome for an object, by its copy in a backup."""
     one = end.one
     if copy is None:
         return end._replace(why="its copy in the backup is gone")

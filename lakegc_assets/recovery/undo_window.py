@@ -19,7 +19,7 @@ def kept_until(since: datetime, days: float) -> datetime:
 
 
 def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
-    """What the manifest of a sweep says of its recovery: kind, days, notice, and until when.
+    """The recovery facts in the manifest of a sweep: kind, days, notice, and until when.
 
     Args:
         recovery: what the store keeps, as it was tried.
@@ -61,7 +61,7 @@ def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
 
 
 def _but_for(objects: int) -> str:
-    """What of it cannot be had back from there; older sweeps do not tell."""
+    """A clause on the objects that cannot be had back from there; older sweeps have no number."""
     if not objects:
         return ""
     those = counted(objects, "object", "objects")

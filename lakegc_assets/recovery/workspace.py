@@ -49,3 +49,9 @@ class Workspace:
     def finding(self, name: str, backup_url: str) -> Finding:
         """Finds copies in a backup, and writes them below a name in the folder."""
         return Finding(self.connections, backup_url, self.attempt.url, f"{self.folder}{name}/")
+
+    def clear(self) -> None:
+        """Delete all files of the folder."""
+        store = self.attempt.store()
+        for page in store.list(self.folder):
+            store.delete_many(page["key"].to_pylist())

@@ -1,4 +1,4 @@
-"""What a restore would bring back, from where, and what is lost; nothing is changed but scratch."""
+"""Tells what a restore would bring back, from where, and what is lost; nothing is changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.restore.lost_objects import LOST, find_objects
+from lakegc_assets.recovery.restore.lost_objects import LOST, LostObjects, find_objects
 from lakegc_assets.recovery.restore.restored_set import published
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore.task import BATCH
@@ -34,7 +34,7 @@ _THREADS: Final = 4
 
 @dataclass(frozen=True)
 class Outlook:
-    """What would become of some objects; those of several stretches add up.
+    """The expected outcomes for some objects; those of several stretches add up.
 
     Attributes:
         objects: how many were chosen.
@@ -82,12 +82,11 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     client, connections = ctx.connect()
     attempt, chain = published(ctx, connections)
     space = Workspace(ctx, connections, attempt, f"restore/{secrets.token_hex(8)}/")
-    found = find_objects(client, space, chain, choice)
-    backup_url = None if found.backup is None else found.backup.store.url
-    task = partial(_outlook, connections, attempt.url, backup_url)
-    pieces, rows = stretches(found.parts, _EACH), found.chosen.rows
-    told = ctx.tasks.run_or_call("look what is there", task, pieces, rows * _LOOK_S, _THREADS)
-    outlook = sum(told, Outlook())
+    try:
+        found = find_objects(client, space, chain, choice)
+        outlook = _foreseen(space, found)
+    finally:
+        space.clear()
     gone = outlook.total(*outlook.found)
     return {
         "repository": ctx.repository,
@@ -109,6 +108,15 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
         "store": connections.store().recovery().notice,
         "warnings": list(found.problems),
     }
+
+
+def _foreseen(space: Workspace, found: LostObjects) -> Outlook:
+    """The outlook of all objects, by tasks."""
+    backup_url = None if found.backup is None else found.backup.store.url
+    task = partial(_outlook, space.connections, space.attempt.url, backup_url)
+    pieces, seconds = stretches(found.parts, _EACH), found.chosen.rows * _LOOK_S
+    what, tasks = "look what is there", space.ctx.tasks
+    return sum(tasks.run_or_call(what, task, pieces, seconds, _THREADS), Outlook())
 
 
 def _outlook(

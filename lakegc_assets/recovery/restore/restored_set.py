@@ -181,7 +181,7 @@ def _settled(space: Workspace, outcomes: Sequence[Part]) -> list[Part]:
 
 
 def _undone(space: Workspace, settled: Sequence[Part]) -> bool:
-    """Whether something that an earlier try brought back is gone again, whoever deleted it."""
+    """True if something that an earlier try brought back is gone again, whoever deleted it."""
     pieces = stretches(settled, _EACH)
     task = partial(any_absent, space.connections, space.attempt.url)
     seconds = sum(part.rows for part in settled) * _LOOK_S
@@ -297,7 +297,7 @@ def _warnings(
     read: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
 ) -> list[str]:
-    """What a person must know of a restore that ended."""
+    """Warnings for people about a restore that ended."""
     warnings = [*problems]
     lost = sum(one["objects"] for one in total if one["outcome"] == "not_kept")
     if lost:

@@ -30,7 +30,7 @@ _BATCH: Final = 10_000
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked for: all of a mark, some addresses, or what a ref shows.
+    """The request: all of a mark, some addresses, or the objects that a ref shows.
 
     Attributes:
         everything: all that the mark names.

@@ -35,7 +35,7 @@ _BYTE_S: Final = 1e-8
 
 @dataclass(frozen=True)
 class Orders:
-    """What every task of a restore needs: picklable, and without secrets.
+    """The input of all tasks of a restore: picklable, and without secrets.
 
     Attributes:
         connections: how to reach the store.
