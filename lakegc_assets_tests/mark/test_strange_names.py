@@ -19,6 +19,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.foreign import find_mark
 from lakegc_assets.mark.foreign_mark_reader import NAMED, read_mark
 from lakegc_assets.mark.publication_layout import mark_folder
@@ -174,6 +175,9 @@ def _real(server: Server) -> Place:
 
     def plant(key: str, body: bytes) -> bool:
         whole = f"{REPOSITORY}/{key}"
+        # One that is a folder, too, is refused by some, and hides what is in it from others.
+        if any(other.startswith(f"{key}/") for other in _PLANTED):
+            return False
         try:
             client.put_object(Bucket=bucket, Key=whole, Body=body)
         except ClientError:
@@ -317,6 +321,31 @@ def test_what_is_dead_goes_to_the_letter_and_all_else_stays_and_is_reported(
     read = strange.lake.client.get_object
     for number, path in enumerate(_PATHS):
         assert read(REPOSITORY, "main", path) == _content(number).encode()
+
+
+@pytest.mark.stores
+def test_an_object_that_hides_its_folder_from_listings_stops_the_mark(
+    minio: Place, tmp_path: Path, spark: Session
+) -> None:
+    """MinIO lists nothing below a name that is an object, too."""
+    with running(tmp_path, **minio.settings) as lake:
+        lake.client.create_repository(REPOSITORY, minio.namespace)
+        lake.rules(20)
+        lake.calendar.days_ago = 10
+        _relative(minio, lake, "a", "what a HEAD holds")
+        lake.commit("main")
+        lake.calendar.days_ago = 0
+        store = open_store(minio.namespace, lake.server.store_config)
+        address = next(key for page in store.list("data/") for key in page["key"].to_pylist())
+        store.put("data", b"an object where a folder is")
+        assert store.exists(address)
+        assert not any(address in page["key"].to_pylist() for page in store.list())
+        time.sleep(2.1)
+        ctx = lake.context(spark, max_candidate_share=1.0)
+        for stage in STAGES[:-1]:
+            stage(ctx)
+        with pytest.raises(RefusedError, match="listing_holds_heads: 1 object"):
+            STAGES[-1](ctx)
 
 
 def test_names_are_what_they_are_meant_to_be() -> None:
