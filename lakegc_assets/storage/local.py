@@ -166,7 +166,7 @@ class LocalStore(ObjectStore):
     ) -> Sequence[DeleteOutcome]:
         """See ``ObjectStore``. Directories that become empty go, too, but never the root.
 
-        There is no store to keep a deadline: this process looks at it before it removes a file, and
+        There is no store to keep a deadline: this process checks it before it removes a file, and
         removes that file late if it is suspended in between.
 
         Writers that hold no lock on the directory, as lakeFS's own, can come between the look at a

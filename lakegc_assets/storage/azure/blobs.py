@@ -34,6 +34,8 @@ _MOST_BLOCKS: Final = 50_000
 _READABLE: Final = timedelta(hours=1)
 _PRECONDITION_FAILED: Final = 412
 _CONTENT: Final = "application/octet-stream"
+#: The condition that there is no blob.
+IF_ABSENT: Final = {"If-None-Match": "*"}
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,17 @@ class Blob:
 
     def look(self) -> Mapping[str, str]:
         """The headers of the answer to HEAD. Raises StorageError."""
+        return self._read("HEAD").headers
+
+    def get(self) -> bytes:
+        """The content. Raises StorageError."""
+        return self._read("GET").content
+
+    def _read(self, method: str) -> requests.Response:
         with explaining(self.where):
-            answer = self.service.send("HEAD", self.url())
+            answer = self.service.send(method, self.url())
             _require_blob(answer)
-        return answer.headers
+        return answer
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         """Begin to read from an offset on. Raises HttpFailure."""
@@ -99,15 +108,14 @@ class Blob:
         self,
         headers: Mapping[str, str],
         body: bytes = b"",
-        *,
-        if_absent: bool,
+        condition: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """Write under a condition, which is sent once. Raises StorageError."""
-        if not if_absent:
+        """Write; under a condition, it is sent once. Raises StorageError."""
+        if not condition:
             with explaining(self.where):
                 return self.service.send("PUT", self.url(**query or {}), headers, body)
-        return self._write_once({**headers, "If-None-Match": "*"}, body, query or {})
+        return self._write_once({**headers, **condition}, body, query or {})
 
     @writing_once()
     def _write_once(
@@ -140,7 +148,8 @@ class Blob:
         }
         if md5 is not None:
             headers["x-ms-blob-content-md5"] = base64.b64encode(md5).decode()
-        answer = self.write(headers, body, if_absent=if_absent, query={"comp": "blocklist"})
+        condition = IF_ABSENT if if_absent else None
+        answer = self.write(headers, body, condition, {"comp": "blocklist"})
         with explaining(self.where):
             return etag_in(answer.headers.get("ETag"))
 
@@ -157,7 +166,8 @@ def write(
 ) -> Copied:
     """See ``ObjectStore.receive``. The service forgets blocks without a blob after a week."""
     if size <= sizes.part:
-        return _write_whole(target, whole(pieces, size, target.where), if_absent=if_absent)
+        data = whole(pieces, size, target.where)
+        return Copied(put(target, data, IF_ABSENT if if_absent else None), "md5")
     digest = hashlib.md5(usedforsecurity=False)
     ids = []
     part = part_size(size, sizes.part, _MOST_BLOCKS)
@@ -165,7 +175,7 @@ def write(
     for block, data in zip(block_ids(), parts, strict=False):
         digest.update(data)
         query = {"comp": "block", "blockid": block}
-        _compare(target, target.write(_md5_header(data), data, if_absent=False, query=query), data)
+        _compare(target, target.write(_md5_header(data), data, query=query), data)
         ids.append(block)
         del data
     etag = target.put_blocks(ids, digest.digest(), if_absent=if_absent)
@@ -173,12 +183,13 @@ def write(
     return Copied(etag, "md5 of parts")
 
 
-def _write_whole(target: Blob, data: bytes, *, if_absent: bool) -> Copied:
+def put(target: Blob, data: bytes, condition: Mapping[str, str] | None = None) -> str:
+    """Write a blob at once. Returns its etag. Raises StorageError."""
     headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
-    answer = target.write(headers, data, if_absent=if_absent)
+    answer = target.write(headers, data, condition)
     _compare(target, answer, data)
     with explaining(target.where):
-        return Copied(etag_in(answer.headers.get("ETag")), "md5")
+        return etag_in(answer.headers.get("ETag"))
 
 
 def _md5_header(data: bytes) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lakegc_assets.storage.azure.blobs import Blob, Sizes, block_ids, named_by, require
+from lakegc_assets.storage.azure.blobs import IF_ABSENT, Blob, Sizes, block_ids, named_by, require
 from lakegc_assets.storage.errors import ChangedError, StorageError
 from lakegc_assets.storage.http import etag_in, explaining
 from lakegc_assets.storage.streams import part_size
@@ -50,7 +50,7 @@ def _whole(
     headers = {"x-ms-requires-sync": "true", **source.as_source(etag)}
     if md5 := original.get("Content-MD5"):
         headers["x-ms-source-content-md5"] = md5
-    answer = target.write(headers, if_absent=if_absent)
+    answer = target.write(headers, condition=IF_ABSENT if if_absent else None)
     if (status := answer.headers.get("x-ms-copy-status")) != "success":
         raise StorageError(f"{target.where}: the copy ended as {status!r}")
     with explaining(target.where):
@@ -71,6 +71,6 @@ def _in_blocks(
     for first, block in zip(range(0, size, part), block_ids(), strict=False):
         last = min(first + part, size) - 1
         headers = {**source.as_source(etag), "x-ms-source-range": f"bytes={first}-{last}"}
-        target.write(headers, if_absent=False, query={"comp": "block", "blockid": block})
+        target.write(headers, query={"comp": "block", "blockid": block})
         ids.append(block)
     return target.put_blocks(ids, bytes.fromhex(md5) if md5 else None, if_absent=if_absent)

@@ -6,8 +6,6 @@ refused. Listings come in byte order, whatever order the account has.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ import pyarrow as pa
 import requests
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.azure.blobs import Blob, Sizes, named_by, write
+from lakegc_assets.storage.azure.blobs import IF_ABSENT, Blob, Sizes, named_by, put, write
 from lakegc_assets.storage.azure.containers import AzureContainer
 from lakegc_assets.storage.azure.copies import copy
 from lakegc_assets.storage.azure.service import (
@@ -38,7 +36,6 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     InvalidKeyError,
-    ObjectNotFoundError,
     StorageError,
 )
 from lakegc_assets.storage.http import (
@@ -48,7 +45,6 @@ from lakegc_assets.storage.http import (
     etag_in,
     explaining,
     time_in,
-    writing_once,
 )
 from lakegc_assets.storage.keys import path_problem
 from lakegc_assets.storage.parts import joined, split
@@ -119,35 +115,30 @@ class AzureStore(ObjectStore):
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore``."""
-        with explaining(self._at(key)):
-            answer = self._send("GET", self._target(key))
-        self._require_object(key, answer)
-        return answer.content
+        return self.object_at(key).get()
 
     def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore``."""
+        headers = self.object_at(key).look()
         with explaining(self._at(key)):
-            answer = self._send("HEAD", self._target(key))
-            self._require_object(key, answer)
-            etag = etag_in(answer.headers.get("ETag"))
-        modified = time_in(answer.headers.get("Last-Modified"), self._at(key))
-        size = answer.headers.get("Content-Length", "")
+            etag = etag_in(headers.get("ETag"))
+        modified = time_in(headers.get("Last-Modified"), self._at(key))
+        size = headers.get("Content-Length", "")
         if not size.isdecimal():
             raise StorageError(f"{self._at(key)}: the answer's length is {size!r}")
         return ObjectInfo(key, int(size), modified, etag)
 
     def put(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
-        with explaining(self._at(key)):
-            return self._put(key, data, {})
+        return put(self.object_at(key), data)
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         """See ``ObjectStore``."""
-        return self._put_once(key, data, {"If-None-Match": "*"})
+        return put(self.object_at(key), data, IF_ABSENT)
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ``ObjectStore``."""
-        return self._put_once(key, data, {"If-Match": f'"{etag}"'})
+        return put(self.object_at(key), data, {"If-Match": f'"{etag}"'})
 
     @property
     def keys_per_delete(self) -> int:
@@ -311,29 +302,6 @@ class AzureStore(ObjectStore):
         sign: Sign | None = None,
     ) -> requests.Response:
         return self._service.send(method, url, headers, body, repeatable=repeatable, sign=sign)
-
-    def _require_object(self, key: str, answer: requests.Response) -> None:
-        if answer.headers.get("x-ms-meta-hdi_isfolder", "").lower() == "true":
-            raise ObjectNotFoundError(f"{self._at(key)} is a directory, and no object")
-
-    def _put(
-        self, key: str, data: bytes, condition: Mapping[str, str], *, repeatable: bool = True
-    ) -> str:
-        digest = hashlib.md5(data, usedforsecurity=False).digest()
-        headers = {
-            "x-ms-blob-type": "BlockBlob",
-            "Content-Type": "application/octet-stream",
-            "Content-MD5": base64.b64encode(digest).decode(),
-            **condition,
-        }
-        answer = self._send("PUT", self._target(key), headers, data, repeatable=repeatable)
-        return etag_in(answer.headers.get("ETag"))
-
-    @writing_once()
-    def _put_once(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
-        """A conditional put, repeated only after an answer that says it was not carried out."""
-        with explaining(self._at(key)):
-            return self._put(key, data, condition, repeatable=False)
 
     def _look(self, key: str) -> str:
         return etag_in(self._send("HEAD", self._target(key)).headers.get("ETag"))
