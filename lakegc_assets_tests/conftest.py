@@ -29,6 +29,7 @@ from lakegc_assets.run import lock
 from lakegc_assets.storage import files
 from lakegc_assets.sweep import lease
 from lakegc_assets_tests.frames import frames
+from lakegc_assets_tests.kills import reaper
 from lakegc_assets_tests.marked import marked
 from lakegc_assets_tests.sessions import spark
 from lakegc_assets_tests.site import site
@@ -51,6 +52,7 @@ __all__ = [
     "marked",
     "minio_server",
     "rclone_program",
+    "reaper",
     "s3_bucket",
     "s3_server",
     "site",

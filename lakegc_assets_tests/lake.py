@@ -240,7 +240,7 @@ def make_marked(folder: Path, spark: Session) -> Marked:
     main, ``given up`` by a commit of a deleted branch, ``orphans`` by nothing.
     """
     with running(folder) as lake:
-        groups, commits = _tell(lake)
+        groups, commits = tell_history(lake)
         ctx = lake.context(spark)
         for stage in STAGES:
             stage(ctx)
@@ -248,7 +248,8 @@ def make_marked(folder: Path, spark: Session) -> Marked:
     return Marked(folder, groups, commits, frozenset(live))
 
 
-def _tell(lake: SmallLake) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
+def tell_history(lake: SmallLake) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
+    """Make a repository with a history: candidates by what made them so, and commits by name."""
     client, on = lake.client, lake.calendar
     commits: dict[str, str] = {}
     client.create_repository(REPOSITORY, f"local://{REPOSITORY}")

@@ -75,15 +75,16 @@ class FixedClocks:
         return self.moment + self.store_skew
 
 
-def _backend() -> Any:
+def backend() -> Any:
+    """The state of the S3 server, behind everybody's back."""
     return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
 
 
 def load(repository: str, prepare: str = "prepare") -> None:
     """Make the store what was recorded: every object with its recorded time and etag."""
-    backend = _backend()
-    if BUCKET not in backend.buckets:
-        backend.create_bucket(BUCKET, "us-east-1")
+    store = backend()
+    if BUCKET not in store.buckets:
+        store.create_bucket(BUCKET, "us-east-1")
     for key in keys(repository):
         remove(repository, key)
     folder = GOLDEN / repository
@@ -108,7 +109,7 @@ def plant(
     etag: str | None = None,
 ) -> str:
     """Put an object behind everybody's back, long ago if its slice allows; returns its key."""
-    stored = _backend().put_object(BUCKET, f"{repository}/{key}", body)
+    stored = backend().put_object(BUCKET, f"{repository}/{key}", body)
     made = slice_time(key.removeprefix("data/").partition("/")[0])
     stored.last_modified = written or max(_LONG_AGO, made or _LONG_AGO)
     if etag is not None:
@@ -118,16 +119,16 @@ def plant(
 
 def remove(repository: str, key: str) -> None:
     """Remove an object behind everybody's back."""
-    _backend().buckets[BUCKET].keys.pop(f"{repository}/{key}")
+    backend().buckets[BUCKET].keys.pop(f"{repository}/{key}")
 
 
 @contextmanager
 def set_aside() -> Iterator[None]:
     """The bucket of the recordings is there and empty inside; then it is as it was before."""
-    backend = _backend()
-    if BUCKET not in backend.buckets:
-        backend.create_bucket(BUCKET, "us-east-1")
-    bucket = backend.buckets[BUCKET]
+    store = backend()
+    if BUCKET not in store.buckets:
+        store.create_bucket(BUCKET, "us-east-1")
+    bucket = store.buckets[BUCKET]
     kept, bucket.keys = bucket.keys, type(bucket.keys)()
     try:
         yield
@@ -138,7 +139,7 @@ def set_aside() -> Iterator[None]:
 @contextmanager
 def preserved(repository: str) -> Iterator[None]:
     """What happens to the objects of a repository inside is undone at the end."""
-    stored = _backend().buckets[BUCKET].keys
+    stored = backend().buckets[BUCKET].keys
     before = {
         key: (found, found.value, found.last_modified, found.etag.strip('"'))
         for key in keys(repository)
@@ -156,13 +157,13 @@ def preserved(repository: str) -> Iterator[None]:
 
 def content(repository: str, key: str) -> bytes:
     """What an object holds."""
-    found: bytes = _backend().buckets[BUCKET].keys[f"{repository}/{key}"].value
+    found: bytes = backend().buckets[BUCKET].keys[f"{repository}/{key}"].value
     return found
 
 
 def keys(repository: str) -> list[str]:
     """The keys of a repository, relative to its namespace."""
-    stored = _backend().buckets[BUCKET].keys
+    stored = backend().buckets[BUCKET].keys
     return [k.removeprefix(f"{repository}/") for k in stored if k.startswith(f"{repository}/")]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import lakegc_assets_tests
 
-_OURS: Final = ("lakegc_assets", "lakegc_assets_tests", "bench")
+_OURS: Final = ("lakegc_assets", "lakegc_assets_tests", "bench", "examples")
 #: Calls of ``pytest.MonkeyPatch`` and ``mock.patch`` that replace an attribute.
 _REPLACING: Final = re.compile(r"(.*\.)?\w*patch\w*\.(setattr|delattr|object)|(mock\.)?patch")
 _DOTTED: Final = re.compile(r"\w+(\.\w+)+")

@@ -17,7 +17,7 @@ import pytest
 import lakegc_assets_tests
 from lakegc_assets_tests.clusters.standalone import Cluster, Driver, bare_python, kill
 from lakegc_assets_tests.frames import CONNECT_VARIABLE
-from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, _tell, running
+from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, running, tell_history
 
 pytestmark = [pytest.mark.conformance, pytest.mark.xdist_group("cluster")]
 
@@ -74,7 +74,7 @@ def test_relations_are_what_their_twins_say_on_spark_connect(tmp_path: Path) -> 
 
 def test_a_repository_is_collected_through_spark_connect(tmp_path: Path) -> None:
     with running(tmp_path / "lake") as lake:
-        groups, _ = _tell(lake)
+        groups, _ = tell_history(lake)
         marked = frozenset().union(*groups.values())
         live = lake.keys() - marked
         environment = {

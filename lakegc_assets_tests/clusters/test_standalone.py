@@ -27,7 +27,7 @@ from lakegc_assets_tests.clusters.standalone import (
     kill,
     standalone,
 )
-from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, _tell, running
+from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, running, tell_history
 from lakegc_assets_tests.storage.servers import Server, versitygw
 
 pytestmark = [pytest.mark.stores, pytest.mark.xdist_group("cluster")]
@@ -219,7 +219,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_sweep(
 ) -> None:
     """The other worker goes on; what the dead one had not done is left to a new round."""
     with running(tmp_path / "lake") as lake:
-        groups, _ = _tell(lake)
+        groups, _ = tell_history(lake)
         marked = frozenset().union(*groups.values())
         live = lake.keys() - marked
         local_root = str(lake.server.objects_dir)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, SmallLake, _tell, running
+from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, SmallLake, running, tell_history
 
 pytestmark = pytest.mark.conformance
 
@@ -61,7 +61,7 @@ def _jobs(events: Sequence[dict[str, Any]]) -> int:
 
 def test_every_stage_is_a_few_jobs_and_the_subtraction_is_an_anti_join(tmp_path: Path) -> None:
     with running(tmp_path / "lake") as lake:
-        groups, _ = _tell(lake)
+        groups, _ = tell_history(lake)
         marked = frozenset().union(*groups.values())
         live = lake.keys() - marked
         mark = _run("gc_mark", lake, tmp_path)

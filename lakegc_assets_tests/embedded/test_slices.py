@@ -23,8 +23,7 @@ from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.embedded.api import Api, Repo
 from lakegc_assets_tests.embedded.conftest import NOW, Clock
 from lakegc_assets_tests.embedded.test_durability import process
-from lakegc_assets_tests.lake import STAGES, running
-from lakegc_assets_tests.lake import _tell as tell
+from lakegc_assets_tests.lake import STAGES, running, tell_history
 from lakegc_assets_tests.sessions import Session
 
 FORMS = {
@@ -178,7 +177,7 @@ def test_the_collector_sweeps_all_that_is_dead_in_a_repository_of_all_layouts(
     with running(tmp_path) as lake:
         in_turn = cycle(Layout)
         monkeypatch.setattr(lake.server.lake.slices, "_layout_of", lambda _: next(in_turn))
-        groups, _ = tell(lake)
+        groups, _ = tell_history(lake)
         dead = set().union(*groups.values())
         live = lake.keys() - dead
         for found in (dead, live):

@@ -21,6 +21,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.ledger import Outcome, record
 from lakegc_assets.sweep.totals import PrunedTotals, count_pruned, read_totals
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.left import BEGAN, begun, checked, finish, marked, root_at, swept
 
 _NOW = BEGAN + timedelta(days=30)
@@ -116,10 +117,6 @@ def test_a_ledger_that_cannot_be_read_makes_no_smaller_counter(root: ArtifactRoo
     assert "is damaged" in found.problems[0]
 
 
-class _KilledError(BaseException):
-    """A process that ends here."""
-
-
 def prune(root: ArtifactRoot, *runs: str) -> None:
     """As a prune does, and one that ends what another has left."""
     for run in root.runs("repo"):
@@ -141,10 +138,10 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int, *, before: bool) -> list[
         def change(store: LocalStore, *arguments: Any, **named: Any) -> Any:
             calls.append(name)
             if before and len(calls) == after:
-                raise _KilledError
+                raise Killed
             done = real(store, *arguments, **named)
             if len(calls) == after:
-                raise _KilledError
+                raise Killed
             return done
 
         return change
@@ -167,7 +164,7 @@ def test_a_prune_takes_nothing_off_wherever_it_is_killed(
             calls = dying(patch, after, before=before)
             try:
                 prune(root, "m0", "m1")
-            except _KilledError:
+            except Killed:
                 pass
             else:
                 break

@@ -30,6 +30,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.leftovers.conftest import age
 
@@ -277,10 +278,6 @@ def test_what_another_repository_has_imported_keeps_it(
     assert address in files(old)
 
 
-class KilledError(BaseException):
-    """What ends a process at once."""
-
-
 _delete: Callable[..., Any] = LocalStore.delete_many
 
 
@@ -299,12 +296,12 @@ def test_a_kill_loses_nothing(
         if not set(keys) & before.keys():
             return _delete(store, keys, *args, **options)
         _delete(store, keys[:deleted], *args, **options)
-        raise KilledError
+        raise Killed
 
     wanted = choices(server, tmp_path / "backup")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "delete_many", killed)
-        with pytest.raises(KilledError):
+        with pytest.raises(Killed):
             remove_namespace(server, URL, wanted, unclaimed=True)
     (left,) = unfinished(server.root)
     assert (left.kind, left.where, left.by) == ("namespace", URL, "somebody")

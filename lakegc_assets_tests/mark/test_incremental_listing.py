@@ -403,13 +403,20 @@ class History:
             assert not self.lake.keys() & candidates(ctx)
 
 
-def tell(folder: Path, spark: Session, seed: int, layout: Layout = Layout.SLICES) -> History:
+def tell(
+    folder: Path,
+    spark: Session,
+    seed: int,
+    layout: Layout = Layout.SLICES,
+    *,
+    collections: int = 5,
+) -> History:
     with running(folder, slice_max_objects=4, layout=layout) as lake:
         lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
         lake.rules(20, main=10)
         lake.calendar.days_ago = 90
         history = History(lake, spark, random.Random(seed))
-        for _ in range(5):
+        for _ in range(collections):
             for _ in range(history.chance.randrange(5, 25)):
                 history.step()
             history.collect()
@@ -417,12 +424,12 @@ def tell(folder: Path, spark: Session, seed: int, layout: Layout = Layout.SLICES
 
 
 def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
-    assert tell(tmp_path, spark, 0).optimized >= 1
+    assert tell(tmp_path, spark, 0, collections=3).optimized >= 1
 
 
 def test_of_a_sharded_repository_every_run_collects_all(tmp_path: Path, spark: Session) -> None:
     """No name tells when something was written, so that nothing is skipped or carried forward."""
-    history = tell(tmp_path, spark, 1, Layout.SHARDED)
+    history = tell(tmp_path, spark, 1, Layout.SHARDED, collections=3)
     assert history.optimized == 0
     kept = history.lake.keys()
     assert any(key.startswith("data/!") for key in kept)
@@ -456,7 +463,7 @@ def test_an_optimized_run_lists_what_is_in_shards_and_carries_what_is_in_slices(
 @pytest.mark.conformance
 @pytest.mark.long
 def test_many_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
-    seeds = [*range(1, 4), *random.SystemRandom().sample(range(2**32), 30)]
+    seeds = [*range(4), *random.SystemRandom().sample(range(2**32), 30)]
     print("seeds", seeds)  # noqa: T201 - shown where the test fails
     assert sum(tell(tmp_path / str(s), spark, s).optimized for s in seeds) >= 60
     for seed in seeds[:6]:

@@ -357,7 +357,7 @@ def test_what_may_not_be_asked_about_is_spared_by_its_size_alone(
                 lake.upload("main", f"a/{number}", f"object {number} of {days_ago}")
             lake.commit("main")
         lake.calendar.days_ago = 0
-        for stored in recorded._backend().buckets[s3_bucket].keys.values():
+        for stored in recorded.backend().buckets[s3_bucket].keys.values():
             stored.last_modified = datetime.now(timezone.utc) - timedelta(minutes=1)
         marks = {m: mark(lake, spark, m, max_served_lookups=0) for m in ("unified", "committed")}
         assert len(candidates(marks["unified"])) == 6

@@ -22,8 +22,16 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake, copy_of, running
-from lakegc_assets_tests.lake import _tell as tell
+from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    RUN,
+    STAGES,
+    Marked,
+    SmallLake,
+    copy_of,
+    running,
+    tell_history,
+)
 from lakegc_assets_tests.sessions import Session
 
 
@@ -40,7 +48,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
     """A short history, marked up to its candidates, which are in several files."""
     folder = tmp_path_factory.mktemp("told")
     with running(folder) as lake, pytest.MonkeyPatch.context() as patch:
-        groups, commits = tell(lake)
+        groups, commits = tell_history(lake)
         patch.setattr("lakegc_assets.engine.datasets.ROWS_EACH", 4)
         patch.setattr("lakegc_assets.engine.embedded.PartWriter", InPieces)
         for stage in STAGES[: STAGES.index(find_candidates) + 1]:

@@ -152,7 +152,7 @@ def local(tmp_path: Path) -> Place:
 def emulated(s3_server: str, s3_bucket: str) -> Place:
     def plant(key: str, body: bytes) -> bool:
         # The server's own front takes no line breaks.
-        recorded._backend().put_object(s3_bucket, f"{REPOSITORY}/{key}", body)
+        recorded.backend().put_object(s3_bucket, f"{REPOSITORY}/{key}", body)
         return True
 
     return _in_bucket(s3_server, s3_bucket, plant)

@@ -54,7 +54,7 @@ class Copied:
 
     def key(self, address: str) -> Any:
         """The store's own record of an object, to be changed behind everybody's back."""
-        return recorded._backend().buckets[self.bucket].keys[f"{REPOSITORY}/{address}"]
+        return recorded.backend().buckets[self.bucket].keys[f"{REPOSITORY}/{address}"]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def copied(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[Copied]:
                 body = content[::-1].encode()
                 s3.put_object(Bucket=s3_bucket, Key=f"{REPOSITORY}/data/dead/{path}", Body=body)
         written = datetime.now(timezone.utc) - timedelta(minutes=1)
-        for key in recorded._backend().buckets[s3_bucket].keys.values():
+        for key in recorded.backend().buckets[s3_bucket].keys.values():
             key.last_modified = written
         lake.calendar.days_ago = 0
         yield found
@@ -95,7 +95,7 @@ def stage(found: Copied, path: str, body: bytes) -> None:
     """Stage an object with an etag that is not its content's."""
     server = found.lake.server.lake
     if path == "imported":
-        key = recorded._backend().put_object(found.bucket, "outside/imported", body)
+        key = recorded.backend().put_object(found.bucket, "outside/imported", body)
         # It looks like an MD5, as those of encrypted objects do.
         entry = Entry(f"s3://{found.bucket}/{key.name}", size=len(body), e_tag="c" * 32)
         objects.stage_outside(server, REPOSITORY, "main", path, entry)
@@ -212,7 +212,7 @@ def test_the_content_of_a_candidate_does_not_tell_it_from_such_an_entry(
     """The entries that are looked into may all be others."""
     monkeypatch.setattr(shadow_rule, "entries_are_checksums", lambda *_: True)
     own = {*copied.shadows.values(), *copied.dead.values()}
-    for name, key in recorded._backend().buckets[copied.bucket].keys.items():
+    for name, key in recorded.backend().buckets[copied.bucket].keys.items():
         address = name.removeprefix(f"{REPOSITORY}/")
         if address.startswith("data/") and address not in own and key.etag.strip('"') != PARTS:
             key._etag = md5(address.encode()).hexdigest()

@@ -21,8 +21,7 @@ from lakegc_assets.mark.relations import CONTROL
 from lakegc_assets.mark.why import why
 from lakegc_assets.run import sets
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
-from lakegc_assets_tests.lake import _tell as tell
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running, tell_history
 from lakegc_assets_tests.sessions import Session
 
 
@@ -38,7 +37,7 @@ class Told:
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[Told]:
     with running(tmp_path_factory.mktemp("told")) as lake:
-        groups, commits = tell(lake)
+        groups, commits = tell_history(lake)
         for name in ("elsewhere/x", "data/li\nne", "data/in/doubt"):
             path = lake.objects / name
             path.parent.mkdir(parents=True, exist_ok=True)

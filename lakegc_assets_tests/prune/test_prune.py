@@ -20,6 +20,7 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES
 from lakegc_assets_tests.prune.estate import AGE, OLD, Estate, Records, again
 from lakegc_assets_tests.prune.past import age
@@ -61,10 +62,6 @@ def test_the_next_mark_is_what_it_would_have_been(estate: Estate, spark: Session
     assert attempt.manifest("store_listing").facts["mode"] == "optimized"
 
 
-class _Killed(BaseException):
-    """A process that ends here."""
-
-
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, after: int, *, before: bool) -> Iterator[list[str]]:
     """Kill whoever changes the old run for the so-many-th time, just before or after it does."""
@@ -78,10 +75,10 @@ def dying(monkeypatch: pytest.MonkeyPatch, after: int, *, before: bool) -> Itera
                 return real(store, *arguments, **named)
             calls.append(name)
             if len(calls) == after and before:
-                raise _Killed
+                raise Killed
             found = real(store, *arguments, **named)
             if len(calls) == after:
-                raise _Killed
+                raise Killed
             return found
 
         return change
@@ -109,7 +106,7 @@ def test_whoever_is_killed_leaves_what_the_next_prune_ends(
         with dying(monkeypatch, after, before=before) as calls:
             try:
                 estate.prune()
-            except _Killed:
+            except Killed:
                 died = True
             else:
                 died = False

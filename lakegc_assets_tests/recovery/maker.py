@@ -14,8 +14,8 @@ from lakegc_assets.recovery import backup_creation, backup_task, backups, copies
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.kills import Lines
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS
-from lakegc_assets_tests.recovery.lines import Lines
 
 
 def main(at: int, folder: Path, endpoint: str, local_root: str, url: str) -> None:

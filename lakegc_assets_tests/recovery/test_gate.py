@@ -18,6 +18,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.sweep.outcomes import check_swept
@@ -126,9 +127,6 @@ def test_a_sweep_that_was_killed_keeps_what_it_did(
     """What was deleted before the copy was lost is deleted still."""
     make_backup(place.context())
 
-    class Killed(BaseException):
-        pass
-
     def die(*_: object) -> None:
         raise Killed
 
@@ -146,9 +144,6 @@ def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
     place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor in the trash, where that try had none."""
-
-    class Killed(BaseException):
-        pass
 
     def die(*_: object) -> None:
         raise Killed

@@ -26,9 +26,9 @@ from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.storage import local
 from lakegc_assets.storage.files import link_new, replace
+from lakegc_assets_tests.kills import Killed, Lines
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.recovery.lines import Killed, Lines
 
 
 def files(place: Place) -> dict[str, bytes]:

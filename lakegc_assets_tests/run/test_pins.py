@@ -14,6 +14,7 @@ from lakegc_assets.run.pins import PINS, Pin, among, pinned, prune_pins, read_pi
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets_tests.kills import Killed
 
 
 @pytest.fixture
@@ -111,10 +112,6 @@ def test_only_pins_that_ended_are_pruned(store: LocalStore) -> None:
     assert sorted(found.id for found in prune_pins(store)) == ["ended", "too"]
     assert [found.id for found, _ in read_pins(store)] == ["lasting"]
     assert prune_pins(store) == []
-
-
-class Killed(BaseException):
-    """Nothing handles it, as nothing handles a kill."""
 
 
 @pytest.mark.parametrize("at", range(1, 5))

@@ -15,7 +15,7 @@ from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.sweep import lease, rounds
+from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
 from lakegc_assets.sweep.liveness_look import fingerprint
@@ -32,7 +32,7 @@ OBJECTS = pa.schema(
         ("etag", pa.string()),
     ]
 )
-_LONG_AGO = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+LONG_AGO = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
 def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
@@ -47,12 +47,6 @@ def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
     patch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
     patch.setattr(rounds, "require_passed", lambda _results: None)
     patch.setattr(rounds, "delete", in_this_thread)
-
-
-def let_the_killed_be_gone(patch: pytest.MonkeyPatch) -> None:
-    """Who is killed by an error in this process leaves its lease: as if nothing of it lived."""
-    patch.setattr(lease, "is_gone", lambda _owner: True)
-    patch.setattr(lease, "CHECK_LIFETIME", 0.0)
 
 
 def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
@@ -110,7 +104,7 @@ def as_listed(
             info = store.head(address)
             row = Marked(address, info.size, info.last_modified, info.etag)
         except ObjectNotFoundError:
-            row = Marked(address, 7, _LONG_AGO, "gone")
+            row = Marked(address, 7, LONG_AGO, "gone")
         rows.append(row._replace(etag=(etags or {}).get(address, row.etag)))
     return table_of(rows)
 

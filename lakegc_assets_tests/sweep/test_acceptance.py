@@ -38,12 +38,10 @@ from lakegc_assets.sweep.hold import (
 from lakegc_assets.sweep.hold_report import hold_lines, known_hold
 from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
-from lakegc_assets_tests.sweep.test_kill import Killed, Reaper, reaper
-
-__all__ = ["reaper"]
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,61 +21,20 @@ from lakegc_assets.sweep.deletion import DeletingTask
 from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import (
+    Killed,
+    Reaper,
+    kill,
+    kill_workers,
+    run_out,
+    tail,
+    wait_for,
+)
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for
 from lakegc_assets_tests.sweep.outcomes import check_swept
-from lakegc_assets_tests.sweep.stand_ins import let_the_killed_be_gone, spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 from lakegc_assets_tests.sweep.sweeper import BATCH
-
-
-class Killed(BaseException):
-    """Nothing handles it, as nothing handles a kill."""
-
-
-class Reaper:
-    """Kills at the n-th time that a step is reached."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.patch = patch
-        self.target = ""
-        self.countdown = 0
-
-    def watch(self, owner: Any, name: str, about: str = "") -> None:
-        """A kill may come just before and just after each call of a function.
-
-        Args:
-            owner: of the function.
-            name: of the function.
-            about: how its first argument starts, if not every call counts.
-        """
-        function = getattr(owner, name)
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if about and not str(args[1]).startswith(about):
-                return function(*args, **kwargs)
-            self.step(f"before {name}")
-            found = function(*args, **kwargs)
-            self.step(f"after {name}")
-            return found
-
-        self.patch.setattr(owner, name, watched)
-
-    def step(self, name: str) -> None:
-        if name == self.target:
-            self.countdown -= 1
-            if self.countdown == 0:
-                raise Killed
-
-    def arm(self, target: str, time: int) -> None:
-        self.target, self.countdown = target, time
-
-
-@pytest.fixture
-def reaper(monkeypatch: pytest.MonkeyPatch) -> Reaper:
-    let_the_killed_be_gone(monkeypatch)
-    return Reaper(monkeypatch)
-
 
 #: In this order each is reached by a sweep that the ones before have left behind.
 KILLS = (

@@ -21,10 +21,10 @@ from click.testing import CliRunner
 from lakegc_assets.cli.main import main as command
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.lease_record import read_lease
+from lakegc_assets_tests.kills import kill, kill_workers, run_out, tail, wait_for, workers
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
-from lakegc_assets_tests.sweep.killing import kill, kill_workers, run_out, tail, wait_for, workers
 from lakegc_assets_tests.sweep.s3_lake import S3Lake, mark, s3_lake
 
 pytestmark = [

@@ -21,6 +21,7 @@ from lakegc_assets.sweep import lease as module
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, lost, read_lease
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.sweep.clocked import START, ClockedStore
 
 DURATION = timedelta(minutes=3)
@@ -43,10 +44,6 @@ def leased(store: ClockedStore, owner: dict[str, str] | None = None) -> Iterator
     """A lease by somebody who does not wait: time passes only if a test lets it."""
     with repository_lease(store, owner or ME, duration=DURATION, pause=store.advance) as lease:
         yield lease
-
-
-class Killed(BaseException):
-    """Nothing handles it, as nothing handles a kill."""
 
 
 def die(store: ClockedStore, owner: dict[str, str]) -> LeaseRecord:

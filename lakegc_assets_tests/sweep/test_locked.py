@@ -32,9 +32,10 @@ from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.space import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.stand_ins import let_the_killed_be_gone, spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 WHY = "Access Denied because object protected by object lock."
 
@@ -129,19 +130,16 @@ def test_a_sweep_that_was_killed_goes_on_past_what_is_locked(
     addresses = sorted(marked.candidates)
     locked |= {addresses[0], addresses[2]}
 
-    class KilledError(BaseException):
-        pass
-
     recorded = ledger.record
 
     def die_later(*args: Any) -> None:
         recorded(*args)
-        raise KilledError
+        raise Killed
 
     stand_in(monkeypatch, lambda: spare(set()))
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "record", die_later)
-        with pytest.raises(KilledError):
+        with pytest.raises(Killed):
             sweep(lake.context(spark))
     attempt = lake.root.attempt(REPOSITORY, RUN)
     told = {r["address"]: r["outcome"] for r in ledger.read(attempt).to_pylist()}

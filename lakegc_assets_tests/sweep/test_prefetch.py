@@ -32,7 +32,7 @@ from lakegc_assets_tests.sweep.deleting import (
     s3_orders,
     s3_time,
 )
-from lakegc_assets_tests.sweep.stand_ins import _LONG_AGO, table_of
+from lakegc_assets_tests.sweep.stand_ins import LONG_AGO, table_of
 
 __all__ = ["orders", "s3_orders", "s3_time"]
 
@@ -58,7 +58,7 @@ class _Paged:
         of_it = (key for key in self.objects if key.startswith(prefix))
         within = sorted(key for key in of_it if (start_after or "") < key < (end_before or ""))
         # As MinIO does: what later pages show is what was there when the listing was begun.
-        shown = [(key, 1, _LONG_AGO, self.objects[key]) for key in within]
+        shown = [(key, 1, LONG_AGO, self.objects[key]) for key in within]
         for at in range(0, len(shown), _PAGE):
             self.pages += 1
             self.happen()
@@ -72,7 +72,7 @@ class _Paged:
         self.asked.append(key)
         if key not in self.objects:
             raise ObjectNotFoundError(key)
-        return ObjectInfo(key, 1, _LONG_AGO, self.objects[key])
+        return ObjectInfo(key, 1, LONG_AGO, self.objects[key])
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def _key(number: int) -> str:
 
 
 def _marked(numbers: Sequence[int]) -> list[Marked]:
-    return [Marked(_key(n), 1, _LONG_AGO, "e") for n in numbers]
+    return [Marked(_key(n), 1, LONG_AGO, "e") for n in numbers]
 
 
 def _taken(store: _Paged, rows: Sequence[Marked], batch: int, time: Time) -> list[Compared]:

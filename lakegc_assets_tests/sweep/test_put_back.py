@@ -21,12 +21,10 @@ from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
-from lakegc_assets_tests.sweep.test_kill import Killed, Reaper, reaper
-
-__all__ = ["reaper"]
 
 #: Nothing is kept of what is deleted.
 NO_TRASH = {"trash_days": timedelta(0)}

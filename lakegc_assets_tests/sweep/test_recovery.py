@@ -20,6 +20,7 @@ from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
@@ -105,9 +106,6 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
     unclear: bool,
 ) -> None:
     """Versions were turned on since, say."""
-
-    class Killed(BaseException):
-        pass
 
     def die(*_: object) -> None:
         raise Killed

@@ -68,7 +68,7 @@ def backed_up(s3_server: str, proxy: Proxy, tmp_path: Path, spark: Session) -> I
     with running(tmp_path, store=where, store_config=direct) as lake:
         lake.client.create_repository(REPOSITORY, f"{where}/{REPOSITORY}")
         _tell(lake)
-        for stored in recorded._backend().buckets[buckets["namespace"]].keys.values():
+        for stored in recorded.backend().buckets[buckets["namespace"]].keys.values():
             stored.last_modified = datetime.now(timezone.utc) - timedelta(minutes=1)
         # No renewal of the lease comes in between, however slow this machine is.
         settings: dict[str, Any] = {"lease_duration": timedelta(hours=1), "sweep_batch": _OBJECTS}

@@ -18,9 +18,9 @@ from lakegc_assets.sweep import delta, ledger, rounds
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders, Portion, Progress
+from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.test_kill import Killed
 
 TRASH = trash_folder("first-try", datetime.now(timezone.utc))
 

@@ -23,11 +23,9 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, read_lease
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.sweep.test_kill import Killed, Reaper, reaper
-
-__all__ = ["reaper"]
 
 ALL = Choice(everything=True)
 
