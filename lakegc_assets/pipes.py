@@ -23,11 +23,11 @@ import dagster as dg
 import dagster_pipes
 
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.remote import RemoteRun, Report, metadata_for_pipes, of_error
 from lakegc_assets.defs.requests import WAITS_TAG
+from lakegc_assets.defs.stages import DATA_VERSION_TAG
 from lakegc_assets.errors import LakegcError
 
 _JOB: Final = "remote"
@@ -121,7 +121,7 @@ def _reported(pipes: dagster_pipes.PipesContext) -> int:
             report = Report(stopped=of_error(stopped.error))
         except LakegcError as error:
             report = Report(stopped=of_error(error))
-        except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
+        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:
             pipes.log.warning("interrupted: %s", error)
             return 1
     pipes.report_custom_message(report.to_json())
@@ -171,7 +171,9 @@ def _report_events(
         if event is not None and event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
             made = event.step_materialization_data.materialization
             pipes.report_asset_materialization(
-                metadata=metadata_for_pipes(made.metadata), asset_key=keys[made.asset_key]
+                metadata=metadata_for_pipes(made.metadata),
+                asset_key=keys[made.asset_key],
+                data_version=(made.tags or {}).get(DATA_VERSION_TAG),
             )
         if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             found = event.asset_check_evaluation_data

@@ -19,7 +19,6 @@ from lakegc_assets.cli import definition_source
 from lakegc_assets.cli.progress import progress, say
 from lakegc_assets.cli.queries import Site, namespace_of, require_published
 from lakegc_assets.definitions import component
-from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.names import WAITING
 from lakegc_assets.defs.partitions import add_partition, partition_key
@@ -220,5 +219,5 @@ def _execute(
             )
     except Stopped as stopped:
         raise stopped.error from stopped
-    except DagsterExecutionInterruptedError as error:
+    except dg.DagsterExecutionInterruptedError as error:
         raise KeyboardInterrupt(*error.args) from error

@@ -15,15 +15,13 @@ from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.queries import Site, outcome
 from lakegc_assets.cli.run_page import page_of_run
 from lakegc_assets.definitions import component
-from lakegc_assets.defs import plots
 from lakegc_assets.defs.automation_state import schedules_on
-from lakegc_assets.defs.cost import a_month, price_note
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
-from lakegc_assets.defs.links import pages
+from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import REPOSITORY
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.estate.history import marks_over_time
+from lakegc_assets.estate.history import freed_by_week, largest, last_weeks, marks_over_time
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.storage.files import write_file
@@ -184,10 +182,10 @@ def _summed(
 
 def _weeks(found: Overview) -> list[Chart | None]:
     """All repositories together, and those that freed most, each by itself."""
-    weeks = plots.last_weeks(found.at)
-    by = plots.weekly(found.freed(), weeks)
+    weeks = last_weeks(found.at)
+    by = freed_by_week(found.freed(), weeks)
     names = [f"{week:%d %b}" for week in weeks]
-    shown = {name: [of[week] for week in weeks] for name, of in plots.largest(by)}
+    shown = {name: [of[week] for week in weeks] for name, of in largest(by)}
     if not shown:
         return []
     each = sorted(by, key=lambda name: (-by[name].total(), name))[:_EACH]

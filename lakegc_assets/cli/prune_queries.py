@@ -10,9 +10,8 @@ from typing import Any
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.queries import Site
 from lakegc_assets.definitions import component
-from lakegc_assets.defs.instance_records import DagsterRecords
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.defs.prune import Outcome, left_alone, prune_one
+from lakegc_assets.defs.prune import DagsterRecords, Outcome, left_alone, prune_one
 from lakegc_assets.engine.spark import configured_by, start_session
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.prune.prune import require_long

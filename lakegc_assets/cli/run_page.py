@@ -11,11 +11,8 @@ from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.insights import Insights
 from lakegc_assets.cli.queries import commands_of, kept_because
-from lakegc_assets.defs import plots
-from lakegc_assets.defs.cost import a_month, price_note
-from lakegc_assets.defs.links import pages
-from lakegc_assets.defs.metadata import slice_ages
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.defs.metadata import pages, slice_ages
+from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
 from lakegc_assets.forecast.forecast import Forecast
@@ -28,6 +25,8 @@ _TOTAL: Final = ("", "objects", "size")
 _TOP: Final = 10
 #: Marks that are drawn, the last ones.
 _MARKS: Final = 26
+#: Bars of a chart of ages.
+_BARS: Final = 50
 _NOTHING: Final = Insights()
 
 
@@ -185,10 +184,27 @@ def _forecast(found: Forecast | None, cost: Callable[[int], tuple[str, ...]]) ->
 
 
 def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
-    width, freed = plots.by_age(rows)
+    width, freed = by_age(rows)
     names = [f"{bar * width}" for bar in range(len(freed))]
     title = f"days, {width} to a bar" if width > 1 else "days"
     return bar_chart(title, names, {"": freed}) if freed else None
+
+
+def by_age(rows: Iterable[Sequence[Any]]) -> tuple[int, list[int]]:
+    """Days that a bar stands for, and the bytes of each bar; no bars where there is nothing.
+
+    Args:
+        rows: of the breakdown of a report: dimension, key, objects, bytes.
+    """
+    ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
+    if not ages:
+        return 1, []
+    oldest = max(age for age, _ in ages)
+    width = 1 + oldest // _BARS
+    freed = [0] * (oldest // width + 1)
+    for age, size in ages:
+        freed[age // width] += size
+    return width, freed
 
 
 def _history(marks: Sequence[MarkFigures]) -> html.Section:

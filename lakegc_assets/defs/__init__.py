@@ -1,1 +1,1 @@
-"""What Dagster sees: assets, checks, partitions, jobs and resources."""
+"""The definitions that Dagster loads: assets, checks, jobs, schedules, sensors, resources."""

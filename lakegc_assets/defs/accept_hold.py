@@ -19,7 +19,7 @@ OP: Final = "accept_hold"
 
 
 class Accepting(dg.Config):
-    """What a person says who accepts a hold."""
+    """Configuration of the acceptance of a hold."""
 
     accept: str = Field(
         default="",
@@ -65,7 +65,7 @@ def _say(context: dg.OpExecutionContext, lines: list[str]) -> None:
 
 
 def _launchpad(names: Names) -> dg.PartitionedConfig[Any]:
-    """What the launchpad begins with: the two values that are asked for."""
+    """The configuration that the launchpad begins with: the two values that are asked for."""
     config = {"ops": {names.of(OP): {"config": {"accept": "", "by": ""}}}}
     return dg.PartitionedConfig(
         partitions_def=names.repositories,

@@ -8,11 +8,11 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.defs.execution import RESOURCES, Execution
-from lakegc_assets.defs.links import links
-from lakegc_assets.defs.metadata import of_report
+from lakegc_assets.defs.metadata import links, materialization, of_report
 from lakegc_assets.defs.names import WAITING, Names
 from lakegc_assets.defs.partitions import multi_key
 from lakegc_assets.defs.requests import REPOSITORY_TAG
+from lakegc_assets.defs.stages import DATA_VERSION_TAG
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line, printing
 from lakegc_assets.sweep.approval import approve as approve_mark
@@ -25,7 +25,7 @@ _USER_TAG: Final = "user"
 
 
 class Approving(dg.Config):
-    """What a person says who approves."""
+    """Configuration of an approval."""
 
     by: str = Field(
         default="", description="who approves; else the user of Dagster+, which alone knows users"
@@ -47,8 +47,16 @@ def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> 
         approval, published = approve_mark(shared, by, lifetime)
     context.instance.delete_dynamic_partition(names.of(WAITING), str(key))
     if published is not None:
-        told = {**of_report(published), **links(ctx.lakefs, ctx.repository)}
-        context.log_event(dg.AssetMaterialization(report, partition=key, metadata=told))
+        made = materialization(ctx.root, published, of_report(published))
+        shown = {**(made.metadata or {}), **links(ctx.lakefs, ctx.repository)}
+        context.log_event(
+            dg.AssetMaterialization(
+                report,
+                partition=key,
+                metadata=shown,
+                tags={DATA_VERSION_TAG: published.sha256},
+            )
+        )
     context.log_event(
         dg.AssetObservation(
             report,
@@ -73,7 +81,7 @@ def _approve(context: dg.OpExecutionContext, names: Names, asked: Approving) -> 
 
 
 def who(by: str, tags: Mapping[str, str], does: str) -> str:
-    """Who has asked for something, as they said or as Dagster+ knows.
+    """The name of a person who decides something, as given or as Dagster+ knows it.
 
     Args:
         by: what they said; empty where they said nothing.
@@ -92,7 +100,7 @@ def who(by: str, tags: Mapping[str, str], does: str) -> str:
 
 
 def _launchpad(names: Names) -> dg.PartitionedConfig[Any]:
-    """What the launchpad begins with: the name that is asked for."""
+    """The configuration that the launchpad begins with: the name that is asked for."""
 
     def tags(key: str) -> dict[str, str]:
         repository, _, _ = key.partition("|")

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.dagster_internals import cron_string_iterator
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.schedules import name_of
+from lakegc_assets.defs.schedules import name_of, next_tick
 
 #: Turned on by somebody, or from the start. Dagster has no public names for these, nor for what is
 #: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL tells
@@ -112,7 +111,7 @@ def failed_ticks(
 
 
 def _message(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it, which has no public name
-    """What the first error of a chain says, without the name of its class."""
+    """The message of the first error of a chain, without the name of its class."""
     while error is not None and error.cause is not None:
         error = error.cause
     if error is None:
@@ -145,5 +144,4 @@ def next_run(
         return f"{name} is off"
     if policy.cron not in on[name]:
         return f"as {name} says"
-    moments = cron_string_iterator(now.timestamp(), policy.cron, policy.time_zone)
-    return next(m for m in moments if m > now).astimezone(timezone.utc)
+    return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)

@@ -1,10 +1,12 @@
-"""The asset checks of ``deletion_candidates``: one for each invariant of the core."""
+"""Asset checks: one of the candidates for each invariant, and one of the attribution of storage."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import dagster as dg
 
+from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
+from lakegc_assets.attribution.verification import problems
 from lakegc_assets.checks.evaluation import (
     INVARIANTS,
     WARNINGS,
@@ -16,6 +18,7 @@ from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.defs.names import Names
 from lakegc_assets.run.command_line import printing
+from lakegc_assets.wording import counted
 
 ASSET: Final = "deletion_candidates"
 
@@ -61,3 +64,50 @@ def _evaluate(execution: Execution) -> Iterator[dg.AssetCheckResult]:
     # Dagster itself would only say how many checks failed.
     with shown():
         require_passed(results)
+
+
+CHECK: Final = "attribution_adds_up"
+_DESCRIPTION: Final = (
+    "The classes have all objects and bytes that were listed, and the garbage is what the mark "
+    "names. It blocks nothing: what is deleted does not depend on it."
+)
+
+
+def attribution_check(names: Names) -> dg.AssetChecksDefinition:
+    """The check, of each repository and run."""
+
+    @dg.multi_asset_check(
+        name=names.of(CHECK),
+        specs=[
+            dg.AssetCheckSpec(
+                CHECK,
+                asset=names.key(ATTRIBUTION),
+                description=_DESCRIPTION,
+                blocking=False,
+                partitions_def=names.repository_run,
+            )
+        ],
+        required_resource_keys=names.resources(*RESOURCES),
+    )
+    def adds_up(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        execution = Execution(context, names)
+        with execution.run_context() as ctx:
+            attempt = ctx.root.attempt(ctx.repository, ctx.run)
+            manifest = attempt.manifest(ATTRIBUTION)
+            found = problems(attempt, manifest)
+        classes = manifest.facts["classes"]
+        objects, size = (sum(row[at] for row in classes) for at in (2, 3))
+        summary = "; ".join(found) or (
+            f"{counted(len(classes), 'class', 'classes')} have all of "
+            f"{counted(objects, 'object')} and {counted(size, 'byte')}"
+        )
+        return dg.AssetCheckResult(
+            passed=not found,
+            asset_key=names.key(ATTRIBUTION),
+            check_name=CHECK,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=summary,
+            metadata={"what was found": summary},
+        )
+
+    return adds_up

@@ -16,14 +16,12 @@ from dagster.components.utils.translation import TranslationFn, TranslationFnRes
 from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
-from lakegc_assets.defs.attribution_check import attribution_check
-from lakegc_assets.defs.checks import candidate_checks
+from lakegc_assets.defs.checks import attribution_check, candidate_checks
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
 from lakegc_assets.defs.graph import MARK, STAGES, SWEEP
 from lakegc_assets.defs.jobs import jobs
-from lakegc_assets.defs.keeping import keeping
 from lakegc_assets.defs.metrics import MetricsSection, metrics_sensor
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
@@ -31,13 +29,14 @@ from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import (
     NoticeSection,
     Override,
+    Places,
     Policies,
     Policy,
     ServerSection,
     StoresSection,
 )
 from lakegc_assets.defs.prune import prune_schedule
-from lakegc_assets.defs.resources import CollectorResource, located, resources
+from lakegc_assets.defs.resources import CollectorResource, configurable, located, resources
 from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
@@ -104,7 +103,7 @@ class GarbageCollection(dg.Component, Policy):
     )
     notices: NoticeSection = Field(
         default_factory=NoticeSection,
-        description="who is told about runs that failed, marks that wait, stale repositories and "
+        description="receivers of notices about failed runs, waiting marks, stale repositories and "
         "lost waves",
     )
     metrics: MetricsSection | None = Field(
@@ -138,7 +137,7 @@ class GarbageCollection(dg.Component, Policy):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg list components` and the docs say."""
+        """The description in `dg list components` and the docs."""
         return dg.ComponentTypeSpec(
             description="Garbage collection for the repositories of a lakeFS server.",
             tags=["lakefs", "pyspark"],
@@ -163,7 +162,7 @@ class GarbageCollection(dg.Component, Policy):
     def resolve_from_model(
         cls, context: dg.ResolutionContext, model: pydantic.BaseModel
     ) -> GarbageCollection:
-        """Read the file; what shows only once it is filled in is told with its line, too.
+        """Read the file; errors of values that are filled in are reported with their line, too.
 
         Raises:
             ResolutionException: a value is wrong.
@@ -278,7 +277,7 @@ class GarbageCollection(dg.Component, Policy):
         return fields
 
     def names(self) -> Names:
-        """What its definitions are called."""
+        """The names of its definitions."""
         return self._names(self._specs())
 
     def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
@@ -300,8 +299,16 @@ class GarbageCollection(dg.Component, Policy):
         return changed
 
     def execute(self, stage: Stage, execution: Execution) -> Result:
-        """Make an asset, in a run; a subclass may do something before or after."""
-        return stage.function(execution)
+        """Make an asset, in a run; a subclass may do something before or after.
+
+        Args:
+            stage: the asset, with its plain name.
+            execution: with Dagster's ``context`` and the resources of the component.
+
+        Returns:
+            Its materialization, or an iterator of it, which is empty where nothing was made.
+        """
+        return stage.make(execution)
 
     def _specs(self) -> dict[str, dg.AssetSpec]:
         """The specs of all assets, by their plain names."""
@@ -337,7 +344,7 @@ class GarbageCollection(dg.Component, Policy):
         return given_settings(found.settings(), StoreConfig(elsewhere=found.elsewhere()))
 
     def policies(self) -> Policies:
-        """How each repository is collected."""
+        """The policies of all repositories."""
         for_all = Policy(**{name: getattr(self, name) for name in Policy.model_fields})
         return Policies(
             include=self.include,
@@ -348,16 +355,11 @@ class GarbageCollection(dg.Component, Policy):
         )
 
     def _collector(self, policies: Policies) -> CollectorResource:
-        stores = self.stores
         return CollectorResource(
-            artifact_root=stores.artifact_root or "",
             name=self.name or "",
-            backup_url=stores.backup_url or "",
-            backup_endpoint_url=stores.backup_endpoint_url,
-            backup_region=stores.backup_region,
-            backup_profile=stores.backup_profile,
-            namespace_roots=stores.namespace_roots,
+            backup_url=self.stores.backup_url or "",
             policies=policies.dump(),
+            **{name: getattr(self.stores, name) for name in Places.model_fields},
             **{name: getattr(self, name) for name in RepositorySettings.model_fields},
         )
 
@@ -370,7 +372,7 @@ class GarbageCollection(dg.Component, Policy):
             found["stores"] = _stores(stores)
         if self.model_fields_set:
             found["collector"] = self._collector(policies)
-        return {names.of(name): keeping(one) for name, one in found.items()}
+        return {names.of(name): configurable(one) for name, one in found.items()}
 
 
 def _wrong(

@@ -116,7 +116,7 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     _file: str | None = PrivateAttr(default=None)
 
     def config(self) -> LakeFSConfig:
-        """What tasks connect with, without secrets: keys that are set go to a private file.
+        """The connection for tasks, without secrets: keys that are set go to a private file.
 
         Raises:
             ConfigurationError: one key is set without the other.
@@ -177,7 +177,7 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     _azure_file: str | None = PrivateAttr(default=None)
 
     def config(self) -> StoreConfig:
-        """What tasks open stores with, without secrets: keys that are set go to a private file."""
+        """The stores for tasks, without secrets: keys that are set go to a private file."""
         key, secret = self.s3.aws_access_key_id, self.s3.aws_secret_access_key
         if key and secret and self._file is None:
             path = _private_file("store.json")
@@ -198,7 +198,7 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         )
 
     def _azure(self) -> AzureAccess:
-        """How Azure is reached: a key or a SAS token goes to a private file, too."""
+        """The access to Azure: a key or a SAS token goes to a private file, too."""
         if self.azure is None:
             return AzureAccess()
         credential = self.azure.credential

@@ -9,13 +9,14 @@ from datetime import datetime
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
-from lakegc_assets.defs import plots
 from lakegc_assets.defs.automation_state import next_run
-from lakegc_assets.defs.metadata import picture, table
+from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.estate.history import freed_by_week, largest, last_weeks
 from lakegc_assets.estate.repository_state import PERSON, STATES, Standing, estate
 from lakegc_assets.run.artifacts import ArtifactRoot
 
@@ -32,6 +33,8 @@ COLUMNS = (
     "owners",
     "tags",
 )
+#: The same, as Dagster shows the columns of an asset.
+ROWS = pa.schema([(name, pa.string()) for name in COLUMNS])
 UNKNOWN = "unknown"
 
 
@@ -46,7 +49,7 @@ class Row:
 
     @property
     def needs_person(self) -> bool:
-        """Whether somebody has to do something."""
+        """True if a person has to act."""
         return self.standing.state in PERSON
 
     @property
@@ -74,13 +77,13 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        told = {
+        values = {
             **asdict(self.standing),
             "next_run": self.next_run,
             "owners": list(self.owners),
             "tags": dict(self.tags),
         }
-        return json.loads(json.dumps(told, default=_iso))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(values, default=_iso))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -106,21 +109,13 @@ class Overview:
             "bytes freed": sum(row.freed for row in self.rows),
         }
 
-    def of_each(self) -> bytes | None:
-        """A picture of the bytes freed, of each repository by week; None where there are none."""
-        return plots.of_each(self.freed(), self.at)
-
     def freed(self) -> list[tuple[str, datetime, int]]:
-        """What each sweep deleted: repository, when, and bytes."""
+        """Repository, time and deleted bytes of each sweep."""
         return [
             (row.standing.repository, one.at, one.size)
             for row in self.rows
             for one in row.standing.freed
         ]
-
-    def by_week(self) -> bytes | None:
-        """A picture of the bytes freed, by repository and week; None where there are none."""
-        return plots.of_weeks(self.freed(), self.at)
 
 
 def overview(
@@ -153,7 +148,7 @@ def overview(
 
 
 def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """What ``estate`` shows.
+    """Metadata of ``estate``.
 
     Args:
         found: all repositories.
@@ -166,13 +161,22 @@ def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict
             ("repository", "state", "because"),
             [(*row.cells()[:2], row.standing.because) for row in found.rows if row.needs_person],
         ),
-        "bytes freed by week": picture("bytes freed by repository and week", found.by_week()),
-        "bytes freed by week, each": picture(
-            "bytes freed by week, of each repository", found.of_each()
-        ),
+        "bytes freed by week": _weeks(found),
         "notes": "\n".join(found.notes) or "none",
         **found.figures(),
     }
+
+
+def _weeks(found: Overview) -> Any:  # noqa: ANN401 - metadata
+    """Bytes freed in each week, of those repositories that freed most, and of all others."""
+    weeks = last_weeks(found.at)
+    rows = [
+        (f"{week:%Y-%m-%d}", repository, human_bytes(freed[week]))
+        for week in reversed(weeks)
+        for repository, freed in largest(freed_by_week(found.freed(), weeks))
+        if freed[week]
+    ]
+    return table(("week from its Monday on", "repository", "freed"), rows)
 
 
 def _table(rows: Sequence[Row], links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - metadata

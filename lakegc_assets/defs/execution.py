@@ -42,7 +42,7 @@ RunContexts = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpEx
 
 
 def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
-    """What a run itself configures of the settings."""
+    """The settings that a run itself configures."""
     config: Mapping[str, Any] = run.run_config
     resources: Mapping[str, Any] = config.get("resources", {})
     given: Mapping[str, Any] = resources.get(names.of("collector"), {}).get("config", {})
@@ -110,12 +110,12 @@ class Execution:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the run itself configures of the settings."""
+        """The settings that the run itself configures."""
         return collector_config(self.context.run, self.names)
 
     @property
     def op_config(self) -> Mapping[str, Any]:
-        """What the run configures of this step."""
+        """The configuration of this step in the run."""
         context = self.context
         if not isinstance(context, dg.OpExecutionContext):
             context = context.op_execution_context
@@ -126,7 +126,7 @@ class Execution:
     def run_context(self, *, excluded: bool = False) -> Iterator[RunContext]:
         """The run of this partition, with the repository locked while it is used.
 
-        What is wrong with keys, repository, credentials or settings is told before Spark starts.
+        Wrong keys, repository, credentials or settings are reported before Spark starts.
 
         Args:
             excluded: whether it may be on a repository that is not collected.
@@ -153,7 +153,6 @@ class Execution:
             lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
             root=resources.root,
             session=lambda: _session(pyspark),
-            clocks=collector.clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
             spark_configured_by=_configured_by(pyspark),
@@ -188,7 +187,6 @@ class Execution:
             root=self.resources.root,
             session=start_session,
             spark_configured_by=configured_by(),
-            clocks=collector.clocks,
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
         )
@@ -211,7 +209,7 @@ def _place(pyspark: LazyPySparkResource) -> str:
 
 
 def _configured_by(pyspark: LazyPySparkResource) -> str:
-    """What configures Spark; empty where the resource has its defaults."""
+    """The source of the configuration of Spark; empty where the resource has its defaults."""
     # The options of the JVM name an archive that may have been made since.
     own, default = (
         {**settings, OPTIONS: ""} for settings in (pyspark.spark_config, session_settings())

@@ -8,7 +8,6 @@ from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.run.context import RunContext
@@ -49,7 +48,7 @@ def stopped(error: LakegcError) -> Stopped:
 
 
 def failed_for_a_while(instance: dg.DagsterInstance, run_id: str) -> bool | None:
-    """Whether all steps that failed did for a reason that may pass; None where none has failed."""
+    """True if all failed steps failed for a reason that may pass; None where none has failed."""
     entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     failures = [e.dagster_event.step_failure_data for e in entries if e.dagster_event is not None]
     if not failures:
@@ -80,11 +79,11 @@ def interrupts_shown(ctx: RunContext) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:
         with suppress(LakegcError):
             attempt = ctx.root.attempt(ctx.repository, ctx.run)
-            told = how_far(ctx, attempt, deleted_so_far(attempt))
-            raise type(error)(told) from None
+            sentence = how_far(ctx, attempt, deleted_so_far(attempt))
+            raise type(error)(sentence) from None
         raise
 
 

@@ -25,7 +25,7 @@ _V = TypeVar("_V")
 #: What is still to be filled in, in a JSON schema.
 _TEMPLATE: Final = r"\{\{"
 
-#: Tags by which Dagster and this program tell what a run is, and who has asked for it.
+#: Tags by which Dagster and this program know what a run is, and who has asked for it.
 _RESERVED: Final = (
     "lakegc/",
     "dagster/partition",
@@ -37,7 +37,7 @@ _RESERVED: Final = (
 
 
 def _is_open(value: object) -> bool:
-    """Whether a value is still to be filled in."""
+    """True if a value is still to be filled in."""
     return isinstance(value, str) and "{{" in value
 
 
@@ -89,7 +89,7 @@ def _name(value: str) -> None:
 
 
 def _accepts(define: Callable[[], object]) -> bool:
-    """Whether Dagster takes a definition."""
+    """True if Dagster accepts a definition."""
     try:
         define()
     except dg.DagsterInvalidDefinitionError:
@@ -213,7 +213,7 @@ def with_plain_errors(schema: dict[str, Any]) -> dict[str, Any]:
     """A JSON schema whose errors name the value that is wrong, wherever it is.
 
     Dagster lets a text with ``{{ }}`` stand for each list and section, as one of two alternatives;
-    what is wrong within the other one is then told as "not valid under any of the given schemas".
+    errors within the other one are then reported as "not valid under any of the given schemas".
 
     Args:
         schema: of a component's file.

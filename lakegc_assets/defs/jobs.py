@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -14,6 +14,7 @@ from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
+from lakegc_assets.defs.requests import RETRIES
 from lakegc_assets.run.artifacts import MARK_ASSETS
 
 #: What people change first, and all that the launchpad begins with.
@@ -26,6 +27,8 @@ _FIRST_SETTINGS: Final = (
 )
 #: Is shown for repositories that are excluded, in jobs that refuse these.
 _EXCLUDED: Final = "collect_excluded"
+#: A mark is begun anew until it is published, and then left as it is: gc_resume knows which.
+_NO_RETRIES: Final = {"dagster/max_retries": "0"}
 #: Those of them that a sweep takes; the others are of its mark.
 _OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 
@@ -42,11 +45,16 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
     mark = names.selection(*MARK_ASSETS, ATTRIBUTION) | checks
 
     def of_runs(
-        name: str, selection: dg.AssetSelection, settings: Sequence[str], description: str
+        name: str,
+        selection: dg.AssetSelection,
+        settings: Sequence[str],
+        description: str,
+        tags: Mapping[str, str] = RETRIES,
     ) -> Any:  # noqa: ANN401 - Dagster has no public name for it
         return dg.define_asset_job(
             names.of(name),
             selection=selection,
+            tags=tags,
             config=launchpad(policies, names, settings),
             description=description,
         )
@@ -58,12 +66,14 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
                 mark | swept,
                 (*_FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark, publish it, back up and sweep.",
+                _NO_RETRIES,
             ),
             of_runs(
                 "gc_mark",
                 mark,
                 (*_FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark and publish it. Deletes nothing.",
+                _NO_RETRIES,
             ),
             of_runs(
                 "gc_backup",
@@ -93,11 +103,13 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
             dg.define_asset_job(
                 names.of("gc_estate"),
                 selection=names.selection("estate"),
+                tags=RETRIES,
                 description="Make the table of all repositories again. Deletes nothing.",
             ),
             dg.define_asset_job(
                 names.of("gc_leftovers"),
                 selection=names.selection("estate_leftovers"),
+                tags=RETRIES,
                 description="Say what no collection finds on the server. Removes nothing.",
             ),
             prune_job(names),
@@ -110,7 +122,7 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
 def launchpad(
     policies: Policies, names: Names, settings: Sequence[str]
 ) -> dg.PartitionedConfig[Any]:
-    """What the launchpad begins with: the first settings, as they are for the repository.
+    """The configuration that the launchpad begins with: some settings of the repository.
 
     With those for all, it would overrule what the policies say of single ones.
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import dagster as dg
+import pydantic
 import yaml
 
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.file_errors import what_is_wrong
 from lakegc_assets.errors import ConfigurationError
 
 #: Behind the path, where there are several components: the name of one.
@@ -93,3 +94,64 @@ def _of_file(where: Path) -> list[GarbageCollection]:
         for document in yaml.safe_load_all(file.read_text())
         if isinstance(document, dict) and document.get("type") == _KIND
     ]
+
+
+#: Parts of a path that are pydantic's own: models, and the choices of a union.
+_OWN: Final = re.compile(
+    r"\.(?:\w+Model|function-[^.]*\[.*?\]|tuple\[.*?\.\.\.\]|str|int|float|bool)(?=\.|$)"
+)
+#: What Dagster shows below the lines of a file.
+_NAMED: Final = re.compile(r"^\w+Error: (.+)$", re.MULTILINE)
+_WORDS: Final = {"Extra inputs are not permitted": "there is no such field"}
+
+
+def what_is_wrong(error: BaseException) -> str:
+    """The first error of a chain, as one sentence.
+
+    Args:
+        error: raised while a component was loaded.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, pydantic.ValidationError):
+        return _invalid(error)
+    # Errors of values that are filled in come from Dagster with the trace of pydantic's error.
+    inner = error.__context__
+    first, _, rest = str(error).strip().partition("\n")
+    if isinstance(inner, pydantic.ValidationError):
+        place, _, field = first.partition(" - ")
+        return _invalid(inner, field.removeprefix("attributes."), place)
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem}, in line {error.problem_mark.line + 1}"
+    place, _, field = first.partition(" - ")
+    if field and (named := _NAMED.findall(rest)):
+        return _wrong(field.removeprefix("attributes."), named[-1], place)
+    said = " ".join(f"{first} {rest.partition('Traceback')[0]}".split())
+    return said or type(error).__name__
+
+
+def _invalid(error: pydantic.ValidationError, within: str = "", place: str = "") -> str:
+    """One sentence for each wrong field; of a union, pydantic has one for each of its choices.
+
+    Args:
+        error: of a model.
+        within: the field that the model is the value of.
+        place: file and line of it.
+    """
+    found: dict[str, str] = {}
+    for one in error.errors(include_url=False):
+        path, _, at = ".".join(map(str, one["loc"])).partition(" at ")
+        path = _OWN.sub("", f".{path.removeprefix('attributes.')}").lstrip(".")
+        field = ".".join(filter(None, (within, path)))
+        said = one["msg"].removeprefix("Value error, ")
+        # Of a union's last choice, text that is to be filled in, nobody has thought.
+        if not any(known.startswith(f"{field}.") for known in found):
+            found.setdefault(
+                field, _wrong(field or "attributes", _WORDS.get(said, said), at or place)
+            )
+    return "; ".join(found.values())
+
+
+def _wrong(field: str, said: str, place: str) -> str:
+    line = f" ({place})" if place and not place.startswith("<") else ""
+    return f"{field}: {said}{line}"

@@ -1,21 +1,25 @@
-"""How manifests are shown in Dagster's UI."""
+"""Manifests as materializations: their digest as the data version, their facts as metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
+import pyarrow as pa
 
 from lakegc_assets.attribution.usage import Use
-from lakegc_assets.defs import plots
-from lakegc_assets.defs.cost import a_month, price_note
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.defs.units import a_month, human_bytes, price_note
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.credentials import API_PATH
 from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.undo_window import undoable
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.sweep.space import space_sentence
 
 #: Upper ends of the classes of ages, in days.
@@ -26,10 +30,61 @@ _MOST = 10
 _SOURCES = {"store": "what the store kept", "backup": "the backup"}
 
 
+def materialization(
+    root: ArtifactRoot, manifest: Manifest, metadata: Mapping[str, Any]
+) -> dg.MaterializeResult[None]:
+    """The materialization of an asset that a manifest is of.
+
+    Its data version is the digest that the next manifest carries: where it changes, whatever was
+    made behind it is out of date for Dagster, too.
+
+    Args:
+        root: of the artifacts.
+        manifest: of the asset.
+        metadata: besides number and place of its rows.
+    """
+    attempt = AttemptArtifacts(root, manifest.repository, manifest.run, manifest.attempt)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(manifest.sha256),
+        metadata={
+            **metadata,
+            "dagster/row_count": manifest.rows,
+            "dagster/uri": f"{attempt.url}/{manifest.asset}",
+        },
+    )
+
+
+def shown_tables(
+    metadata: Mapping[str, Any], rows: int | None = None
+) -> dg.MaterializeResult[None]:
+    """The materialization of an asset that is nothing but what it shows.
+
+    Args:
+        metadata: of it, whose digest is the data version.
+        rows: number of those of its one table; None where it has several.
+    """
+    text = repr(sorted(metadata.items()))
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(hashlib.sha256(text.encode()).hexdigest()),
+        metadata={**metadata, **({} if rows is None else {"dagster/row_count": rows})},
+    )
+
+
+def table_schema(columns: pa.Schema) -> dg.TableSchema:
+    """The columns of Parquet files, as Dagster has them."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(
+                one.name, str(one.type), constraints=dg.TableColumnConstraints(one.nullable)
+            )
+            for one in columns
+        ]
+    )
+
+
 def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]:
-    """What every asset shows: rows, times, cutoff, digest; and some facts by name."""
+    """Metadata of every asset: times, cutoff, digest of its keys; and some facts by name."""
     shown: dict[str, Any] = {
-        "dagster/row_count": manifest.rows,
         "seconds": round((manifest.finished - manifest.started).total_seconds(), 2),
         "cutoff": dg.MetadataValue.timestamp(manifest.cutoff),
         "namespace": manifest.namespace,
@@ -40,11 +95,11 @@ def of_manifest(manifest: Manifest, facts: Sequence[str] = ()) -> dict[str, Any]
     }
     if manifest.digest:
         shown["digest"] = manifest.digest
-    return dict(_told(manifest.facts, facts)) | shown
+    return dict(_facts(manifest.facts, facts)) | shown
 
 
-def _told(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Facts by names for people; bytes are told a second time, in units."""
+def _facts(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Facts by names for people; bytes are there a second time, in units."""
     for name in names:
         yield name.replace("_", " "), value_of(facts[name])
         if name.endswith("bytes"):
@@ -52,15 +107,18 @@ def _told(facts: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str,
 
 
 def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
-    """What ``backup`` shows."""
+    """Metadata of ``backup``."""
     if record.finished is None:
         raise TypeError("a backup that did not finish has no time")
     subject = record.subject
+    where = f"{backup_url}/{subject.repository}/{subject.run}"
     return {
+        "dagster/row_count": sum(part.rows for part in record.parts),
+        "dagster/uri": where,
         "objects": record.objects,
         "bytes": record.size,
         "size": human_bytes(record.size),
-        "where": f"{backup_url}/{subject.repository}/{subject.run}",
+        "where": where,
         "verified by": value_of(record.verified),
         "outcomes": value_of(record.outcomes),
         "seconds": round((record.finished - record.begun).total_seconds(), 2),
@@ -70,7 +128,7 @@ def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
 
 
 def of_sweep(manifest: Manifest) -> dict[str, Any]:
-    """What ``swept_set`` shows."""
+    """Metadata of ``swept_set``."""
     facts = manifest.facts
     return {
         **_figures_of_sweep(facts),
@@ -84,7 +142,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
 
 
 def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """What a sweep did, as figures that Dagster plots; some are not in records of older sweeps."""
+    """Figures of a sweep, which Dagster plots; some are not in records of older sweeps."""
     totals = {
         outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
         for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")
@@ -121,7 +179,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def of_restore(manifest: Manifest) -> dict[str, Any]:
-    """What ``restored_set`` shows."""
+    """Metadata of ``restored_set``."""
     facts = manifest.facts
     until = facts["pinned_until"]
     return {
@@ -142,7 +200,7 @@ def of_restore(manifest: Manifest) -> dict[str, Any]:
 
 
 def asked_for(choice: dict[str, Any]) -> str:
-    """What a restore was asked for, in words."""
+    """The objects that a restore was asked for, in words."""
     if choice["everything"]:
         return "all that the mark names"
     if choice["ref"] is None:
@@ -178,7 +236,7 @@ def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of 
 
 
 def _is_row(row: Any, first: Any) -> bool:  # noqa: ANN401 - JSON values
-    """Whether a value can be a row of a table whose first row is known."""
+    """True if a value can be a row of a table whose first row is known."""
     return (
         isinstance(row, dict)
         and list(row) == list(first)
@@ -212,11 +270,21 @@ def by_slice_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metada
     return table(("slice age", "objects", "size"), slice_ages(rows))
 
 
+def by_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+    """Objects and bytes by their age, in classes; a report has them by days."""
+    return table(("age", "objects", "size"), _in_classes(rows, "age in days"))
+
+
 def slice_ages(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
     """Class of age, objects and size of the slices of a report."""
+    return _in_classes(rows, "slice age")
+
+
+def _in_classes(rows: Sequence[Sequence[Any]], chosen: str) -> list[tuple[str, int, str]]:
+    """Class of age, objects and size of a dimension of a report, in the order of its rows."""
     classes: dict[str, list[int]] = {}
     for dimension, key, objects, size in rows:
-        if dimension == "slice age":
+        if dimension == chosen:
             total = classes.setdefault(_age_class(key), [0, 0])
             total[0] += objects
             total[1] += size
@@ -224,15 +292,15 @@ def slice_ages(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
 
 
 def _age_class(key: str) -> str:
-    """The class of a slice age as a report names it: a number of days, or other words."""
+    """The class of an age as a report names it: a number of days, or other words."""
     days, _, unit = key.partition(" ")
-    if unit != "days":
+    if not days.isdecimal() or unit not in {"", "days"}:
         return key
     return next((f"up to {limit} days" for limit in _AGES if int(days) <= limit), "older")
 
 
 def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
-    """What ``gc_report`` shows.
+    """Metadata of ``gc_report``.
 
     Args:
         manifest: of the asset.
@@ -245,28 +313,31 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
         (paths.get(address, "not known"), human_bytes(size), reason, address)
         for address, size, reason in facts["largest"]
     ]
-    general = of_manifest(manifest)
-    # Its rows are those of the breakdown, which says little.
-    del general["dagster/row_count"]
     return {
         **_figures_of_mark(facts),
         "size": human_bytes(facts["bytes"]),
-        "plot by age": picture("bytes freed against age", plots.of_ages(rows)),
         "by reason": breakdown(rows, "reason"),
         "by branch rule": breakdown(rows, "branch rule"),
         "by slice age": by_slice_age(rows),
-        "plot of the last marks": picture("bytes of the last marks", plots.of_marks(marks)),
+        "by age": by_age(rows),
+        "last marks": table(
+            ("finished", "marked", "deleted"),
+            [
+                (f"{one.at:%Y-%m-%d %H:%M} UTC", human_bytes(one.marked), human_bytes(one.deleted))
+                for one in reversed(marks[-_MOST:])
+            ],
+        ),
         "largest": table(("path", "size", "reason", "address"), largest),
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
         **_compared(facts.get("compared", {})),
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
-        **general,
+        **of_manifest(manifest),
     }
 
 
 def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What shadow mode shows: a mark of lakeFS's collector beside this one."""
+    """Metadata of shadow mode: a mark of lakeFS's collector beside this one."""
     if not found:
         return {}
     name = "beside lakeFS's collector"
@@ -299,7 +370,7 @@ def of_attribution(
     paths: Sequence[Use] = (),
     price: float | None = None,
 ) -> dict[str, Any]:
-    """What ``storage_attribution`` shows.
+    """Metadata of ``storage_attribution``.
 
     Args:
         manifest: of the asset.
@@ -323,12 +394,8 @@ def of_attribution(
             ],
         )
 
-    drawn = sorted(facts["classes"], key=lambda row: -row[3])
     return {
-        "plot of classes": picture(
-            "bytes by class",
-            plots.of_classes([(f"{r[0]}: {r[1]}" if r[1] else r[0], r[3]) for r in drawn]),
-        ),
+        **_figures_of_classes(facts["classes"]),
         "classes": classes(facts["classes"]),
         "top branches": table(
             ("branch", "only this one", "shared", "deleting it frees", *money),
@@ -358,8 +425,16 @@ def of_attribution(
     }
 
 
+def _figures_of_classes(classes: Iterable[Sequence[Any]]) -> dict[str, int]:
+    """The bytes of each class, as figures that Dagster plots."""
+    figures: dict[str, int] = {}
+    for name, _, _, size in classes:
+        figures[f"bytes {name}"] = figures.get(f"bytes {name}", 0) + size
+    return figures
+
+
 def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """What a mark found, as figures that Dagster plots."""
+    """Figures of a mark, which Dagster plots."""
     figures = facts["figures"]
     objects, size = facts["objects"], facts["bytes"]
     return {
@@ -375,6 +450,23 @@ def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
     }
 
 
-def picture(what: str, png: bytes | None) -> Any:  # noqa: ANN401 - metadata
-    """A picture, with words in its place; the word ``nothing`` if there is none."""
-    return "nothing" if png is None else dg.MetadataValue.md(f"![{what}]({plots.data_url(png)})")
+#: What the links of a repository are called, and where they lead to.
+_PAGES = {"objects in lakeFS": "objects", "rules in lakeFS": "settings/retention"}
+
+
+def pages(config: LakeFSConfig, repository: str) -> dict[str, str]:
+    """URLs of the objects and of the retention rules of a repository, by their names.
+
+    Empty where it is not known where the server is.
+    """
+    try:
+        server = config.access().endpoint.removesuffix(API_PATH)
+    except ConfigurationError:
+        return {}
+    name = quote(repository, safe="")
+    return {what: f"{server}/repositories/{name}/{page}" for what, page in _PAGES.items()}
+
+
+def links(config: LakeFSConfig, repository: str) -> dict[str, Any]:
+    """The same as metadata."""
+    return {what: dg.MetadataValue.url(url) for what, url in pages(config, repository).items()}

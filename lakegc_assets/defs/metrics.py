@@ -71,7 +71,7 @@ def collector_of(
 
     Args:
         root: of the artifacts.
-        repositories: those that are told of in any case.
+        repositories: that are in the metrics in any case.
         policies: of all repositories.
         names: of the component.
         now: the time, UTC.

@@ -1,4 +1,4 @@
-"""What the definitions of a component are called, so that several fit into one Dagster.
+"""The names of the definitions of a component, so that several fit into one Dagster.
 
 A component without a name has the plain names. One that is called ``eu`` has the assets ``eu/...``
 and the jobs, schedules, sensors, resources and partitions ``eu_...``.
@@ -87,7 +87,7 @@ class Names:
         return plain.get(run.job_name)
 
     def owns(self, run: dg.DagsterRun) -> bool:
-        """Whether a run is of a job of this component, or of nothing but assets of its graph."""
+        """True for a run of a job of this component, or of nothing but assets of its graph."""
         return self.plain_job(run) is not None or self.is_of_assets(run)
 
     def owns_at(self, run: dg.DagsterRun, location: str | None) -> bool:
@@ -102,7 +102,7 @@ class Names:
         return here and self.owns(run)
 
     def is_of_assets(self, run: dg.DagsterRun) -> bool:
-        """Whether a run was launched from a selection of assets, all of them of this component."""
+        """True for a run of a selection of assets, all of them of this component."""
         chosen: Iterable[dg.AssetKey] = run.asset_selection or ()
         ours = {self.key(asset) for asset in ASSETS}
         return run.job_name.startswith("__ASSET_JOB") and bool(chosen) and ours.issuperset(chosen)

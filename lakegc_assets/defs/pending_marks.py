@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.delivery import (
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN_TAG, WAITING, Names
+from lakegc_assets.defs.notices import (
     Document,
     deliver,
     document,
@@ -17,8 +19,6 @@ from lakegc_assets.defs.delivery import (
     said_of,
     ways_of,
 )
-from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN_TAG, WAITING, Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import WAITS_TAG, remembered
@@ -57,7 +57,7 @@ def waiting_sensor(
     Args:
         policies: of all repositories.
         names: of the component.
-        section: who is told.
+        section: receivers of notices.
         now: the time, UTC.
     """
 
@@ -109,7 +109,7 @@ def waiting_sensor(
 
 
 def _is_due(instance: dg.DagsterInstance, looked: datetime, now: datetime) -> bool:
-    """Whether something may have changed since the artifacts were looked at."""
+    """True if something may have changed since the artifacts were read last."""
     if now - looked >= _LOOK:
         return True
     changed = dg.RunsFilter(updated_after=looked - _OVERLAP)
@@ -123,10 +123,10 @@ def _look(
     root: ArtifactRoot,
     now: datetime,
 ) -> tuple[dict[str, WaitingMark], set[str]]:
-    """The marks that wait, by their partition keys; and repositories of which nobody can tell.
+    """The marks that wait, by their partition keys; and repositories that cannot be read.
 
     Raises:
-        LakegcError: nobody can tell of any repository.
+        LakegcError: those of no repository can be read.
     """
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
     stands = thread_map(
@@ -191,7 +191,7 @@ def _notice(
 
 
 def _limits(policies: Policies, mark: WaitingMark) -> str:
-    """What the policy of the repository lets be swept by itself, in words."""
+    """The limits up to which the policy of the repository lets marks be swept, in words."""
     policy = policies.of(mark.repository)
     if policy.sweep != "auto":
         return f"`sweep` is `{policy.sweep}`, max_candidate_share {policy.max_candidate_share:g}"

@@ -1,4 +1,4 @@
-"""How repositories are collected: what holds for all, and what for single ones.
+"""Policies of repositories: one for all, and changes of it for single ones.
 
 The fields are those of the component's file. A repository has the values for all, replaced by those
 of each entry that names it, in their order.
@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.fields import (
     Cron,
     Owners,
@@ -26,9 +27,10 @@ from lakegc_assets.defs.fields import (
     one_of,
     some,
 )
-from lakegc_assets.defs.forecast import ForecastSection
+from lakegc_assets.forecast.change import Change
+from lakegc_assets.retention.rules import Rules, RulesError
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.setting_fields import MAX_DAYS, RepositorySettings
+from lakegc_assets.run.setting_fields import MAX_DAYS, CollectorSettings, RepositorySettings
 from lakegc_assets.sweep.auto_sweep import MODES, REQUIRED, Limits
 
 #: In which notices are posted.
@@ -63,15 +65,57 @@ class AutoLimits(dg.Model, dg.Resolvable):
         return Limits(self.share, self.objects, self.bytes, self.growth, self.required)
 
 
-def _shared(name: str) -> Any:  # noqa: ANN401 - of the type that the field says
-    """A setting of repositories whose type is another one in a file."""
-    field = RepositorySettings.model_fields[name]
+def _shared(name: str, model: type[BaseModel] = RepositorySettings) -> Any:  # noqa: ANN401 - of the type that the field says
+    """A field that is declared elsewhere, and whose type is another one in a file."""
+    field = model.model_fields[name]
     default = field.get_default(call_default_factory=True)
     return Field(default=default, description=field.description)
 
 
+def _branch_days(branches: dict[str, Any]) -> dict[str, Any]:
+    """Refuse days that no rule can have; what is still to be filled in is text."""
+    try:
+        Rules(0, {name: days for name, days in branches.items() if not isinstance(days, str)})
+    except RulesError as error:
+        raise ValueError(str(error)) from error
+    return branches
+
+
+def _filled_in(context: dg.ResolutionContext, branches: dict[str, Any]) -> dict[str, Any]:
+    return {name: context.resolve_value(days) for name, days in branches.items()}
+
+
+_BranchDays = Annotated[
+    dict[str, int],
+    AfterValidator(_branch_days),
+    dg.Resolver(_filled_in, model_field_type=dict[str, int | str]),
+]
+
+
+class ForecastSection(dg.Model, dg.Resolvable):
+    """Retention rules that are thought of, as changes of those that hold in lakeFS."""
+
+    default_retention_days: Annotated[int | None, Bounds(0, 2**31 - 1)] = Field(
+        default=None, description="days by default; null: as it is"
+    )
+    branches: _BranchDays = Field(
+        default_factory=dict, description="days of single branches, by their names"
+    )
+    without_branches: Texts = Field(
+        default_factory=list, description="branches that are thought to be deleted"
+    )
+
+    def change(self) -> Change:
+        """As the core takes it."""
+        return Change(
+            default=self.default_retention_days,
+            branches=self.branches,
+            without=tuple(self.without_branches),
+        )
+
+
 class Policy(RepositorySettings, dg.Model, dg.Resolvable):
-    """How a repository is collected."""
+    """The policy of a repository: when it is collected, with which settings, and how far."""
 
     cron: Cron = Field(
         default="0 2 * * 0", description="when a wave is due, as five cron fields; Sundays at 2:00"
@@ -116,13 +160,14 @@ class Policy(RepositorySettings, dg.Model, dg.Resolvable):
         "show no money",
     )
     owners: Owners = Field(
-        default_factory=list, description="e-mail addresses or team:NAME, told about failures"
+        default_factory=list,
+        description="e-mail addresses or team:NAME, which get notices of failures",
     )
     tags: Tags = Field(default_factory=dict, description="added to each run")
 
 
 class Override(Policy):
-    """What is different for some repositories."""
+    """Changes of the policy for some repositories."""
 
     include: Patterns = Field(description="names or patterns (*, ?, [ab]) of repositories")
     exclude: Patterns = Field(default_factory=list, description="of these, those that are not")
@@ -134,7 +179,7 @@ _PATTERN: Final = frozenset("*?[")
 
 
 def names(repository: str, include: Iterable[str], exclude: Iterable[str]) -> bool:
-    """Whether patterns name a repository."""
+    """True if patterns name a repository."""
     return any(fnmatchcase(repository, p) for p in include) and not any(
         fnmatchcase(repository, p) for p in exclude
     )
@@ -170,7 +215,7 @@ class Policies(dg.Model):
         )
 
     def collects(self, repository: str) -> bool:
-        """Whether anything is started for a repository by itself."""
+        """True if schedules and sensors start runs on a repository."""
         return names(repository, self.include, self.exclude)
 
     def named(self) -> set[str]:
@@ -178,7 +223,7 @@ class Policies(dg.Model):
         return {one for one in self.include if not _PATTERN.intersection(one)}
 
     def changed(self, repository: str) -> dict[str, Any]:
-        """What is different for a repository, by field."""
+        """The changes of the policy for a repository, by field."""
         changed: dict[str, Any] = {}
         for one in self.overrides:
             if names(repository, one.include, one.exclude):
@@ -229,21 +274,47 @@ def settings_of(policy: Policy) -> dict[str, Any]:
     return {name: getattr(policy, name) for name in RepositorySettings.model_fields}
 
 
+class Places(BaseModel):
+    """Where artifacts, backups and namespaces are, beside the stores of repositories."""
+
+    artifact_root: str | None = Field(
+        default=None,
+        description="URL or path of artifacts and caches; else `LAKEGC_ARTIFACT_ROOT`, else "
+        "`.lakegc/artifacts`. The command takes it from the variable only",
+    )
+    backup_endpoint_url: str | None = Field(
+        default=None,
+        description="S3 server of the bucket of `backup_url`, where it is not that of the "
+        "namespaces; else `LAKEGC_BACKUP_ENDPOINT_URL`. That bucket must have another name than "
+        "that of any repository",
+    )
+    backup_region: str | None = Field(
+        default=None, description="of that server; else `LAKEGC_BACKUP_REGION`"
+    )
+    backup_profile: str | None = Field(
+        default=None,
+        description="in `~/.aws`, with credentials for that bucket; else `LAKEGC_BACKUP_PROFILE`",
+    )
+    namespace_roots: list[str] = Field(
+        default_factory=list,
+        description="URLs below which the server keeps namespaces: `lakegc leftovers` looks there "
+        "for those that no repository has; else `LAKEGC_NAMESPACE_ROOTS`, separated by commas. To "
+        "remove one, the credentials need lakeFS's permission `fs:ListRepositories` on `*`: lakeFS "
+        "lists only what they may list, and what is hidden looks deleted",
+    )
+
+
 class ServerSection(dg.Model, dg.Resolvable):
     """The lakeFS server. What is not said here is taken from where ``lakectl`` takes it."""
 
-    endpoint: Url | None = Field(
-        default=None, description="URL of the server; else LAKECTL_SERVER_ENDPOINT_URL"
-    )
+    endpoint: Url | None = _shared("endpoint", LakeFSResource)
     access_key_id_variable: str | None = Field(
         default=None, description="name of the environment variable that holds the access key"
     )
     secret_access_key_variable: str | None = Field(
         default=None, description="name of the environment variable that holds the secret key"
     )
-    credentials_file: str | None = Field(
-        default=None, description="a file in the form of ~/.lakectl.yaml"
-    )
+    credentials_file: str | None = _shared("credentials_file", LakeFSResource)
 
     @model_validator(mode="after")
     def _require_both(self) -> ServerSection:
@@ -252,47 +323,18 @@ class ServerSection(dg.Model, dg.Resolvable):
         return self
 
 
-class StoresSection(dg.Model, dg.Resolvable):
+class StoresSection(Places, dg.Model, dg.Resolvable):
     """The object stores. Keys are taken from where the stores' own tools take them."""
 
-    backup_url: str | None = Field(
-        default=None, description="URL or path of backups; else LAKEGC_BACKUP_URL"
-    )
-    backup_endpoint_url: str | None = Field(
-        default=None,
-        description="S3 server of the bucket of backup_url; else LAKEGC_BACKUP_ENDPOINT_URL, "
-        "or that of the namespaces",
-    )
-    backup_region: str | None = Field(
-        default=None, description="of that server; else LAKEGC_BACKUP_REGION"
-    )
-    backup_profile: str | None = Field(
-        default=None,
-        description="in ~/.aws, with credentials for that bucket; else LAKEGC_BACKUP_PROFILE",
-    )
-    artifact_root: str | None = Field(
-        default=None, description="URL or path of the artifacts; else LAKEGC_ARTIFACT_ROOT"
-    )
-    namespace_roots: Texts = Field(
-        default=[],
-        description="URLs below which the server keeps namespaces, to find those that no "
-        "repository has; else LAKEGC_NAMESPACE_ROOTS",
-    )
+    backup_url: str | None = _shared("backup_url", CollectorSettings)
+    namespace_roots: Texts = _shared("namespace_roots", Places)
     s3_endpoint_url: str | None = Field(default=None, description="of a store beside AWS")
     s3_region: str | None = Field(default=None, description="else AWS_REGION")
     s3_profile: str | None = Field(default=None, description="a profile of ~/.aws")
-    s3_addressing: Literal["auto", "path", "virtual"] = Field(
-        default="auto", description="where the bucket's name goes in a URL"
-    )
-    gcs_endpoint: str | None = Field(
-        default=None, description="in place of https://storage.googleapis.com"
-    )
-    gcs_credentials_file: str | None = Field(
-        default=None, description="key file of a service account"
-    )
-    local_root: str | None = Field(
-        default=None, description="where a lakeFS with local storage keeps local:// namespaces"
-    )
+    s3_addressing: Literal["auto", "path", "virtual"] = _shared("addressing", ObjectStoreResource)
+    gcs_endpoint: str | None = _shared("gcs_endpoint", ObjectStoreResource)
+    gcs_credentials_file: str | None = _shared("gcs_credentials_file", ObjectStoreResource)
+    local_root: str | None = _shared("local_root", ObjectStoreResource)
 
 
 class MailSection(dg.Model, dg.Resolvable):
@@ -318,7 +360,7 @@ class MailSection(dg.Model, dg.Resolvable):
 
 
 class NoticeSection(dg.Model, dg.Resolvable):
-    """Who is told about runs that failed, marks that wait, stale repositories and lost waves."""
+    """Receivers of notices about failed runs, waiting marks, stale repositories and lost waves."""
 
     url: Url | None = Field(
         default=None,

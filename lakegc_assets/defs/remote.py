@@ -119,12 +119,16 @@ def error_of(values: Mapping[str, Any]) -> LakegcError:
 
 
 def metadata_for_pipes(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, Any]:
-    """Metadata as Pipes takes them.
+    """Metadata as Pipes takes them; Dagster's side adds the columns of an asset itself.
 
     Raises:
         TypeError: a kind of metadata that this project does not show.
     """
-    return {name: _for_pipes(value) for name, value in metadata.items()}
+    return {
+        name: _for_pipes(value)
+        for name, value in metadata.items()
+        if not isinstance(value, dg.TableSchemaMetadataValue)
+    }
 
 
 def _for_pipes(value: dg.MetadataValue[Any]) -> dict[str, Any]:

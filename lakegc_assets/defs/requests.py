@@ -27,6 +27,12 @@ ASKED_TAG: Final = "lakegc/asked"
 #: What a run that ended with its mark waits for, in a sentence.
 WAITS_TAG: Final = "lakegc/waits"
 
+#: Of runs that Dagster itself starts again, and of those that it is about to.
+_RETRY_TAG: Final = "dagster/retry_number"
+_WILL_RETRY_TAG: Final = "dagster/will_retry"
+#: Jobs of one step, which begins where it was: Dagster may start them again as they are.
+RETRIES: Final = {"dagster/max_retries": "3", "dagster/retry_strategy": "ALL_STEPS"}
+
 #: Dagster puts one of these on every run that no person has launched by itself.
 _UNATTENDED: Final = (
     "dagster/backfill",
@@ -39,8 +45,31 @@ _UNATTENDED: Final = (
 
 
 def is_unattended(tags: Mapping[str, str]) -> bool:
-    """Whether a run was started by a schedule, a sensor or a backfill, by its tags."""
+    """True if a run was started by a schedule, a sensor or a backfill, by its tags."""
     return ASKED_TAG not in tags and any(tag in tags for tag in _UNATTENDED)
+
+
+def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str, str]:
+    """The tags of the run that Dagster's own retries (``run_retries``) go back to.
+
+    A retry loses the tag of its backfill once that has ended, and would look as if a person had
+    asked for it. Where the first run is not known any more, nobody has.
+
+    Args:
+        instance: of Dagster.
+        run: that may be a retry.
+    """
+    while _RETRY_TAG in run.tags:
+        before = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+        if before is None:
+            return {**run.tags, _UNATTENDED[0]: "not known"}
+        run = before
+    return run.tags
+
+
+def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """True if Dagster itself starts a failed run again, by ``run_retries`` of the instance."""
+    return instance.run_retries_enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
 
 
 def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +163,7 @@ def _can_be_a_key(repository: str) -> bool:
 
 
 def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
-    """What a sensor has written into its cursor; nothing where that is not its own, or damaged.
+    """The JSON values in the cursor of a sensor; none where it is damaged, or not its own.
 
     Somebody may have changed it in the interface. A sensor then begins as if it were new.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,16 +11,15 @@ from typing import Annotated, Any
 import dagster as dg
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.policy import Policies, Policy
+from lakegc_assets.defs.policy import Places, Policies, Policy
 from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.context import Clocks, SystemClocks
 from lakegc_assets.run.setting_fields import CollectorSettings, RepositorySettings
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import S3Access
@@ -31,14 +30,9 @@ def located(place: str) -> str:
     return place if "://" in place else str(Path(place).resolve())
 
 
-class CollectorResource(CollectorSettings, dg.ConfigurableResource):  # type: ignore[type-arg]
+class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # type: ignore[type-arg]
     """The settings of a run; every one can be changed in the launchpad for a single run."""
 
-    artifact_root: str = Field(
-        default="",
-        description="URL or path of artifacts and caches; else `LAKEGC_ARTIFACT_ROOT`, else "
-        "`.lakegc/artifacts`. The command takes it from the variable only",
-    )
     name: str = Field(
         default="",
         description="of the component: where `artifact_root` is not set, its artifacts are in a "
@@ -48,44 +42,18 @@ class CollectorResource(CollectorSettings, dg.ConfigurableResource):  # type: ig
         default=120.0,
         description="for how long a lakeFS server is waited for that is away (refused or broken "
         "connections, no answer in time, 502, 503, 504), by all calls of a process together; the "
-        "log says so. Other answers, unknown hosts and certificates are told at once or after "
+        "log says so. Other answers, unknown hosts and certificates are reported at once or after "
         "`max_attempts`. Nothing is waited for by what deletes: a sweep whose tasks find no server "
         "ends, and is run again",
     )
     policies: dict[str, Any] = Field(
         default={}, description="how single repositories are collected, as the component says it"
     )
-    backup_endpoint_url: str | None = Field(
-        default=None,
-        description="S3 server of the bucket of `backup_url`, where it is not that of the "
-        "namespaces; else `LAKEGC_BACKUP_ENDPOINT_URL`. That bucket must have another name than "
-        "that of any repository",
-    )
-    backup_region: str | None = Field(
-        default=None, description="of that server; else `LAKEGC_BACKUP_REGION`"
-    )
-    backup_profile: str | None = Field(
-        default=None,
-        description="in `~/.aws`, with credentials for that bucket; else `LAKEGC_BACKUP_PROFILE`",
-    )
     collect_excluded: bool = Field(
         default=False,
         description="collect a repository although `include` and `exclude` of the component leave "
         "it out",
     )
-    namespace_roots: list[str] = Field(
-        default_factory=list,
-        description="URLs below which the server keeps namespaces: `lakegc leftovers` looks there "
-        "for those that no repository has; else `LAKEGC_NAMESPACE_ROOTS`, separated by commas. To "
-        "remove one, the credentials need lakeFS's permission `fs:ListRepositories` on `*`: lakeFS "
-        "lists only what they may list, and what is hidden looks deleted",
-    )
-    _clocks: Clocks = PrivateAttr(default_factory=SystemClocks)
-
-    def with_clocks(self, clocks: Clocks) -> CollectorResource:
-        """This resource with other clocks, for tests."""
-        self._clocks = clocks
-        return self
 
     def settings(self) -> Settings:
         """The settings as the core takes them.
@@ -100,17 +68,12 @@ class CollectorResource(CollectorSettings, dg.ConfigurableResource):  # type: ig
         }
         return Settings.of(self, **{k: located(v) if v else None for k, v in places.items()})
 
-    @property
-    def clocks(self) -> Clocks:
-        """The clocks of its runs."""
-        return self._clocks
-
     def all_policies(self) -> Policies:
-        """How each repository is collected by itself."""
+        """The policies of all repositories."""
         return Policies(**self.policies)
 
     def policy(self, repository: str) -> Policy:
-        """How a repository is collected by itself."""
+        """The policy of a repository."""
         return self.all_policies().of(repository)
 
     def of_repository(self, repository: str, given: Mapping[str, Any]) -> CollectorResource:
@@ -181,6 +144,48 @@ class CollectorResource(CollectorSettings, dg.ConfigurableResource):  # type: ig
                 "s3://bucket/backups"
             )
         return ((place.authority, S3Access(**ways)),)
+
+
+def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinition:
+    """A resource of which a run configures single fields, and all others stay as they are.
+
+    Where a run names one field of a ``ConfigurableResource``, Dagster gives all others the defaults
+    of the class: a longer ``min_age_hours`` of the component would be lost by whoever sets
+    ``protect_tags`` in the launchpad. Fields have no defaults here, so that no launchpad begins
+    with them, and one that is null is as if it were absent.
+
+    Args:
+        resource: as it is where a run does not say anything else.
+    """
+    kind = type(resource)
+    values = {name: getattr(resource, name) for name in kind.model_fields}
+
+    @dg.resource(
+        description=kind.__doc__,
+        config_schema={
+            name: _optional(one, values[name]) for name, one in kind.to_fields_dict().items()
+        },
+    )
+    def configured(context: dg.InitResourceContext) -> Iterator[dg.ConfigurableResource[Any]]:
+        given = {k: v for k, v in context.resource_config.items() if v is not None}
+        with kind(**values | given).process_config_and_initialize_cm() as made:
+            yield made
+
+    return configured
+
+
+def _optional(field: dg.Field, value: object) -> dg.Field:
+    """A field that a run may leave out; a variable is looked up by Dagster, run by run."""
+    kind: Any = field.config_type
+    default: dict[str, Any] = {}
+    if isinstance(value, dg.EnvVar):
+        default["default_value"] = {"env": value.env_var_name}
+    return dg.Field(
+        kind if isinstance(kind, dg.Noneable) else dg.Noneable(kind),
+        is_required=False,
+        description=field.description,
+        **default,
+    )
 
 
 @dg.definitions

@@ -3,9 +3,13 @@
 A run that no step has failed in did not end by itself: its process was killed, or its machine
 stopped. What a check, a store or a server refused is not tried again; what they did not answer is,
 once.
+
+Dagster's own retries (``run_retries``) start runs of one step again. Of a mark they would begin
+with the listing, which a published mark refuses, or behind the last step that Dagster knows, which
+has refused since it has written its manifest: only the artifacts say what is left.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -16,7 +20,14 @@ from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import ASKED_TAG, RESUMED_TAG, RETRIED_TAG, is_unattended
+from lakegc_assets.defs.requests import (
+    ASKED_TAG,
+    RESUMED_TAG,
+    RETRIED_TAG,
+    first_tags,
+    is_retried,
+    is_unattended,
+)
 from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -88,7 +99,12 @@ def resume_sensor(
                 continue
             try:
                 found = _request(
-                    run, names, resources.lakefs.config(), resources.root, transient=bool(transient)
+                    run,
+                    names,
+                    resources.lakefs.config(),
+                    resources.root,
+                    first_tags(context.instance, run),
+                    transient=bool(transient),
                 )
             except LakegcError as error:
                 if _stays(error):
@@ -130,7 +146,7 @@ def _may_go_on(
     *,
     transient: bool | None,
 ) -> bool:
-    """Whether a run of ours can go on, and nobody has gone on with it.
+    """True if a run of ours can go on, and nobody has gone on with it.
 
     Args:
         context: of the tick.
@@ -144,7 +160,7 @@ def _may_go_on(
         return False
     if names.plain_job(run) not in _JOBS and not names.is_of_assets(run):
         return False
-    if key is None or run.tags.get(RUN_TAG) is None:
+    if key is None or run.tags.get(RUN_TAG) is None or is_retried(instance, run):
         return False
     if transient is False or (transient and RETRIED_TAG in run.tags):
         return False
@@ -158,13 +174,13 @@ def _may_go_on(
 
 
 def is_included(policies: Policies, names: Names, run: dg.DagsterRun) -> bool:
-    """Whether the repository of a run is collected, or the run says that it is all the same."""
+    """True if the repository of a run is collected, or the run itself says ``collect_excluded``."""
     said = collector_config(run, names)
     return bool(said.get("collect_excluded")) or policies.collects(run.tags[REPOSITORY_TAG])
 
 
 def _stays(error: LakegcError) -> bool:
-    """Whether the next tick would find the same: damage, or a repository that is gone."""
+    """True if the next tick would find the same: damage, or a repository that is gone."""
     gone = isinstance(error, NotFoundError) and not isinstance(error, EndpointNotFoundError)
     return gone or isinstance(error, IntegrityError)
 
@@ -174,10 +190,20 @@ def _request(
     names: Names,
     lakefs: LakeFSConfig,
     root: ArtifactRoot,
+    first: Mapping[str, str],
     *,
     transient: bool,
 ) -> dg.RunRequest | None:
-    """The request that goes on with a run; None where nothing is left to do."""
+    """The request that goes on with a run; None where nothing is left to do.
+
+    Args:
+        run: that did not end by itself, or failed for a while.
+        names: of the component.
+        lakefs: the server.
+        root: of the artifacts.
+        first: tags of the run that it is a retry of, or its own.
+        transient: whether it failed for a while.
+    """
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
     job = names.plain_job(run) or "gc"
     selection: list[dg.AssetKey] | None = None
@@ -199,7 +225,7 @@ def _request(
             left = ("gc_report", "backup", ASSET) if job == "gc" else ("gc_report",)
             selection = [names.key(name) for name in left]
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
-    if not is_unattended(run.tags):
+    if not is_unattended(first):
         ours[ASKED_TAG] = "by a person"
     if transient:
         ours[RETRIED_TAG] = "once"

@@ -15,9 +15,9 @@ from lakegc_assets.defs.fields import AsWritten, filled_in
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.partitions import multi_key, partition_key
 from lakegc_assets.defs.remote import RemoteRun, Report, error_of
-from lakegc_assets.defs.requests import asking_tags, require_own_config
+from lakegc_assets.defs.requests import asking_tags, first_tags, require_own_config
 from lakegc_assets.defs.resources import located
-from lakegc_assets.defs.stages import Stage
+from lakegc_assets.defs.stages import Stage, materialized
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.run.command_line import printing
 
@@ -87,10 +87,7 @@ def remote_assets(
 
     @dg.multi_asset(
         name=names.of(name),
-        specs=[
-            specs[one.name].replace_attributes(deps=[names.key(dep) for dep in one.deps])
-            for one in stages
-        ],
+        specs=[one.connected(specs[one.name], names) for one in stages],
         check_specs=[spec for one in checks for spec in one.check_specs],
         can_subset=True,
         required_resource_keys=names.resources(*_RESOURCES),
@@ -136,11 +133,14 @@ def _launched(
         ) from error
     report = Report.of_messages(list(done.get_custom_messages()))
     results = done.get_results(implicit_materializations=False)
+    by_key = {names.key(one.name): one for one in stages}
     chosen = {(one.asset_key, one.name) for one in context.selected_asset_check_keys}
     for result in results:
-        if isinstance(result, dg.MaterializeResult):
-            yield dg.MaterializeResult(asset_key=result.asset_key, metadata=result.metadata)
-        elif (result.asset_key, result.check_name) in chosen:
+        if isinstance(result, dg.MaterializeResult) and result.asset_key is not None:
+            yield from materialized(by_key[result.asset_key], context, names, [result])
+        elif isinstance(result, dg.AssetCheckResult) and (
+            (result.asset_key, result.check_name) in chosen
+        ):
             yield _described(result)
     if report is None:
         raise RemoteProcessError(
@@ -223,7 +223,7 @@ def _remote_run(
         run=run,
         assets=assets,
         config=config,
-        tags=asking_tags(context.run.tags),
+        tags=asking_tags(first_tags(context.instance, context.run)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What ``dg scaffold defs lakegc_assets.GarbageCollection`` writes: a file with comments."""
+"""The commented file that ``dg scaffold defs lakegc_assets.GarbageCollection`` writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ attributes:
   #     cron: "0 3 * * *"
   #     sweep: auto
 
-  # Who is told about runs that failed, marks that wait, stale repositories and lost waves.
+  # Receivers of notices about runs that failed, marks that wait, stale repositories and lost waves.
   # notices:
   #   url_variable: LAKEGC_HOOK
   #   dagster_url: https://dagster.example.com

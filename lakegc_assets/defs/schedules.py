@@ -2,11 +2,11 @@
 
 from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.dagster_internals import reverse_cron_string_iterator
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.policy import Policies, Policy
@@ -135,6 +135,33 @@ def requests_of_wave(
     return requests
 
 
+def last_tick(cron: str, zone: str, at: datetime) -> datetime:
+    """The time of a cron schedule at or before a time.
+
+    Dagster knows its own dialect of cron, and tells the times of partitions by it.
+    """
+    window = _windows(cron, zone).get_prev_partition_window(at, respect_bounds=False)
+    if window is None:
+        raise ValueError(f"no time of {cron!r} is before {at}")
+    return window.end
+
+
+def next_tick(cron: str, zone: str, at: datetime) -> datetime:
+    """The time of a cron schedule after a time."""
+    window = _windows(cron, zone).get_next_partition_window(at, respect_bounds=False)
+    if window is None:
+        raise ValueError(f"no time of {cron!r} is after {at}")
+    return window.start if window.start > at else window.end
+
+
+@lru_cache
+def _windows(cron: str, zone: str) -> dg.TimeWindowPartitionsDefinition:
+    start = datetime(2000, 1, 1, tzinfo=timezone.utc)
+    return dg.TimeWindowPartitionsDefinition(
+        start=start, fmt="%Y-%m-%dT%H:%M:%S%z", cron_schedule=cron, timezone=zone
+    )
+
+
 def wave_at(moment: datetime) -> str:
     """The id of the wave that begins at a time."""
     return f"{moment.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
@@ -145,14 +172,14 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
 
     A repository that was made after its wave had begun waits for the next one.
     """
-    last = next(reverse_cron_string_iterator(at.timestamp(), policy.cron, policy.time_zone))
+    last = last_tick(policy.cron, policy.time_zone, at)
     if at - last >= OPEN or repository.creation_date > last.timestamp():
         return None
     return wave_at(last)
 
 
 def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: str) -> bool:
-    """Whether a repository had its run in a wave, at another tick say.
+    """True if a repository had its run in a wave, at another tick say.
 
     A run that was made and not launched yet is asked for again: the daemon may have died between
     the two, and then launches that one.

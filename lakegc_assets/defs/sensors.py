@@ -92,13 +92,13 @@ def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> 
     if not others:
         return ""
     called = f"is called {names.name!r}, too" if names.name else "has no `name`, either"
-    told = (
+    warning = (
         f"the component in the code location {', '.join(map(repr, others))} {called}: both have "
         "the same assets and partitions, and each shows what the other one collects. Give each of "
         "them a `name` of its own (docs/automation.md, Several in one Dagster)"
     )
-    context.log.warning(told)
-    return told
+    context.log.warning(warning)
+    return warning
 
 
 def _made(context: dg.SensorEvaluationContext, known: set[str], server: set[str]) -> set[str]:
@@ -126,7 +126,7 @@ def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str
 
 
 def _is_unused(instance: dg.DagsterInstance, names: Names, run: str) -> bool:
-    """Whether a key of a run is there, and no run has it."""
+    """True if the key of a run is there, and no run has it."""
     if run not in instance.get_dynamic_partitions(names.of(RUN)):
         return False
     return instance.get_runs_count(dg.RunsFilter(tags={RUN_TAG: run})) == 0
@@ -182,7 +182,7 @@ def rules_sensor(policies: Policies, names: Names) -> dg.SensorDefinition:
 
 
 def _next(before: Mapping[str, Any] | None, repository: Repository, digest: str) -> dict[str, Any]:
-    """What is known of a repository's rules: how often they changed since it was first seen."""
+    """The digest of a repository's rules, and how often they changed since it was seen first."""
     if before is None or before["made"] != repository.creation_date:
         return {"made": repository.creation_date, "changes": 0, "rules": digest}
     changed = before["rules"] != digest
@@ -228,7 +228,7 @@ def approvals_sensor(
         moment = now()
         chosen = [r.id for r in there if policies.of(r.id).sweep != "never"]
         # An estate has thousands of marks, and a tick has a minute.
-        looks = thread_map(
+        approved = thread_map(
             lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES
         )
         requests = [
@@ -242,7 +242,7 @@ def approvals_sensor(
                 config={"max_candidate_share": approval.max_candidate_share},
                 tags={"lakegc/approved-by": approval.by},
             )
-            for found in looks
+            for found in approved
             for approval in found
         ]
         return started(names, requests)

@@ -1,17 +1,28 @@
 """Assets of the graph before they belong to a component, which gives them keys and resources."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Final
 
 import dagster as dg
+import pyarrow as pa
 
-from lakegc_assets.defs.contracts import contract
 from lakegc_assets.defs.execution import RESOURCES, Execution
+from lakegc_assets.defs.metadata import table_schema
 from lakegc_assets.defs.names import RUN_ASSETS, Names
+from lakegc_assets.run.artifacts import SCHEMA_VERSION
 from lakegc_assets.run.command_line import printing
 
-Result = dg.MaterializeResult[None] | Iterator[dg.MaterializeResult[None]]
+Results = Iterator[dg.MaterializeResult[None]]
+Result = dg.MaterializeResult[None] | Results
+
+#: Changes with the form of manifests: one of another version is refused, and made again.
+CODE_VERSION: Final = str(SCHEMA_VERSION)
+#: By which Dagster records the data version of a materialization.
+DATA_VERSION_TAG: Final = "dagster/data_version"
 
 
 @dataclass(frozen=True)
@@ -22,7 +33,10 @@ class Stage:
         name: its plain name.
         description: what it reads, writes and guarantees, as Markdown.
         function: that makes it.
-        deps: plain names of the assets before it; their order is a part of the safety argument.
+        after: plain names of the assets that come before it although it does not read them: their
+            order is a part of the safety argument.
+        reads: plain names of the assets that it reads.
+        columns: of the rows that it writes or shows; None where these are of several tables.
         resources: plain keys of those that it needs.
         kinds: of technologies, as Dagster shows them.
         config: what a run may configure of it.
@@ -32,22 +46,48 @@ class Stage:
     name: str
     description: str
     function: Callable[[Execution], Result]
-    deps: Sequence[str]
+    after: Sequence[str]
+    reads: Sequence[str]
+    columns: pa.Schema | None
     resources: Sequence[str]
     kinds: frozenset[str]
     config: type[dg.Config] | None
     skippable: bool
 
+    @property
+    def metadata(self) -> dict[str, dg.TableSchema]:
+        """The columns, under the name that Dagster has for them."""
+        if self.columns is None:
+            return {}
+        return {"dagster/column_schema": table_schema(self.columns)}
+
     def spec(self, names: Names) -> dg.AssetSpec:
-        """Its spec, without what it comes after."""
+        """Its spec, without the assets before it, whose keys may still be changed."""
         return dg.AssetSpec(
             names.key(self.name),
             description=self.description,
+            metadata=self.metadata,
             group_name=names.of("gc"),
+            code_version=CODE_VERSION,
             kinds=set(self.kinds),
             skippable=self.skippable,
             partitions_def=names.repository_run if self.name in RUN_ASSETS else None,
         )
+
+    def connected(self, spec: dg.AssetSpec, names: Names) -> dg.AssetSpec:
+        """Its spec with the assets before it.
+
+        Args:
+            spec: of it.
+            names: of the component, with the keys of all assets.
+        """
+        before = map(names.key, (*self.after, *self.reads))
+        return spec.replace_attributes(deps=list(before))
+
+    def make(self, execution: Execution) -> Results:
+        """Make it, and give its materialization; none where nothing was to be made."""
+        found = self.function(execution)
+        yield from [found] if isinstance(found, dg.MaterializeResult) else found
 
     def definition(
         self, spec: dg.AssetSpec, names: Names, execute: Callable[["Stage", Execution], Result]
@@ -57,18 +97,17 @@ class Stage:
         Args:
             spec: of it.
             names: of the component, with the keys of all assets.
-            execute: makes it, by its ``function`` say.
+            execute: makes it, by ``make`` say.
         """
-        deps = [names.key(dep) for dep in self.deps]
 
         @dg.multi_asset(
             name=names.of(self.name),
-            specs=[spec.replace_attributes(deps=deps)],
+            specs=[self.connected(spec, names)],
             required_resource_keys=names.resources(*self.resources),
             config_schema=self.config.to_fields_dict() if self.config else None,
         )
-        def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-            yield from _results(self, Execution(context, names), execute)
+        def made(context: dg.AssetExecutionContext) -> Results:
+            yield from _executed(self, context, names, execute)
 
         return made
 
@@ -93,36 +132,79 @@ def in_one_step(
 
     @dg.multi_asset(
         name=names.of(stages[-1].name),
-        specs=[
-            specs[one.name].replace_attributes(deps=[names.key(dep) for dep in one.deps])
-            for one in stages
-        ],
+        specs=[one.connected(specs[one.name], names) for one in stages],
         can_subset=True,
         required_resource_keys=names.resources(*{key for one in stages for key in one.resources}),
     )
-    def made(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+    def made(context: dg.AssetExecutionContext) -> Results:
         for one in stages:
-            key = names.key(one.name)
-            if key not in context.selected_asset_keys:
-                continue
-            for result in _results(one, Execution(context, names), execute):
-                yield dg.MaterializeResult(asset_key=key, metadata=result.metadata)
+            if names.key(one.name) in context.selected_asset_keys:
+                yield from _executed(one, context, names, execute)
 
     return made
 
 
-def _results(
-    one: Stage, execution: Execution, execute: Callable[[Stage, Execution], Result]
-) -> Iterator[dg.MaterializeResult[None]]:
-    """What an asset was made into, while messages print the commands of its component."""
-    with printing(execution.names.source):
-        found = execute(one, execution)
-        yield from [found] if isinstance(found, dg.MaterializeResult) else found
+def _executed(
+    one: Stage,
+    context: dg.AssetExecutionContext,
+    names: Names,
+    execute: Callable[[Stage, Execution], Result],
+) -> Results:
+    """Make an asset, while messages print the commands of its component."""
+    with printing(names.source):
+        found = execute(one, Execution(context, names))
+        results = [found] if isinstance(found, dg.MaterializeResult) else found
+        yield from materialized(one, context, names, results)
+
+
+def materialized(
+    one: Stage,
+    context: dg.AssetExecutionContext,
+    names: Names,
+    results: Iterable[dg.MaterializeResult[None]],
+) -> Results:
+    """Materializations with the key of their asset and its columns.
+
+    Where Dagster has this very version already, nothing was made: it is observed once more.
+
+    Args:
+        one: the asset.
+        context: of its step.
+        names: of the component.
+        results: of the asset.
+    """
+    key = names.key(one.name)
+    for result in results:
+        metadata = {**one.metadata, **(result.metadata or {})}
+        if one.skippable and _is_recorded(context, key, result.data_version):
+            partition = str(context.partition_key)
+            context.log_event(dg.AssetObservation(key, partition=partition, metadata=metadata))
+            continue
+        yield dg.MaterializeResult(
+            asset_key=key,
+            metadata=metadata,
+            check_results=result.check_results,
+            data_version=result.data_version,
+            tags=result.tags,
+        )
+
+
+def _is_recorded(
+    context: dg.AssetExecutionContext, key: dg.AssetKey, version: dg.DataVersion | None
+) -> bool:
+    """True if the last materialization of this partition has this data version."""
+    chosen = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(context.partition_key)])
+    records = context.instance.fetch_materializations(chosen, limit=1).records
+    last = records[0].asset_materialization if records else None
+    tags = (last.tags if last is not None else None) or {}
+    return version is not None and tags.get(DATA_VERSION_TAG) == version.value
 
 
 def stage(
     *,
-    deps: Sequence[str] = (),
+    columns: pa.Schema | None = None,
+    after: Sequence[str] = (),
+    reads: Sequence[str] = (),
     resources: Sequence[str] = RESOURCES,
     kinds: Sequence[str] = ("pyspark", "lakefs"),
     config: type[dg.Config] | None = None,
@@ -138,7 +220,9 @@ def stage(
             name=function.__name__,
             description=contract(sys.modules[function.__module__].__doc__),
             function=function,
-            deps=deps,
+            after=after,
+            reads=reads,
+            columns=columns,
             resources=resources,
             kinds=frozenset(kinds),
             config=config,
@@ -146,3 +230,22 @@ def stage(
         )
 
     return made
+
+
+_PARTS: Final = re.compile(r"^(?=(?:Reads|Writes|Guarantees): )", re.MULTILINE)
+
+
+def contract(doc: str | None) -> str:
+    """Markdown of what an asset is, reads, writes and guarantees.
+
+    Args:
+        doc: the docstring of its module: a line with its name and what it is, an empty one, and
+            paragraphs that begin with ``Reads:``, ``Writes:`` and ``Guarantees:``.
+    """
+    head, _, rest = cleandoc(doc or "").replace("``", "`").partition("\n\n")
+    what = head.partition(": ")[2]
+    paragraphs = [" ".join(part.split()) for part in _PARTS.split(rest) if part.strip()]
+    parts = (
+        f"**{name}:** {said}" for name, _, said in (part.partition(": ") for part in paragraphs)
+    )
+    return "\n\n".join((what[:1].upper() + what[1:], *parts))

@@ -14,10 +14,10 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.connections import built
-from lakegc_assets.defs.delivery import Document, deliver, document, entry, said_of, ways_of
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
+from lakegc_assets.defs.notices import Document, deliver, document, entry, said_of, ways_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import collected, remembered
 from lakegc_assets.engine.tasks import thread_map
@@ -39,7 +39,7 @@ _DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_
 
 @dataclass(frozen=True)
 class Freshness:
-    """How long ago a repository was marked.
+    """The age of the last mark of a repository.
 
     Attributes:
         passed: whether that is lately enough.
@@ -54,7 +54,7 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Known:
-    """What lakeFS said of a repository when it answered last.
+    """A repository, as lakeFS described it when it answered last.
 
     Attributes:
         name: of the repository.
@@ -68,7 +68,7 @@ class Known:
 
     @classmethod
     def of(cls, repository: Repository) -> "Known":
-        """What lakeFS says now."""
+        """The repository, as lakeFS describes it now."""
         made = datetime.fromtimestamp(repository.creation_date, timezone.utc)
         namespace = StorageNamespace.parse(repository.storage_namespace).url()
         return cls(repository.id, made, namespace)
@@ -86,7 +86,7 @@ def freshness(
     names: Names,
     now: datetime,
 ) -> Freshness:
-    """How long ago a repository was marked, by its artifacts and by Dagster's records of its runs.
+    """The age of the last mark of a repository, by its artifacts and Dagster's records of its runs.
 
     Args:
         root: of the artifacts; None where it is not known.
@@ -169,7 +169,7 @@ def staleness_check(policies: Policies, names: Names) -> dg.AssetChecksDefinitio
         resources = Resources(context.resources, names)
         there = [Known.of(one) for one in collected(resources.lakefs.config(), policies)]
         found = _judge(there, resources.root, context.instance, policies, names, utc_now())
-        return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_told(found))
+        return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_check_result(found))
 
     return marked_in_time
 
@@ -182,14 +182,14 @@ def _judge(
     names: Names,
     now: datetime,
 ) -> dict[str, Freshness]:
-    """How long ago each repository was marked, by its name."""
+    """The age of the last mark of each repository, by its name."""
     look = partial(freshness, root, instance, policies=policies, names=names, now=now)
     known = [one.name for one in there]
     return dict(zip(known, thread_map(look, there, _THREADS), strict=True))
 
 
-def _told(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
-    """What the check says of all repositories: whether it passed, a sentence, and who is stale."""
+def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
+    """The result of the check: passed or not, a sentence, and a table of those that are stale."""
     stale = {name: one for name, one in sorted(found.items()) if not one.passed}
     of = counted(len(found), "repository", "repositories")
     said = f"{len(stale)} of {of} {'was' if len(stale) == 1 else 'were'} not marked for too long"
@@ -216,14 +216,14 @@ def staleness_sensor(
     resources: Mapping[str, Any],
     now: Callable[[], datetime] = utc_now,
 ) -> dg.SensorDefinition:
-    """``gc_staleness``: the same, told where it changed and once a day.
+    """``gc_staleness``: the same, reported where it changed and once a day.
 
     It fails for nothing that the other sensors fail for: this is how people hear of it.
 
     Args:
         policies: of all repositories.
         names: of the component.
-        section: who is told.
+        section: receivers of notices.
         resources: that are defined; they are made in the tick, as far as they can be.
         now: the time, UTC.
     """
@@ -237,14 +237,14 @@ def staleness_sensor(
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         moment, memory = now(), remembered(context)
-        told, waiting = memory.get("told", []), memory.get("waiting", {})
+        reported, waiting = memory.get("told", []), memory.get("waiting", {})
         there, root, silence = _look(
             context, policies, names, resources, memory.get("known", {}), moment
         )
         found = _judge(there, root, context.instance, policies, names, moment)
         stale = sorted(name for name, one in found.items() if not one.passed)
         for name in stale:
-            if name not in told:
+            if name not in reported:
                 made = _notice(name, f"{found[name].sentence}{silence}", policies)
                 waiting[name] = entry(ways_of(section), moment, document=made)
         problems = deliver(
@@ -257,12 +257,12 @@ def staleness_sensor(
             "waiting": waiting,
         }
         # A check of one partition could be reported once only: Dagster refuses the second result.
-        report = (stale, cursor["day"]) != (told, memory.get("day"))
+        report = (stale, cursor["day"]) != (reported, memory.get("day"))
         evaluation = dg.AssetCheckEvaluation(
             asset_key=names.key(REPOSITORIES),
             check_name=CHECK,
             severity=dg.AssetCheckSeverity.WARN,
-            **_told(found, silence),
+            **_check_result(found, silence),
         )
         return dg.SensorResult(
             asset_events=[evaluation] if report else [],
@@ -284,7 +284,7 @@ def _look(
     before: dict[str, list[str | None]],
     now: datetime,
 ) -> tuple[list[Known], ArtifactRoot | None, str]:
-    """What is known of the repositories; where their artifacts are; and why lakeFS is silent.
+    """The repositories that are known; the root of their artifacts; and why lakeFS did not answer.
 
     Args:
         context: of the tick.
@@ -313,7 +313,7 @@ def _look(
         ]
         keys = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
         new = [n for n in keys if n not in before and policies.collects(n)]
-        silence = f". lakeFS does not tell its repositories: {error}"
+        silence = f". lakeFS does not list its repositories: {error}"
         context.log.warning("%s", silence.removeprefix(". "))
         return [*known, *(Known(name, now) for name in new)], root, silence
 

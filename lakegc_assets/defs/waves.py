@@ -1,4 +1,4 @@
-"""``gc_waves``: makes up for ticks of ``gc_schedule`` that failed, and tells which waves were lost.
+"""``gc_waves``: makes up for ticks of ``gc_schedule`` that failed, and notifies of lost waves.
 
 Dagster remembers that a tick failed, for whatever reason, and does not evaluate it again.
 """
@@ -12,9 +12,9 @@ import dagster as dg
 
 from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
 from lakegc_assets.defs.connections import built
-from lakegc_assets.defs.delivery import Document, deliver, document, entry, said_of, ways_of
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import Names
+from lakegc_assets.defs.notices import Document, deliver, document, entry, said_of, ways_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.defs.requests import collected, remembered
 from lakegc_assets.defs.schedules import OPEN, name_of, requests_of_wave, wave_at
@@ -39,8 +39,8 @@ def waves_sensor(
     Args:
         policies: of all repositories.
         names: of the component.
-        section: who is told.
-        resources: that are defined; `lakefs` is made in the tick, so that it is told if that fails.
+        section: receivers of notices.
+        resources: that are defined; `lakefs` is made in the tick, so that its failure is reported.
         now: the time, UTC.
     """
     zones = {name_of(zone, policies, names): zone for zone in policies.crons()}
@@ -87,7 +87,7 @@ def waves_sensor(
         for tick in pending:
             key = _key(tick)
             lost = moment - tick.at >= OPEN
-            # What waits for a person is told at once, what may pass when it is too late.
+            # What waits for a person is reported at once, what may pass when it is too late.
             if lost or (error and not error.transient and states.get(key) != _WAITS):
                 states[key] = _LOST if lost else _WAITS
                 made = _notice(tick, str(error) if error and not lost else tick.error, lost=lost)
@@ -101,7 +101,7 @@ def waves_sensor(
             ways_of(section), waiting, lambda _, one: _document(one), moment, context.log
         )
         changed = states != seen or waiting != known.get("waiting", {})
-        # What waits for a person fails the tick, once people have been told.
+        # What waits for a person fails the tick, once its notice is delivered.
         if error is not None and not error.transient and not changed:
             raise error
         otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"

@@ -14,7 +14,6 @@ import dagster as dg
 import pytest
 
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.dagster_internals import DagsterExecutionInterruptedError
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets_tests.sessions import SMALL
@@ -125,7 +124,7 @@ def test_a_run_that_is_cancelled_ends_the_processes_that_it_has_started(
     thread.start()
     with (
         dg.DagsterInstance.ephemeral() as instance,
-        pytest.raises(DagsterExecutionInterruptedError),
+        pytest.raises(dg.DagsterExecutionInterruptedError),
     ):
         submitted(tmp_path).definitions().resolve_job_def("gc").execute_in_process(
             partition_key=add_partition(instance, "cancelled", "wave-1"), instance=instance

@@ -19,10 +19,9 @@ from dagster.components.resolved.errors import ResolutionException
 import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.forecast import ForecastSection
 from lakegc_assets.defs.names import OTHER_JOBS, RUN_JOBS
 from lakegc_assets.defs.partitions import add_partition
-from lakegc_assets.defs.policy import Override, Policies, Policy
+from lakegc_assets.defs.policy import ForecastSection, Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.retention.retain import OfBranches, Retain

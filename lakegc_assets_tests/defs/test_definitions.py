@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
@@ -14,9 +16,10 @@ import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import component, defs
-from lakegc_assets.defs.contracts import contract
-from lakegc_assets.defs.names import PLAIN
+from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS
 from lakegc_assets.defs.partitions import add_partition, partition_key
+from lakegc_assets.defs.schedules import last_tick, next_tick
+from lakegc_assets.defs.stages import contract
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -95,14 +98,63 @@ def test_the_assets_follow_each_other_in_the_order_of_the_graph(graph: dg.AssetG
     beside = {*_BESIDE, _ATTRIBUTION, _FORECAST}
     assert [level - beside for level in levels] == [{name} for name in _WHOLE]
     for name in (_ATTRIBUTION, _FORECAST):
-        assert graph.get(dg.AssetKey(name)).parent_keys == {dg.AssetKey("gc_report")}
         assert not graph.get(dg.AssetKey(name)).child_keys
-    for before, after in itertools.pairwise(_GRAPH[:-1]):
-        assert graph.get(dg.AssetKey(after)).parent_keys == {dg.AssetKey(before)}
-    swept = graph.get(dg.AssetKey("swept_set"))
-    assert swept.parent_keys == {dg.AssetKey("gc_report"), dg.AssetKey("backup")}
-    restored = graph.get(dg.AssetKey("restored_set"))
-    assert restored.parent_keys == {dg.AssetKey("swept_set")}
+    for before, after in itertools.pairwise(_WHOLE):
+        assert dg.AssetKey(before) in graph.get(dg.AssetKey(after)).parent_keys
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("store_listing", []),
+        ("uncommitted_snapshot", MARK_ASSETS[:1]),
+        ("active_commits", MARK_ASSETS[1:2]),
+        ("committed_addresses", MARK_ASSETS[2:3]),
+        ("deletion_candidates", MARK_ASSETS[:4]),
+        ("gc_report", ["active_commits", "deletion_candidates"]),
+        (_ATTRIBUTION, MARK_ASSETS),
+        (_FORECAST, MARK_ASSETS),
+        ("backup", ["deletion_candidates", "gc_report"]),
+        ("swept_set", [*MARK_ASSETS, "backup"]),
+        ("restored_set", ["deletion_candidates", "swept_set"]),
+    ],
+)
+def test_an_asset_depends_on_what_it_reads_and_on_what_must_come_before(
+    graph: dg.AssetGraph, name: str, before: Sequence[str]
+) -> None:
+    parents = graph.get(dg.AssetKey(name)).parent_keys
+    assert parents == {dg.AssetKey(one) for one in before}
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "at", "last", "following"),
+    [
+        ("0 2 * * 0", "UTC", "2026-03-01T02:00+00:00", "2026-03-01T02:00", "2026-03-08T02:00"),
+        ("0 2 * * 0", "UTC", "2026-03-01T01:59+00:00", "2026-02-22T02:00", "2026-03-01T02:00"),
+        # The hour that is left out in spring, and the one that comes twice in autumn.
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-03-29T01:00+00:00",
+            "2026-03-29T01:00",
+            "2026-03-30T00:30",
+        ),
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-10-25T00:45+00:00",
+            "2026-10-24T00:30",
+            "2026-10-25T01:30",
+        ),
+    ],
+)
+def test_the_times_of_a_schedule_are_those_at_which_dagster_ticks(
+    cron: str, zone: str, at: str, last: str, following: str
+) -> None:
+    moment = datetime.fromisoformat(at)
+    found = (last_tick(cron, zone, moment), next_tick(cron, zone, moment))
+    shown = [f"{one.astimezone(timezone.utc):%Y-%m-%dT%H:%M}" for one in found]
+    assert shown == [last, following]
 
 
 def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> None:
@@ -218,6 +270,24 @@ def test_a_refused_name_is_not_added() -> None:
         with pytest.raises(ConfigurationError):
             add_partition(instance, "repository", "a|b")
         assert instance.get_dynamic_partitions("repository") == []
+
+
+def test_jobs_of_one_step_are_started_again_by_dagster(
+    definitions: dg.Definitions, tmp_path: Path
+) -> None:
+    """Where their process died; of what has failed by itself nothing is tried again."""
+    (tmp_path / "dagster.yaml").write_text(_INSTANCE.read_text())
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.run_retries_enabled
+        assert not instance.run_retries_retry_on_asset_or_op_failure
+        assert instance.run_retries_max_retries == 0
+    retries = {job: definitions.resolve_job_def(job).tags for job in (*RUN_JOBS, *OTHER_JOBS)}
+    tried = {job for job, tags in retries.items() if int(tags.get("dagster/max_retries", "0"))}
+    assert tried == {
+        *("gc_backup", "gc_sweep", "gc_restore", "gc_forecast"),
+        *("gc_prune", "gc_estate", "gc_leftovers"),
+    }
+    assert {retries[job]["dagster/retry_strategy"] for job in tried} == {"ALL_STEPS"}
 
 
 def test_the_instance_keeps_one_run_at_a_time_for_a_repository(tmp_path: Path) -> None:

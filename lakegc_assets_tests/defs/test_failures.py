@@ -9,7 +9,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.checks.evaluation import NAMES
@@ -235,7 +234,7 @@ def test_other_errors_stay_as_they_are() -> None:
         raise KeyError("x")
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, DagsterExecutionInterruptedError])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError])
 def test_an_interrupted_sweep_says_how_far_it_came(
     site: Site,
     instance: dg.DagsterInstance,

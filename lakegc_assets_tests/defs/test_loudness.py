@@ -14,7 +14,7 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError
 
-from lakegc_assets.defs import delivery
+from lakegc_assets.defs import notices
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
@@ -56,7 +56,7 @@ def daemon(site: Site) -> Iterator[Daemon]:
 @pytest.fixture
 def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(delivery, "post", lambda _url, made, _form: found.append(made))
+    monkeypatch.setattr(notices, "post", lambda _url, made, _form: found.append(made))
     return found
 
 
@@ -186,7 +186,7 @@ def test_staleness_is_known_and_told_without_lakefs(
     (one,) = posted
     assert (one["event"], one["repository"]) == ("stale", "forgotten")
     assert "forgotten was made 16.0 days ago and never marked" in one["sentence"]
-    assert "lakeFS does not tell its repositories" in one["sentence"]
+    assert "lakeFS does not list its repositories" in one["sentence"]
     passed, said = results(daemon)[0]
     assert not passed
     assert "1 of 2 repositories was not marked for too long: forgotten. lakeFS does not" in said

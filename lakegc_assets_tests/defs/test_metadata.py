@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import dagster as dg
@@ -10,14 +9,13 @@ import pytest
 
 from lakegc_assets.defs.metadata import (
     asked_for,
+    by_age,
     by_slice_age,
     of_rules,
     of_sweep,
-    picture,
     table,
     value_of,
 )
-from lakegc_assets.defs.plots import of_ages
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
@@ -48,7 +46,7 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
 
 def test_no_rows_are_told_in_a_word() -> None:
     assert table(("key",), []) == "nothing"
-    assert picture("ages", of_ages([])) == "nothing"
+    assert by_age([["reason", "expired", 1, 1]]) == "nothing"
     assert by_slice_age([["reason", "expired", 1, 1]]) == "nothing"
 
 
@@ -91,12 +89,13 @@ def test_records_of_older_sweeps_have_fewer_figures() -> None:
     assert (newer["share deleted"], newer["requests sent"]) == (0.25, 7)
 
 
-@pytest.mark.parametrize("oldest", [0, 49, 50, 4000])
-def test_the_plot_is_a_picture(oldest: int) -> None:
-    rows = [["age in days", str(day), 1, 100] for day in range(oldest + 1)]
-    head, _, encoded = picture("ages", of_ages(rows)).md_str.partition("base64,")
-    assert head == "![ages](data:image/png;"
-    assert base64.b64decode(encoded[:-1]).startswith(b"\x89PNG")
+def test_objects_are_shown_by_classes_of_age() -> None:
+    rows = [["age in days", str(day), 1, 100] for day in (0, 7, 8, 4000)]
+    assert [record.data for record in by_age(rows).records] == [
+        {"age": "up to 7 days", "objects": 2, "size": "200 B"},
+        {"age": "up to 30 days", "objects": 1, "size": "100 B"},
+        {"age": "older", "objects": 1, "size": "100 B"},
+    ]
 
 
 def test_lists_of_a_fact_are_tables() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -9,6 +11,7 @@ import pydantic
 import pytest
 from dagster.components.resolved.errors import ResolutionException
 
+import lakegc_assets
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import ASSETS, OTHER_JOBS, PLAIN, RUN_ASSETS, RUN_JOBS, Names
@@ -187,6 +190,22 @@ def test_a_subclass_may_change_specs_and_do_more_than_an_asset_does() -> None:
             return super().get_asset_spec(spec, asset).replace_attributes(group_name="ours")
 
     assert _named(Ours(name="eu").definitions())["groups"] == {"ours"}
+
+
+def test_the_documented_subclass_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/automation.md").read_text()
+    (example,) = re.findall(r"```python\n(class .*?)```", page, re.DOTALL)
+    known: dict[str, Any] = {"lakegc_assets": lakegc_assets}
+    exec(example, known)
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", str(tmp_path))
+    definitions = known["Collection"]().definitions()
+    assert definitions.resolve_asset_graph().get(PLAIN.key("swept_set")).owners == ["team:storage"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = definitions.resolve_job_def("gc_estate").execute_in_process(instance=instance)
+    assert len(made.asset_materializations_for_node("estate")) == 1
+    assert "estate begins" in capsys.readouterr().err
 
 
 def test_runs_are_of_the_component_whose_jobs_or_assets_they_run() -> None:

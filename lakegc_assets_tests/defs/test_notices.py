@@ -15,11 +15,18 @@ import dagster as dg
 import pytest
 from typing_extensions import Self
 
-from lakegc_assets.defs import delivery, notices
+from lakegc_assets.defs import notices
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.delivery import NoticeError, document, in_form, mail, post
 from lakegc_assets.defs.names import PLAIN
-from lakegc_assets.defs.notices import failure_sensor, notice
+from lakegc_assets.defs.notices import (
+    NoticeError,
+    document,
+    failure_sensor,
+    in_form,
+    mail,
+    notice,
+    post,
+)
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Override, Policies
 from lakegc_assets.errors import ConfigurationError
@@ -159,7 +166,7 @@ def test_one_document_is_posted_for_a_run(
     url, kind = receiver
     daemon.fail(start(daemon).run_id, "what was before")
     sensor = Sensor(daemon, NoticeSection(url=url))
-    assert sensor.tick() == "runs that fail from now on are told"
+    assert sensor.tick() == "notices begin with the next run that fails"
     daemon.fail(start(daemon).run_id, "a tag has gone")
     sensor.tick()
     sensor.tick()
@@ -201,16 +208,16 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
 ) -> None:
     """Nor a tick from its end: Dagster would forget what it has done."""
     clock = iter(range(0, 1000, 15))
-    monkeypatch.setattr(delivery, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(notices, "monotonic", lambda: next(clock))
     told: list[str] = []
 
     def hang(_url: str, document: dict[str, Any], _form: str) -> None:
         told.append(document["sentence"])
         raise NoticeError("no answer")
 
-    monkeypatch.setattr(delivery, "post", hang)
+    monkeypatch.setattr(notices, "post", hang)
     mails: list[str] = []
-    monkeypatch.setattr(delivery, "mail", lambda _, document: mails.append(document["sentence"]))
+    monkeypatch.setattr(notices, "mail", lambda _, document: mails.append(document["sentence"]))
     both = NoticeSection(
         url="http://h", mail=MailSection(host="h", sender="gc@x.org", to=["on@x.org"])
     )
@@ -265,7 +272,7 @@ def test_a_prune_that_fails_is_told(daemon: Daemon, receiver: tuple[str, type[_R
 @pytest.mark.parametrize("cursor", ["{", "7", '{"__class__": "RunStatusSensorCursor"}'])
 def test_a_damaged_cursor_is_a_new_beginning(daemon: Daemon, cursor: str) -> None:
     sensor = Sensor(daemon, NoticeSection(url="http://127.0.0.1:9"), cursor=cursor)
-    assert sensor.tick() == "runs that fail from now on are told"
+    assert sensor.tick() == "notices begin with the next run that fails"
     assert sensor.tick() == "0 runs have failed"
 
 
@@ -304,7 +311,7 @@ def test_a_notice_has_the_form_that_its_receiver_shows(
         sent.append(json)
         return Answer()
 
-    monkeypatch.setattr("lakegc_assets.defs.delivery.send", take)
+    monkeypatch.setattr("lakegc_assets.defs.notices.send", take)
     post(url, _NOTICE)
     assert sent == [in_form(_NOTICE, form)]
 
@@ -380,6 +387,6 @@ def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(NoticeError, match=r"was not sent by 127\.0\.0\.1"):
         mail(section, _NOTICE)
     with pytest.raises(ConfigurationError, match="needs a password"):
-        delivery._password(section)
+        notices._password(section)
     monkeypatch.setenv("THE_PASSWORD", "open sesame")
-    assert delivery._password(section) == "open sesame"
+    assert notices._password(section) == "open sesame"

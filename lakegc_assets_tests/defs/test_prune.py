@@ -17,8 +17,8 @@ from dagster._core.test_utils import create_run_for_test
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.instance_records import DagsterRecords, forget_job
 from lakegc_assets.defs.policy import Override
+from lakegc_assets.defs.prune import DagsterRecords, forget_job
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.prune.past import contents, long_ago

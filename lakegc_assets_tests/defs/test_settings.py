@@ -12,7 +12,7 @@ import pytest
 
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.options import settings_of
-from lakegc_assets.defs.policy import Policy
+from lakegc_assets.defs.policy import Places, Policy, StoresSection
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.bounds import Bounds
@@ -33,6 +33,12 @@ def test_every_number_has_bounds_and_every_setting_a_description() -> None:
 
 def test_the_documentation_has_the_settings_as_they_are() -> None:
     assert settings_table.written()[1] == settings_table.table(), settings_table.COMMAND
+
+
+def test_a_place_is_described_once() -> None:
+    for name in ("backup_url", *Places.model_fields):
+        described = {m.model_fields[name].description for m in (CollectorResource, StoresSection)}
+        assert len(described) == 1, name
 
 
 def test_the_documentation_names_the_settings_of_single_repositories() -> None:

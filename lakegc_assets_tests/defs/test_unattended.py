@@ -14,15 +14,15 @@ from click.testing import CliRunner, Result
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakegc_assets.cli.main import main
-from lakegc_assets.defs import delivery
+from lakegc_assets.defs import notices
 from lakegc_assets.defs.approval import who
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.instance_records import DagsterRecords
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
-from lakegc_assets.defs.requests import is_unattended, require_own_config
+from lakegc_assets.defs.prune import DagsterRecords
+from lakegc_assets.defs.requests import first_tags, is_unattended, require_own_config
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.reads import utc_now
@@ -103,7 +103,7 @@ def test_a_backfill_ends_with_the_mark_and_says_so(
     assert dg.AssetKey("swept_set") not in made
 
 
-def test_the_report_names_the_largest_objects_by_path_and_draws_the_marks(
+def test_the_report_names_the_largest_objects_by_path_and_the_last_marks(
     site: Site, marked: dg.ExecuteInProcessResult
 ) -> None:
     (report,) = marked.asset_materializations_for_node("gc_report")
@@ -112,8 +112,8 @@ def test_the_report_names_the_largest_objects_by_path_and_draws_the_marks(
     told = site.repositories["approved"]
     paths = {row["address"]: row["path"] for row in rows}
     assert paths == {told.expired: "a", told.unreferenced: "not known"}
-    drawn = str(report.metadata["plot of the last marks"].value)
-    assert drawn.startswith("![bytes of the last marks](data:image/png")
+    marks: Any = report.metadata["last marks"]
+    assert [record.data["marked"] for record in marks.records] == ["35 B"]
 
 
 @pytest.mark.usefixtures("marked")
@@ -173,7 +173,7 @@ def test_a_mark_that_waits_is_listed_and_told_once(
     daemon: Daemon, marked: dg.ExecuteInProcessResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     posted: list[dict[str, Any]] = []
-    monkeypatch.setattr(delivery, "post", lambda _url, made, _form: posted.append(made))
+    monkeypatch.setattr(notices, "post", lambda _url, made, _form: posted.append(made))
     assert waiting(daemon) == [f"approved|{_RUN}"]
     (one,) = posted
     assert (one["event"], one["objects"], one["bytes"]) == ("waiting", 2, 35)
@@ -287,6 +287,34 @@ def test_a_person_who_asks_for_a_sweep_gets_it(site: Site, daemon: Daemon) -> No
     asked = run(daemon, "gc", "by-hand")
     assert waits(daemon, asked) is None
     assert not unharmed(site, "by-hand")
+
+
+def test_a_retry_was_asked_for_by_who_asked_for_the_first_run() -> None:
+    """Dagster gives a retry no tag of a backfill that has ended: it must not sweep for that."""
+
+    @dg.job
+    def any_job() -> None: ...
+
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def stored(parent: dg.DagsterRun | None = None, **tags: str) -> dg.DagsterRun:
+            return instance.create_run_for_job(
+                any_job,
+                tags={f"dagster/{name}": value for name, value in tags.items()},
+                parent_run_id=parent.run_id if parent else None,
+                root_run_id=parent.run_id if parent else None,
+            )
+
+        by_backfill, by_hand = stored(backfill="abcdefgh"), stored()
+        for first, unattended in ((by_backfill, True), (by_hand, False)):
+            retry = stored(first, retry_number="1")
+            again = stored(retry, retry_number="2")
+            for run in (first, retry, again):
+                assert is_unattended(first_tags(instance, run)) is unattended
+            # A person may execute it again, and asks by that.
+            assert not is_unattended(first_tags(instance, stored(retry)))
+        instance.delete_run(by_hand.run_id)
+        assert is_unattended(first_tags(instance, stored(by_hand, retry_number="3")))
 
 
 def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon) -> None:

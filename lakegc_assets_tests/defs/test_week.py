@@ -253,6 +253,26 @@ def test_who_asked_for_a_run_is_remembered_when_it_goes_on(site: Site, daemon: D
     assert run.tags["lakegc/resumed"] == "1"
 
 
+def test_what_dagster_starts_again_itself_is_left_to_it(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    daemon.instance.add_dynamic_partitions("repository", ["weekly"])
+    daemon.instance.add_dynamic_partitions("run", ["by-hand"])
+    request = dg.RunRequest(
+        run_key="by hand", partition_key=partition_key("weekly", "by-hand"), job_name="gc_sweep"
+    )
+    run_id = daemon._start(request, "gc_sweep", {})
+    daemon.kill(run_id)
+    daemon.instance.add_run_tags(run_id, {"dagster/will_retry": "true"})
+    with monkeypatch.context() as patched:
+        patched.setattr(dg.DagsterInstance, "run_retries_enabled", property(lambda _: True))
+        assert daemon.sensor("gc_resume") == []
+    # Without the daemon of run_retries the tag says nothing.
+    daemon.cursors.clear()
+    assert len(daemon.sensor("gc_resume")) == 1
+
+
 def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> None:
     make(site, "weekly", _SUNDAY - timedelta(days=1))
     (run_id,) = daemon.schedule(_SUNDAY)

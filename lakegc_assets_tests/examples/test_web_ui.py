@@ -10,10 +10,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from click.testing import CliRunner
-from dagster._utils.schedules import cron_string_iterator
 
 from examples import trial, web_ui
 from examples.team import Calendar
+from lakegc_assets.defs.schedules import next_tick
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -98,8 +98,8 @@ def test_the_first_wave_comes_when_the_interface_has_started(
         now = datetime(2026, 3, 1, 12, tzinfo=timezone.utc) + timedelta(seconds=second)
         workspace = trial.prepare(tmp_path, now)
         cron = os.environ["LAKEGC_TRIAL_CRON"]
-        ticks = cron_string_iterator(now.timestamp(), cron, "UTC")
-        first, second_one = next(ticks), next(ticks)
+        first = next_tick(cron, "UTC", now)
+        second_one = next_tick(cron, "UTC", first)
         assert timedelta(minutes=1) <= first - now <= timedelta(minutes=2), cron
         assert second_one - first <= timedelta(minutes=15)
     assert "examples.trial" in workspace.read_text()

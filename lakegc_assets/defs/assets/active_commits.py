@@ -11,28 +11,17 @@ active.
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.metadata import of_manifest, of_rules
+from lakegc_assets.defs.metadata import materialization, of_manifest, of_rules
 from lakegc_assets.defs.stages import stage
-from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.commits import ACTIVE, find_active_commits
 
 
-@stage(deps=("uncommitted_snapshot",))
+@stage(columns=ACTIVE, after=("uncommitted_snapshot",))
 def active_commits(execution: Execution) -> dg.MaterializeResult[None]:
     """The commits whose objects must stay: lakeFS's list united with our own computation."""
     with execution.run_context() as ctx:
         manifest = find_active_commits(ctx)
-    return dg.MaterializeResult(
-        metadata={"rules": of_rules(manifest.facts["rules"])}
-        | of_manifest(
-            manifest,
-            (
-                "active",
-                "expired",
-                "retain",
-                "branches",
-                "only_server",
-                "only_own",
-                "only_previous_mark",
-            ),
-        )
-    )
+    found = ("only_server", "only_own", "only_previous_mark")
+    facts = of_manifest(manifest, ("active", "expired", "retain", "branches", *found))
+    rules = of_rules(manifest.facts["rules"])
+    return materialization(ctx.root, manifest, {"rules": rules, **facts})

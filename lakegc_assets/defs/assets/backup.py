@@ -8,16 +8,18 @@ Guarantees: a finished backup is never changed; a killed one goes on where it wa
 """
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.metadata import of_backup
 from lakegc_assets.defs.stages import stage
+from lakegc_assets.recovery.backups import OUTCOMES
 from lakegc_assets.sweep.leased_backup import back_up
 
 
-@stage(deps=("gc_report",), skippable=True)
+@stage(columns=OUTCOMES, after=("gc_report",), reads=("deletion_candidates",), skippable=True)
 def backup(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Copies what the mark names to ``backup_url``, verifies each copy, and records it."""
     with execution.run_context() as ctx:
@@ -26,4 +28,7 @@ def backup(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
         if record is None:
             execution.context.log.info("nothing is backed up: backup_url is not set")
             return
-    yield dg.MaterializeResult(metadata=of_backup(record, url))
+    yield dg.MaterializeResult(
+        data_version=dg.DataVersion(sha256(record.to_bytes()).hexdigest()),
+        metadata=of_backup(record, url),
+    )

@@ -11,27 +11,17 @@ Guarantees: a table that is missing, damaged, or not what its id says stops the 
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import materialization, of_manifest
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.committed import read_committed_addresses
+from lakegc_assets.run.hashing import HASHES
 
 
-@stage(deps=("active_commits",))
+@stage(columns=HASHES, reads=("active_commits",))
 def committed_addresses(execution: Execution) -> dg.MaterializeResult[None]:
     """Every address that an active commit holds, read range by range."""
     with execution.run_context() as ctx:
         manifest = read_committed_addresses(ctx)
-    return dg.MaterializeResult(
-        metadata=of_manifest(
-            manifest,
-            (
-                "ranges",
-                "ranges_from_cache",
-                "ranges_decoded",
-                "metaranges",
-                "metaranges_from_cache",
-                "metaranges_decoded",
-                "entries",
-            ),
-        )
-    )
+    tables = ("ranges", "metaranges")
+    facts = [f"{one}{source}" for one in tables for source in ("", "_from_cache", "_decoded")]
+    return materialization(ctx.root, manifest, of_manifest(manifest, (*facts, "entries")))

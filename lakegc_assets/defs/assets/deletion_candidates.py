@@ -11,28 +11,21 @@ blocking checks stand here, before anything is published.
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import materialization, of_manifest
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.reasons import CANDIDATES
 
 
-@stage(deps=("committed_addresses",))
+@stage(
+    columns=CANDIDATES,
+    reads=("store_listing", "uncommitted_snapshot", "active_commits", "committed_addresses"),
+)
 def deletion_candidates(execution: Execution) -> dg.MaterializeResult[None]:
-    """What is older than the cutoff and nothing needs any more, with the reason."""
+    """Objects older than the cutoff that nothing needs any more, with the reason."""
     with execution.run_context() as ctx:
         manifest = find_candidates(ctx)
-    return dg.MaterializeResult(
-        metadata=of_manifest(
-            manifest,
-            (
-                "by_reason",
-                "spared",
-                "listed",
-                "listed_bytes",
-                "skipped_slices",
-                "too_young",
-                "outside_data",
-                *(("adopted",) if "adopted" in manifest.facts else ()),
-            ),
-        )
-    )
+    listed = ("listed", "listed_bytes", "skipped_slices", "too_young", "outside_data")
+    adopted = ("adopted",) if "adopted" in manifest.facts else ()
+    facts = ("by_reason", "spared", *listed, *adopted)
+    return materialization(ctx.root, manifest, of_manifest(manifest, facts))

@@ -11,17 +11,17 @@ be read has a row that says so.
 import dagster as dg
 
 from lakegc_assets.defs.automation_state import schedules_on
-from lakegc_assets.defs.estate import of_overview, overview
+from lakegc_assets.defs.estate import ROWS, of_overview, overview
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.links import pages
+from lakegc_assets.defs.metadata import pages, shown_tables
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.lakefs.reads import utc_now
 
 
-@stage(resources=("collector", "lakefs", "stores"), kinds=("lakefs",))
+@stage(columns=ROWS, resources=("collector", "lakefs", "stores"), kinds=("lakefs",))
 def estate(execution: Execution) -> dg.MaterializeResult[None]:
-    """How each repository stands, by its artifacts and Dagster's schedules."""
+    """The state of each repository, by its artifacts and Dagster's schedules."""
     context, names, resources = execution.context, execution.names, execution.resources
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
     origin = context.run.remote_job_origin
@@ -38,4 +38,4 @@ def estate(execution: Execution) -> dg.MaterializeResult[None]:
         context.log.warning("%s", note)
     server = resources.lakefs.config()
     links = {row.standing.repository: pages(server, row.standing.repository) for row in found.rows}
-    return dg.MaterializeResult(metadata=of_overview(found, links))
+    return shown_tables(of_overview(found, links), len(found.rows))

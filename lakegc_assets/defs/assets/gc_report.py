@@ -10,19 +10,17 @@ summary is written last, after the lists were read back; from then on the mark i
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.links import links
-from lakegc_assets.defs.metadata import of_report
+from lakegc_assets.defs.metadata import links, materialization, of_report
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.estate.history import marks_over_time
-from lakegc_assets.mark.report import report
+from lakegc_assets.mark.report import BREAKDOWN, report
 
 
-@stage(deps=("deletion_candidates",))
+@stage(columns=BREAKDOWN, reads=("active_commits", "deletion_candidates"))
 def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
     """Publishes the mark in the repository's namespace, and says why each object goes."""
     with execution.run_context() as ctx:
         manifest = report(ctx)
         marks = marks_over_time(ctx.root, ctx.repository, manifest.namespace)
-    return dg.MaterializeResult(
-        metadata={**of_report(manifest, marks), **links(ctx.lakefs, ctx.repository)}
-    )
+    shown = {**of_report(manifest, marks), **links(ctx.lakefs, ctx.repository)}
+    return materialization(ctx.root, manifest, shown)

@@ -11,14 +11,15 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.metadata import of_restore
+from lakegc_assets.defs.metadata import materialization, of_restore
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.recovery.restore_record import RESTORED
 
 
 class RestoreConfig(dg.Config):
-    """What to restore: all of the mark, some addresses, or what a branch shows."""
+    """The objects to restore: all of the mark, some addresses, or those that a branch shows."""
 
     everything: bool = Field(default=False, description="all that the mark names")
     addresses: list[str] = Field(default=[], description="objects, by their addresses")
@@ -35,11 +36,16 @@ class RestoreConfig(dg.Config):
         return Choice(self.everything, tuple(self.addresses), self.branch, self.path, self.prefix)
 
 
-@stage(deps=("swept_set",), config=RestoreConfig)
+# A backup is read, too, but it is no dependency: where none was made, Dagster would skip this step.
+@stage(
+    columns=RESTORED,
+    reads=("deletion_candidates", "swept_set"),
+    config=RestoreConfig,
+)
 def restored_set(execution: Execution) -> dg.MaterializeResult[None]:
     """Brings back what was swept, pins it, and reads a sample through lakeFS."""
     asked = RestoreConfig(**execution.op_config)
     # What was swept comes back, also where nothing more is to be collected.
     with execution.run_context(excluded=True) as ctx:
         manifest = restore(ctx, asked.choice())
-    return dg.MaterializeResult(metadata=of_restore(manifest))
+    return materialization(ctx.root, manifest, of_restore(manifest))

@@ -11,16 +11,16 @@ computed again; whatever is written to the store later is not in it, so it canno
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import materialization, of_manifest
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.run.artifacts import LISTING
 
 
-@stage()
+@stage(columns=LISTING)
 def store_listing(execution: Execution) -> dg.MaterializeResult[None]:
-    """What the object store holds. The first asset of a run: it fixes the one cutoff."""
+    """Lists the object store. The first asset of a run: it fixes the one cutoff."""
     with execution.run_context() as ctx:
         manifest = list_store(ctx)
-    return dg.MaterializeResult(
-        metadata=of_manifest(manifest, ("mode", "because", "listed", "carried", "bytes", "start"))
-    )
+    facts = ("mode", "because", "listed", "carried", "bytes", "start")
+    return materialization(ctx.root, manifest, of_manifest(manifest, facts))

@@ -16,18 +16,30 @@ import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import interrupts_shown
-from lakegc_assets.defs.links import links
-from lakegc_assets.defs.metadata import of_sweep
-from lakegc_assets.defs.requests import WAITS_TAG, is_unattended
+from lakegc_assets.defs.metadata import links, materialization, of_sweep
+from lakegc_assets.defs.requests import WAITS_TAG, first_tags, is_unattended
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.approval import approved, recorded_sweep, when
 from lakegc_assets.sweep.attempts import recorded_try
 from lakegc_assets.sweep.auto_sweep import waits_for
+from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 
 
-@stage(deps=("gc_report", "backup"), skippable=True)
+@stage(
+    columns=SWEPT,
+    after=("gc_report",),
+    reads=(
+        "store_listing",
+        "uncommitted_snapshot",
+        "active_commits",
+        "committed_addresses",
+        "deletion_candidates",
+        "backup",
+    ),
+    skippable=True,
+)
 def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
     context = execution.context
@@ -41,13 +53,14 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
             return
         else:
             manifest = sweep(approved(ctx), recorded_try)
-    told = {"swept": when(manifest), **of_sweep(manifest), **links(ctx.lakefs, ctx.repository)}
-    yield dg.MaterializeResult(metadata=told)
+    shown = {"swept": when(manifest), **of_sweep(manifest), **links(ctx.lakefs, ctx.repository)}
+    yield materialization(ctx.root, manifest, shown)
 
 
 def _waits(execution: Execution, ctx: RunContext) -> str | None:
-    """What a run that nobody asked for waits for; None if it may sweep, or somebody did ask."""
-    if not is_unattended(execution.context.run.tags):
+    """A sentence about what a run waits for that nobody asked for; None if it may sweep."""
+    context = execution.context
+    if not is_unattended(first_tags(context.instance, context.run)):
         return None
     policy = execution.resources.collector.policy(ctx.repository)
     return waits_for(ctx, policy.sweep, policy.auto.limits())

@@ -10,16 +10,16 @@ staged on what it covered; otherwise the run stops.
 import dagster as dg
 
 from lakegc_assets.defs.execution import Execution
-from lakegc_assets.defs.metadata import of_manifest
+from lakegc_assets.defs.metadata import materialization, of_manifest
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
+from lakegc_assets.run.artifacts import UNCOMMITTED
 
 
-@stage(deps=("store_listing",))
+@stage(columns=UNCOMMITTED, after=("store_listing",))
 def uncommitted_snapshot(execution: Execution) -> dg.MaterializeResult[None]:
     """The addresses that are staged on any branch."""
     with execution.run_context() as ctx:
         manifest = snapshot_uncommitted(ctx)
-    return dg.MaterializeResult(
-        metadata=of_manifest(manifest, ("pages", "pages_without_location", "tries"))
-    )
+    facts = ("pages", "pages_without_location", "tries")
+    return materialization(ctx.root, manifest, of_manifest(manifest, facts))
