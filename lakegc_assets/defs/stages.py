@@ -35,7 +35,8 @@ class Stage:
         function: that makes it.
         after: plain names of the assets that come before it although it does not read them: their
             order is a part of the safety argument.
-        reads: plain names of the assets that it reads.
+        reads: plain names of the assets that it reads; ``gc_report`` stands for the mark as a
+            whole, whose last manifest it has.
         columns: of the rows that it writes or shows; None where these are of several tables.
         resources: plain keys of those that it needs.
         kinds: of technologies, as Dagster shows them.

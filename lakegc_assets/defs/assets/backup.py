@@ -19,7 +19,7 @@ from lakegc_assets.recovery.backups import OUTCOMES
 from lakegc_assets.sweep.leased_backup import back_up
 
 
-@stage(columns=OUTCOMES, after=("gc_report",), reads=("deletion_candidates",), skippable=True)
+@stage(columns=OUTCOMES, reads=("gc_report",), skippable=True)
 def backup(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Copies what the mark names to ``backup_url``, verifies each copy, and records it."""
     with execution.run_context() as ctx:

@@ -16,7 +16,7 @@ from lakegc_assets.estate.history import marks_over_time
 from lakegc_assets.mark.report import BREAKDOWN, report
 
 
-@stage(columns=BREAKDOWN, reads=("active_commits", "deletion_candidates"))
+@stage(columns=BREAKDOWN, reads=("deletion_candidates",))
 def gc_report(execution: Execution) -> dg.MaterializeResult[None]:
     """Publishes the mark in the repository's namespace, and says why each object goes."""
     with execution.run_context() as ctx:

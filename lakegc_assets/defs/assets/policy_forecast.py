@@ -33,18 +33,7 @@ CURVE: Final = pa.schema(
 )
 
 
-@stage(
-    columns=CURVE,
-    after=("gc_report",),
-    reads=(
-        "store_listing",
-        "uncommitted_snapshot",
-        "active_commits",
-        "committed_addresses",
-        "deletion_candidates",
-    ),
-    skippable=True,
-)
+@stage(columns=CURVE, reads=("gc_report",), skippable=True)
 def policy_forecast(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Says what other retention rules would free, by this mark."""
     # Nothing is collected here, so nothing is to be excluded from it.

@@ -39,7 +39,7 @@ class RestoreConfig(dg.Config):
 # A backup is read, too, but it is no dependency: where none was made, Dagster would skip this step.
 @stage(
     columns=RESTORED,
-    reads=("deletion_candidates", "swept_set"),
+    reads=("swept_set",),
     config=RestoreConfig,
 )
 def restored_set(execution: Execution) -> dg.MaterializeResult[None]:

@@ -22,18 +22,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.command_line import command_line
 
 
-@stage(
-    columns=CELLS,
-    after=("gc_report",),
-    reads=(
-        "store_listing",
-        "uncommitted_snapshot",
-        "active_commits",
-        "committed_addresses",
-        "deletion_candidates",
-    ),
-    skippable=True,
-)
+@stage(columns=CELLS, reads=("gc_report",), skippable=True)
 def storage_attribution(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Attributes listed bytes to classes and branches, unless `attribution` is off."""
     with execution.run_context() as ctx:

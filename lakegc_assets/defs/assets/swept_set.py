@@ -27,19 +27,7 @@ from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 
 
-@stage(
-    columns=SWEPT,
-    after=("gc_report",),
-    reads=(
-        "store_listing",
-        "uncommitted_snapshot",
-        "active_commits",
-        "committed_addresses",
-        "deletion_candidates",
-        "backup",
-    ),
-    skippable=True,
-)
+@stage(columns=SWEPT, reads=("gc_report", "backup"), skippable=True)
 def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """Verifies the mark again, deletes what it names, and records every outcome."""
     context = execution.context
