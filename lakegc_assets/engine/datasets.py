@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Rows in one file: what a reader holds in memory at a time.
 ROWS_EACH: Final = 250_000
-#: What mostly does not compress, such as hashes and sizes.
-_NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
 
 
 @dataclass(frozen=True)
@@ -55,25 +54,14 @@ def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool 
         table: the rows.
         plain: write numbers as they are, for columns that do not compress.
     """
-    sink = pa.BufferOutputStream()
-    if plain:
-        texts = [field.name for field in table.schema if field.type not in _NUMBERS]
-        pq.write_table(
-            table,
-            sink,
-            compression=dict.fromkeys(texts, "zstd"),
-            use_dictionary=texts,
-            write_statistics=texts,
-            write_page_checksum=True,
-        )
-    else:
-        pq.write_table(
-            table, sink, compression="zstd", compression_level=1, write_page_checksum=True
-        )
-    data = sink.getvalue().to_pybytes()
+    return write_file(store, folder, parquet.encode(table, plain=plain), table.num_rows)
+
+
+def write_file(store: ObjectStore, folder: str, data: bytes, rows: int) -> Part:
+    """Write the bytes of a file with so many rows, under a name that no other has."""
     key = f"{folder}part-{secrets.token_hex(8)}.parquet"
     store.put(key, data)
-    return Part(key, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+    return Part(key, rows, len(data), hashlib.sha256(data).hexdigest())
 
 
 def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
@@ -82,8 +70,7 @@ def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = No
     Raises:
         IntegrityError: it is missing, or not what it was.
     """
-    names = None if columns is None else list(columns)
-    return pq.read_table(pa.BufferReader(fetch_part(store, part)), columns=names)
+    return parquet.decode(fetch_part(store, part), columns)
 
 
 def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
@@ -191,7 +178,9 @@ class PartWriter:
 
     def _flush(self) -> None:
         if self._waiting:
-            table = pa.Table.from_batches(self._waiting).cast(self._schema)
+            table = pa.Table.from_batches(self._waiting)
+            if not table.schema.equals(self._schema):
+                table = table.cast(self._schema)
         else:
             table = self._schema.empty_table()
         self.parts.append(write_part(self._store, self._folder, table))

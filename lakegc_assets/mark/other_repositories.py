@@ -208,7 +208,7 @@ def record_look(cache: ObjectStore, other: Other, look: str, naming: Sequence[st
 
 def _names_read(cache: ObjectStore) -> set[str]:
     """The repositories that earlier runs have looked at."""
-    keys = (key for batch in cache.list(_LOOKS) for key in batch["key"].to_pylist())
+    keys = (info.key for info in cache.infos(_LOOKS))
     return {key.removeprefix(_LOOKS).removesuffix(".json") for key in keys}
 
 

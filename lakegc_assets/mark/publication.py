@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, RefusedError
@@ -28,6 +27,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.run.setting_fields import Publish
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
@@ -144,9 +144,8 @@ def write_lists(
     for file in range(files_of(len(addresses))):
         some = addresses.slice(file * _ROWS_PER_FILE, _ROWS_PER_FILE)
         part = f"part-{number + file:05d}"
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"address": some}), sink)
-        store.put(f"{mark_folder(run)}deleted/{part}{_PARQUET}", sink.getvalue().to_pybytes())
+        body = parquet.encode(pa.table({"address": some}), "snappy")
+        store.put(f"{mark_folder(run)}deleted/{part}{_PARQUET}", body)
         text = _text(some)
         for folder in texts:
             store.put(f"{folder}{part}.txt", text)
@@ -200,8 +199,7 @@ def finish(
 
 def _parts(store: ObjectStore, folder: str) -> list[str]:
     """The names of the lists in a folder, without what their formats add."""
-    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
-    lists = [key for key in keys if key.endswith(_PARQUET)]
+    lists = [info.key for info in store.infos(folder) if info.key.endswith(_PARQUET)]
     return [key.removeprefix(folder).removesuffix(_PARQUET) for key in lists]
 
 
@@ -210,7 +208,7 @@ def _text(addresses: pa.Array) -> bytes:
 
 
 def _read(body: bytes) -> pa.Array:
-    return pq.read_table(pa.BufferReader(body), columns=["address"])["address"].combine_chunks()
+    return parquet.decode(body, ["address"])["address"].combine_chunks()
 
 
 def _verify(

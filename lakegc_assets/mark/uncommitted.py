@@ -17,7 +17,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter, write_part
 from lakegc_assets.engine.progress import report_progress
@@ -35,6 +34,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
 from lakegc_assets.run.sets import write_set
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "uncommitted_snapshot"
@@ -177,7 +177,7 @@ def _collect(
                 f"prepare_uncommited wrote to {location}, outside of {connections.namespace_url}",
             )
         prefix = folder.rstrip("/") + "/"
-        keys = [key for batch in store.list(prefix) for key in batch["key"].to_pylist()]
+        keys = [info.key for info in store.infos(prefix)]
         told = sum(1 for page in pages if page.gc_uncommitted_location == location)
         if len(keys) < told:
             raise IntegrityError(
@@ -291,6 +291,8 @@ def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[
     digest, listed = KeyDigest(), 0
     for key in keys:
         table = _read_list(connections, key)
+        if not table.num_rows:
+            continue
         listed += table.num_rows
         for rows in _meanings(namespace, table):
             writer.add(rows)
@@ -304,11 +306,14 @@ def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[
     )
 
 
+_EMPTY_LIST: Final = UNCOMMITTED.empty_table().select(["address", "created"])
+
+
 def _read_list(connections: Connections, key: str) -> pa.Table:
     """A list of staged objects: address, and created in seconds since 1970."""
     where = f"{connections.namespace_url}/{key}"
     try:
-        table = pq.read_table(pa.BufferReader(connections.store().get(key)))
+        table = parquet.decode(connections.store().get(key))
         addresses = table["physical_address"].cast(pa.string())
         created = table["creation_date"].cast(pa.int64())
     except (pa.ArrowException, KeyError) as error:
@@ -317,14 +322,14 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
         ) from error
     if addresses.null_count:
         raise IntegrityError(f"{where} holds an empty address")
+    if not len(addresses):
+        return _EMPTY_LIST
     moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
     return pa.table({"address": addresses, "created": moments})
 
 
 def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
     """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
-    if not listed.num_rows:
-        return
     odd = pc.or_(
         pc.match_substring(listed["address"], "://"),
         pc.match_substring_regex(listed["address"], UNUSUAL),

@@ -19,7 +19,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.records import RecordFiles, read_rows, write_rows
+from lakegc_assets.run.records import RecordFiles, read_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 _LEDGER: Final = f"{FOLDER}ledger/"
@@ -51,10 +51,7 @@ def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
         outcomes: of that batch.
     """
     now = datetime.now(timezone.utc)
-    columns = [*zip(*outcomes, strict=True), [now] * len(outcomes)]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTCOMES, strict=True)]
-    rows = pa.Table.from_arrays(arrays, schema=OUTCOMES)
-    write_rows(backup, f"{_LEDGER}{name}.parquet", rows)
+    write_values(backup, f"{_LEDGER}{name}.parquet", [(*one, now) for one in outcomes], OUTCOMES)
 
 
 def files(connections: Connections, backup_url: str, prefix: str = "") -> RecordFiles:
@@ -75,7 +72,7 @@ def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
         backup: the store rooted at the backup.
         prefix: of the names of the batches that are read.
     """
-    keys = [k for page in backup.list(f"{_LEDGER}{prefix}") for k in page["key"].to_pylist()]
+    keys = [info.key for info in backup.infos(f"{_LEDGER}{prefix}")]
     tables = thread_map(partial(_read_file, backup), keys, _THREADS)
     return pa.concat_tables([OUTCOMES.empty_table(), *tables])
 

@@ -64,7 +64,7 @@ def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
     try:
         reasons = _reasons(ctx, client, connections, scratch, objects)
     finally:
-        keys = [key for page in scratch.list() for key in page["key"].to_pylist()]
+        keys = [info.key for info in scratch.infos()]
         scratch.delete_many(keys)
     needed = NEEDED.empty_table()
     for found, why in reasons:

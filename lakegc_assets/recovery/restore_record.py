@@ -23,7 +23,7 @@ from lakegc_assets.recovery.undeletion import Brought
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.records import RecordFiles, read_rows, write_rows
+from lakegc_assets.run.records import RecordFiles, read_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "restored_set"
@@ -115,9 +115,7 @@ def record(
         (one.key, size, one.outcome, one.source, one.error_code, one.detail, now)
         for one, size in zip(found, sizes, strict=True)
     ]
-    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(RESTORED.types)]
-    table = pa.Table.from_arrays(columns, schema=RESTORED)
-    write_rows(artifacts, f"{ledger}{name}.parquet", table)
+    write_values(artifacts, f"{ledger}{name}.parquet", rows, RESTORED)
 
 
 def ledger_files(

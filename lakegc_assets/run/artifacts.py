@@ -16,9 +16,10 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +50,8 @@ MARK_ASSETS = (
     "gc_report",
 )
 
+#: The fields of a manifest that are times.
+_TIMES = ("cutoff", "started", "finished")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -135,12 +138,11 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The manifest as it is stored: JSON with sorted keys."""
-        values = {
-            name: value.isoformat() if isinstance(value, datetime) else value
-            for name, value in self.__dict__.items()
-        }
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        for name in _TIMES:
+            values[name] = values[name].isoformat()
         values["parts"] = {n: [p.to_json() for p in parts] for n, parts in self.parts.items()}
-        return json.dumps(values, indent=1, sort_keys=True).encode()
+        return json.dumps(values, sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
@@ -156,20 +158,23 @@ class Manifest:
                     f"{where} has schema version {values['schema_version']}, this is version "
                     f"{SCHEMA_VERSION}: mark again with this version",
                 )
-            for name in ("cutoff", "started", "finished"):
+            for name in _TIMES:
                 values[name] = datetime.fromisoformat(values[name])
                 if values[name].tzinfo is None:
                     raise ValueError(f"{name} has no time zone")  # noqa: TRY301 - it is damage
             values["parts"] = {
                 name: [Part(*part) for part in parts] for name, parts in values["parts"].items()
             }
-            return cls(**values)
+            manifest = cls(**values)
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"{where} is damaged ({error}): mark again") from error
+        # Of the bytes that were read: a version that writes another form reads this one, too.
+        vars(manifest)["sha256"] = hashlib.sha256(data).hexdigest()
+        return manifest
 
-    @property
+    @cached_property
     def sha256(self) -> str:
-        """The digest that the next manifest carries."""
+        """The digest of the stored bytes, in hex, which the next manifest carries."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
 
@@ -280,7 +285,8 @@ class AttemptArtifacts:
 
     def files(self, asset: str) -> dict[str, int]:
         """Size in bytes of each parquet file below an asset, by its key."""
-        return _sizes(self.store().list(f"{asset}/"))
+        infos = self.store().infos(f"{asset}/")
+        return {info.key: info.size for info in infos if info.key.endswith(".parquet")}
 
     def finish(self, manifest: Manifest) -> Manifest:
         """Write the manifest of an asset: from now on it counts.
@@ -393,13 +399,3 @@ class AttemptArtifacts:
             raise IntegrityError(f"{self.url}/{manifest.asset} has no part {part!r}: mark again")
         tables = list(read_parts(self.store(), manifest.parts[part], columns))
         return pa.concat_tables(tables) if tables else pa.table({})
-
-
-def _sizes(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
-    """Size in bytes of each parquet file of a listing, by its key."""
-    return {
-        key: size
-        for batch in batches
-        for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
-        if key.endswith(".parquet")
-    }

@@ -120,11 +120,13 @@ def _hashes(strings: pa.Array | pa.ChunkedArray, offset: np.uint64) -> Hashes:
 def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
     if strings.null_count:
         raise ValueError("a key that is null has no hash")
-    plain = strings.cast(pa.large_string())
-    hashes: Hashes = np.empty(len(plain), np.uint64)
-    if len(plain):
+    hashes: Hashes = np.empty(len(strings), np.uint64)
+    if len(strings):
+        plain = strings if strings.type == pa.string() else strings.cast(pa.large_string())
+        width = np.int32 if plain.type == pa.string() else np.int64
         _, offsets, content = plain.buffers()
-        ends = np.frombuffer(offsets, np.int64, len(plain) + 1, plain.offset * 8)
+        begin = plain.offset * np.dtype(width).itemsize
+        ends = np.frombuffer(offsets, width, len(plain) + 1, begin).astype(np.int64, copy=False)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
         hash_kernels.hash_all(raw, ends, offset, hashes)
     return hashes

@@ -15,14 +15,14 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run import strings
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
-from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.storage.lists import infos_to_the_end
 
 #: Below the namespace; no mark names what is there.
 PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
@@ -73,10 +73,8 @@ def write_pin(store: ObjectStore, pin: Pin, addresses: pa.Array | pa.ChunkedArra
         StorageError: it is not known to be written.
     """
     said = {"until": pin.until.isoformat(), "run": pin.run, "why": pin.why}
-    sink = pa.BufferOutputStream()
     table = pa.table({"address": addresses.cast(pa.string())}).replace_schema_metadata(said)
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    store.put(f"{PINS}{pin.id}{_SUFFIX}", sink.getvalue().to_pybytes())
+    store.put(f"{PINS}{pin.id}{_SUFFIX}", parquet.encode(table))
 
 
 def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
@@ -94,17 +92,13 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
 
 def _listed(store: ObjectStore) -> list[tuple[str, str]]:
     """Key and etag of each pin: one that a listing lacks would protect nothing."""
-    return [
-        (key, etag)
-        for batch in list_to_the_end(store, PINS)
-        for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
-    ]
+    return [(info.key, info.etag) for info in infos_to_the_end(store, PINS)]
 
 
 def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedArray]:
     key, etag = listed
     try:
-        table = pq.read_table(pa.BufferReader(store.get(key)), page_checksum_verification=True)
+        table = parquet.decode(store.get(key), verify=True)
         said: Mapping[bytes, bytes] = table.schema.metadata or {}
         run, why, until = (said[name].decode() for name in (b"run", b"why", b"until"))
         ends = datetime.fromisoformat(until)

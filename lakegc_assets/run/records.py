@@ -5,17 +5,18 @@ So their pages have checksums, which show damage that a reader of Parquet would 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.engine.tasks import Tasks, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
 #: Requests of one task at a time, tasks of one process, and work for a page of files, in seconds.
@@ -94,9 +95,18 @@ def write_rows(store: ObjectStore, key: str, rows: pa.Table) -> None:
     Raises:
         StorageError: it is not known to be written.
     """
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, write_page_checksum=True)
-    store.put(key, sink.getvalue().to_pybytes())
+    store.put(key, parquet.encode(rows, "snappy"))
+
+
+def write_values(
+    store: ObjectStore, key: str, rows: Sequence[Sequence[Any]], schema: pa.Schema
+) -> None:
+    """As ``write_rows``, of a few rows that are plain values, in the order of the columns.
+
+    Raises:
+        StorageError: it is not known to be written.
+    """
+    store.put(key, parquet.encode_values(rows, schema))
 
 
 def read_rows(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
@@ -109,10 +119,7 @@ def read_rows(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
     """
     data = store.get(key)
     try:
-        rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True).cast(schema)
-        rows.validate(full=True)
-        if rows.num_rows != pq.read_metadata(pa.BufferReader(data)).num_rows:
-            raise ValueError("it lacks rows")  # noqa: TRY301 - it is damage
+        rows = parquet.decode(data, verify=True)
+        return rows if rows.schema.equals(schema) else rows.cast(schema)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise IntegrityError(f"{store.url}/{key} is damaged ({error})") from error
-    return rows

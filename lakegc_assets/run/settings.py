@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
     return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
 
 
+@cache
 def time_unit(name: str) -> timedelta | None:
     """The unit of a setting that is a time; None of all others.
 

@@ -21,12 +21,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA
@@ -146,9 +146,7 @@ class TableCache:
                 "facts": [json.dumps(table.facts) for table in tables],
             }
         ).replace_schema_metadata({"file": json.dumps(part.to_json())})
-        sink = pa.BufferOutputStream()
-        pq.write_table(index, sink, compression="zstd")
-        data = sink.getvalue().to_pybytes()
+        data = parquet.encode(index)
         key = f"{self._kind.folder}{hashlib.sha256(data).hexdigest()}{_SUFFIX}"
         self._store.put(key, data)
         return _slots_of(key, index)
@@ -311,7 +309,7 @@ class TableCache:
             return None
         if f"{hashlib.sha256(data).hexdigest()}{_SUFFIX}" != key.rpartition("/")[2]:
             return {}
-        return _slots_of(key, pq.read_table(pa.BufferReader(data)))
+        return _slots_of(key, parquet.decode(data))
 
 
 def by_file(slots: Iterable[Slot]) -> list[tuple[CacheFile, list[Slot]]]:

@@ -54,6 +54,12 @@ class ObjectStore(ABC):
             Memory does not grow with the number of keys.
         """
 
+    def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As ``list``, one plain value for each object: for folders of few objects."""
+        for batch in self.list(prefix, start_after=start_after):
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield ObjectInfo(*values)
+
     @abstractmethod
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """List one level: what follows the literal ``prefix``, up to the next ``/``.

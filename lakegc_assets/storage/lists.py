@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.values import ObjectInfo
 
 
 def list_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[pa.RecordBatch]:
@@ -20,5 +21,17 @@ def list_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[pa.RecordB
         for batch in store.list(prefix, start_after=last):
             yield batch
             last = batch["key"][-1].as_py()
+        if last == before:
+            return
+
+
+def infos_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[ObjectInfo]:
+    """As ``list_to_the_end``, one plain value for each object: for folders of few objects."""
+    last: str | None = None
+    while True:
+        before = last
+        for info in store.infos(prefix, last):
+            yield info
+            last = info.key
         if last == before:
             return

@@ -147,7 +147,7 @@ def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
         IntegrityError: an approval, or the manifest that it is about, is damaged.
     """
     store = attempt.store()
-    keys = [key for batch in store.list(FOLDER) for key in batch["key"].to_pylist()]
+    keys = [info.key for info in store.infos(FOLDER)]
     if not keys or not attempt.has("gc_report"):
         return None
     mark = attempt.recorded("gc_report").sha256

@@ -84,7 +84,7 @@ def last_try(attempt: AttemptArtifacts) -> Try | None:
         StorageError: the store of the artifacts did not answer.
     """
     store = attempt.store()
-    keys = [key for batch in store.list(FOLDER) for key in batch["key"].to_pylist()]
+    keys = [info.key for info in store.infos(FOLDER)]
     if not keys:
         return None
     with suppress(ValueError, TypeError, KeyError):

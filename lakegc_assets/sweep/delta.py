@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
@@ -240,9 +239,9 @@ class Deltas:
         # Where also what no commit leads to counts, all that is there is looked at.
         wanted = ids if every else ids - self._metaranges
         found = self._live_ranges(connections, wanted, unread, every=every)
-        seen = pc.is_in(found["range_id"], pa.array(sorted(self._ranges), pa.string()))
-        new = found.filter(pc.invert(seen))
-        if new.num_rows:
+        unseen = [one not in self._ranges for one in found["range_id"].to_pylist()]
+        if any(unseen):
+            new = found.filter(pa.array(unseen, pa.bool_()))
             store, strict = self.attempt.store(), unread is None
             live = read_live(self.ctx, connections, new, store, f"{folder}live/", strict=strict)
             if unread is not None:
@@ -293,6 +292,8 @@ class Deltas:
         errors += [error for error in passed.values() if not isinstance(error, NoTableError)]
         unread += map(str, errors)
         tables = [part.ranges.select(_RANGES.names) for part in parts]
+        if len(tables) == 1:
+            return tables[0]
         rows = pa.concat_tables([_RANGES.empty_table(), *tables]).group_by("range_id")
         return rows.aggregate([("entries", "max")]).rename_columns(_RANGES.names)
 

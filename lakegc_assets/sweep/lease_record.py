@@ -46,7 +46,7 @@ class LeaseRecord:
     def to_bytes(self) -> bytes:
         """As it is stored: JSON."""
         values = self.__dict__ | {"expires": self.expires.isoformat()}
-        return json.dumps(values, indent=1).encode()
+        return json.dumps(values).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> LeaseRecord:

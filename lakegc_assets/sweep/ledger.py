@@ -26,10 +26,10 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.records import read_rows, write_rows
+from lakegc_assets.run.records import read_rows, write_rows, write_values
 from lakegc_assets.run.sets import distinct
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.lists import list_to_the_end
+from lakegc_assets.storage.lists import infos_to_the_end
 
 ASSET: Final = "swept_set"
 #: After these nothing is left to do.
@@ -97,9 +97,7 @@ def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> No
     rows = [
         (o.address, o.size, o.outcome, o.error_code, o.detail, now, o.version) for o in outcomes
     ]
-    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(SWEPT.types)]
-    table = pa.Table.from_arrays(columns, schema=SWEPT)
-    write_rows(artifacts, f"{_LEDGER}{name}.parquet", table)
+    write_values(artifacts, f"{_LEDGER}{name}.parquet", rows, SWEPT)
 
 
 def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
@@ -191,8 +189,8 @@ def _put_together(
 
 def _keys(store: ObjectStore) -> list[str]:
     """The files of a ledger: what this lacks would be taken for something that nobody did."""
-    pages = (page["key"].to_pylist() for page in list_to_the_end(store, _LEDGER))
-    return sorted(key for page in pages for key in page if key.endswith(".parquet"))
+    keys = (info.key for info in infos_to_the_end(store, _LEDGER))
+    return sorted(key for key in keys if key.endswith(".parquet"))
 
 
 def read(attempt: AttemptArtifacts) -> pa.Table:

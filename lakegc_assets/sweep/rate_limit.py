@@ -101,12 +101,9 @@ def killed_since(artifacts: ObjectStore, but: str = "") -> datetime | None:
         but: short name of a sweep that runs still; empty for none.
     """
     notes = {
-        key: at
-        for batch in artifacts.list(_TASKS)
-        for key, at in zip(
-            batch["key"].to_pylist(), batch["last_modified"].to_pylist(), strict=True
-        )
-        if not but or not key.startswith(f"{_TASKS}{but}/")
+        info.key: info.last_modified
+        for info in artifacts.infos(_TASKS)
+        if not but or not info.key.startswith(f"{_TASKS}{but}/")
     }
     begun = {key.removesuffix(".begun"): at for key, at in notes.items() if key.endswith(".begun")}
     return min(
@@ -120,7 +117,7 @@ def killed_since(artifacts: ObjectStore, but: str = "") -> datetime | None:
 
 
 def _names(artifacts: ObjectStore, folder: str) -> list[str]:
-    return [key for batch in artifacts.list(folder) for key in batch["key"].to_pylist()]
+    return [info.key for info in artifacts.infos(folder)]
 
 
 def _share_in(artifacts: ObjectStore, note: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -71,6 +72,22 @@ def write_chain(
         chain[asset] = manifest
         previous = manifest.sha256
     return chain
+
+
+def test_a_chain_that_another_version_wrote_in_another_form_is_whole(tmp_path: Path) -> None:
+    attempt = root_at(tmp_path).new_attempt("repo", "m1")
+    previous = ""
+    for asset, manifest in write_chain(attempt).items():
+        values = json.loads(replace(manifest, previous=previous).to_bytes())
+        data = json.dumps(values, indent=1, sort_keys=True).encode()
+        attempt.store().put(f"{asset}/manifest.json", data)
+        previous = hashlib.sha256(data).hexdigest()
+    assert list(attempt.chain(LAST, NAMESPACE)) == list(MARK_ASSETS[: MARK_ASSETS.index(LAST) + 1])
+    attempt.store().put(
+        f"{MARK_ASSETS[0]}/manifest.json", write_chain(attempt)[MARK_ASSETS[0]].to_bytes() + b" "
+    )
+    with pytest.raises(IntegrityError, match="does not follow the one before it"):
+        attempt.chain(LAST, NAMESPACE)
 
 
 def test_a_root_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> None:

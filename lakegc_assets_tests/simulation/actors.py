@@ -8,9 +8,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD
-from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.elsewhere import CHANGES as ELSEWHERE
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
 from lakegc_assets_tests.simulation.world import PREFIX, World

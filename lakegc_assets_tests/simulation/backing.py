@@ -21,13 +21,13 @@ from lakegc_assets_tests.simulation.actors import write
 from lakegc_assets_tests.simulation.backup_world import BACKUPS, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
-from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import LossError
 from lakegc_assets_tests.simulation.pruning import prune
+from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import World
@@ -81,7 +81,7 @@ class Beginning(NamedTuple):
 
     lake: Lake
     buckets: Mapping[str, Mapping[str, Kept]]
-    files: Files
+    files: RowFiles
     marked: frozenset[str]
 
 

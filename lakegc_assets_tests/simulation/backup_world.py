@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.run.pins import PINS
-from lakegc_assets_tests.simulation import encoding
-from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.oracle import Finished, LossError, Oracle, Sent
 from lakegc_assets_tests.simulation.pruning import require_another_copy
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lakegc_assets_tests.simulation.store import Kept, SimStore
 
@@ -29,8 +28,7 @@ _LACKING: Final = frozenset({"cut page", "stale list"})
 
 def _pinned_by(data: bytes) -> list[str]:
     """The addresses that the file of a pin names."""
-    found: list[str] = encoding.read_table(pa.BufferReader(data))["address"].to_pylist()
-    return found
+    return [row["address"] for row in row_files.rows_of(data)]
 
 
 @dataclass
@@ -74,7 +72,7 @@ class BackupOracle(Oracle):
         self.once_live |= {key for key, _, why in told if why and why.startswith(true)}
         super()._require_outcomes(done)
 
-    def ended_restore(self, rows: list[dict[str, Any]]) -> None:
+    def ended_restore(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A restore says what became of each object."""
         there = self.world.buckets["lake"]
         for row in rows:
@@ -132,10 +130,9 @@ class BackupWorld(World):
         elif key.startswith("restored_set/") and key.endswith("/manifest.json"):
             folder = f"{store.url.removeprefix('s3://artifacts/')}/"
             kept = self.buckets["artifacts"]
-            rows: list[dict[str, Any]] = []
+            rows: list[Mapping[str, Any]] = []
             for part, *_ in json.loads(data)["parts"]["data"]:
-                table = encoding.read_table(pa.BufferReader(kept[folder + part].data))
-                rows += table.to_pylist()
+                rows += row_files.rows_of(kept[folder + part].data)
             self.oracle.ended_restore(rows)
 
     def unlisted(self, store: SimStore, keys: Sequence[str]) -> None:

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from lakegc_assets.lakefs.errors import ConnectionFailedError, NoRulesError, NotFoundError
 from lakegc_assets.lakefs.models import (
     Branch,
@@ -21,8 +23,7 @@ from lakegc_assets.lakefs.models import (
     Tag,
     UncommittedPage,
 )
-from lakegc_assets_tests.simulation import encoding
-from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.lake import MAIN, Entry, Lake
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class SimClient:
             if fault == "no location":
                 where = None
             else:
-                data = encoding.encoded(_staged(tuple(rows)))
+                data = row_files.encode(_staged(tuple(rows)))
                 world.write_directly(f"{folder}/{page}.parquet", data)
             token = None
             if more:

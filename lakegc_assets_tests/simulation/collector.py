@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
+import pyarrow as pa
+
 from lakegc_assets.engine.datasets import read_part, write_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -25,7 +27,6 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.values import LISTING_SCHEMA
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import REPOSITORY, SimConfig
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.seams import served

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from lakegc_assets.mark.full_addresses import Inside
-from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.client import NAMESPACE, namespace_of
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake, Tree
 from lakegc_assets_tests.simulation.oracle import START

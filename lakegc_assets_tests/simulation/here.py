@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets_tests.simulation import encoding
+from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def inside(one: World) -> Iterator[World]:
     """Run in a world."""
     _worlds.append(one)
     try:
-        with encoding.among(one.files):
+        with row_files.among(one.files):
             yield one
     finally:
         _worlds.pop()

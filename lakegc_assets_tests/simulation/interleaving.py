@@ -8,16 +8,16 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import Final
 
+import pyarrow as pa
+
 from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets_tests.simulation import elsewhere, encoding
-from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation import elsewhere, row_files
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
-from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
@@ -25,6 +25,7 @@ from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.pruning import prune
+from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.themes import LATER, SWEEPS, Theme
@@ -103,7 +104,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     world.oracle.marked[RUN] = marked
     world.weak.conditions = world.conditions
     if world.tampered and shape.extras:
-        with encoding.among(world.files):
+        with row_files.among(world.files):
             _tamper(world)
     _promise(world, theme)
     world.faulty, world.changes, world.early = theme.faults, theme.changes, theme.early
@@ -201,10 +202,10 @@ def _prune(world: World, size: tuple[int, int], name: str) -> None:
 @cache
 def _beginning(
     shape: Shape, *_guards: bool
-) -> tuple[Lake, Mapping[str, Mapping[str, Kept]], Files, frozenset[str]]:
+) -> tuple[Lake, Mapping[str, Mapping[str, Kept]], RowFiles, frozenset[str]]:
     """A repository with a mark of it."""
     lake = Lake()
-    files = Files()
+    files = RowFiles()
     world = World(Choices(), lake, {"lake": {}, "artifacts": {}}, files=files)
     world.scheduler.now = -_BEFORE_S
     _fill(world, shape)
@@ -232,9 +233,9 @@ def _tamper(world: World) -> None:
     """Somebody adds an object, which may yet be linked, to the file of the candidates."""
     kept = world.buckets["artifacts"]
     key = next(key for key in kept if "/deletion_candidates/data/" in key)
-    rows = encoding.read_table(pa.BufferReader(kept[key].data)).to_pylist()
-    rows.append(rows[-1] | {"address": "data/old/handed"})
-    data = encoding.encoded(pa.Table.from_pylist(rows, schema=LISTING))
+    rows = list(row_files.rows_of(kept[key].data))
+    rows.append({**rows[-1], "address": "data/old/handed"})
+    data = row_files.encode(pa.Table.from_pylist(rows, schema=LISTING))
     kept[key] = kept[key]._replace(data=data, size=len(data))
 
 

@@ -10,8 +10,9 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pyarrow as pa
+
 from lakegc_assets.run.pins import Pin, write_pin
-from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.actors import BY_NAME, CHANGES
 from lakegc_assets_tests.simulation.lake import Entry
 from lakegc_assets_tests.simulation.mark_world import HANDED_S, MarkWorld

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.publication_layout import mark_folder
-from lakegc_assets_tests.simulation import encoding
-from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.oracle import START, LossError, Oracle, Since, Way
 
 if TYPE_CHECKING:
@@ -131,11 +130,7 @@ class MarkOracle(Oracle):
         """The summary of a mark was written: from now on anybody may sweep what its lists name."""
         folder = f"repo/{mark_folder(run)}deleted/"
         kept = self.world.buckets["lake"]
-        tables = [
-            encoding.read_table(pa.BufferReader(one.data))
-            for key, one in kept.items()
-            if key.startswith(folder)
-        ]
+        tables = [row_files.decode(one.data) for key, one in kept.items() if key.startswith(folder)]
         named = frozenset(a for table in tables for a in table["address"].to_pylist())
         if self.lists.setdefault(run, named) != named:
             raise LossError(f"mark {run!r} was published, and names others now")
@@ -216,7 +211,7 @@ class MarkOracle(Oracle):
         kept = self.world.buckets["artifacts"]
         manifest = self.world.manifest(f"{folder}/deletion_candidates/manifest.json")
         files = [kept[f"{folder}/{key}"].data for key, *_ in manifest["parts"][part]]
-        tables = [encoding.read_table(pa.BufferReader(data)) for data in files]
+        tables = [row_files.decode(data) for data in files]
         return [row for table in tables for row in table.to_pylist()]
 
     def _require_all(self, run: str, told: frozenset[str] | set[str], cutoff: datetime) -> None:

@@ -10,6 +10,8 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any, Final
 
+import pyarrow as pa
+
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler import namespace
@@ -20,7 +22,6 @@ from lakegc_assets.mark import (
     expired,
     key_ranges,
     listing,
-    publication,
     report,
     uncommitted,
 )
@@ -35,8 +36,6 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets_tests.simulation import encoding
-from lakegc_assets_tests.simulation import rows as pa
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 
@@ -123,7 +122,6 @@ def replaced(
         (report, "require_passed", lambda _: None),
         (report, "_dimensions", lambda *_: {}),
         (namespace, "try_decode_xid", _decoded),
-        (publication, "pq", encoding),
         (uncommitted, "report_progress", lambda *_: nullcontext()),
         (commits, "report_progress", lambda *_: nullcontext()),
     ]

@@ -15,10 +15,10 @@ from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
-from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import DAY, Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.oracle import Since
+from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.store import Kept, SimStore
 from lakegc_assets_tests.simulation.world import BASE, PREFIX, World
 
@@ -52,7 +52,7 @@ class MarkWorld(World):
         switch: float = 0.0,
         fault: float = 0.0,
         tell: Callable[[str], None] | None = None,
-        files: Files | None = None,
+        files: RowFiles | None = None,
     ) -> None:
         super().__init__(choices, lake, buckets, switch, fault, tell, files)
         self.oracle = MarkOracle(self)

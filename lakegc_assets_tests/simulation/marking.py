@@ -19,7 +19,6 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
-from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
@@ -27,6 +26,7 @@ from lakegc_assets_tests.simulation.mark_actors import write
 from lakegc_assets_tests.simulation.mark_stages import mark
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 from lakegc_assets_tests.simulation.oracle import LossError
+from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.world import BASE
@@ -140,7 +140,7 @@ def interleave_marks(
     sets._kept.clear()
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
     buckets = {"lake": bucket, "artifacts": dict[str, Kept]()}
-    world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=Files())
+    world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=RowFiles())
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()
     world.promised.append(promised)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
+import pyarrow as pa
+
 from lakegc_assets.engine import datasets, tasks
-from lakegc_assets.mark import commits, committed, earlier_commits, references, uncommitted
+from lakegc_assets.graveler import namespace
+from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.mark import commits, committed, earlier_commits, references
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.served import SERVED, SPARED
@@ -29,13 +33,11 @@ from lakegc_assets.recovery.restore import task
 from lakegc_assets.run import (
     artifacts,
     connections,
-    pins,
-    records,
-    table_cache,
 )
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
-from lakegc_assets.storage import undelete_probe
+from lakegc_assets.storage import parquet, undelete_probe
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -56,9 +58,9 @@ from lakegc_assets.sweep import (
     store_comparison,
     sweep,
 )
+from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets.sweep.task_orders import TaskResult
-from lakegc_assets_tests.simulation import encoding, mark_stages, twin_session
-from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation import mark_stages, row_files, twin_session
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
 from lakegc_assets_tests.simulation.elsewhere import read_full, staged_addresses
@@ -75,7 +77,6 @@ from lakegc_assets_tests.simulation.here import (
 )
 from lakegc_assets_tests.simulation.lake import Entry, Lake
 from lakegc_assets_tests.simulation.pruning import noted
-from lakegc_assets_tests.simulation.simpler import etag_hashes, simpler
 
 __all__ = ["inside", "installed", "served"]
 
@@ -102,7 +103,7 @@ class SimExtender(delta_extension_task.Extender):
         )
 
 
-_NOTHING: Final = pa.table_of(SPARED.empty_table())
+_NOTHING: Final = SPARED.empty_table()
 
 
 class SimDeltas(delta.Deltas):
@@ -125,7 +126,8 @@ class SimDeltas(delta.Deltas):
     def _served(self, connections: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
         client = connections.client()
         store = self.attempt.store()
-        rows = [row for t in datasets.read_parts(store, candidates.parts) for row in t.to_pylist()]
+        files = [row_files.rows_of(datasets.fetch_part(store, part)) for part in candidates.parts]
+        rows = [row for rows in files for row in rows]
         found = served(client, liveness.heads, rows)
         if not found:
             return _NOTHING
@@ -135,7 +137,7 @@ class SimDeltas(delta.Deltas):
 def served(
     client: Any,
     heads: Iterable[str],
-    rows: Sequence[dict[str, Any]],
+    rows: row_files.Rows,
     metaranges: Mapping[str, str] | None = None,
 ) -> set[str]:
     """Which of some objects lakeFS serves, although no list of it has them.
@@ -288,8 +290,9 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
     ]
-    keeping = (datasets, records, uncommitted, table_cache, pins)
-    answers += [(module, "pq", encoding) for module in keeping]
+    answers += [
+        (parquet, name, getattr(row_files, name)) for name in ("encode", "encode_values", "decode")
+    ]
     drawing = (datasets, lease, artifacts, conditions, put_back, undelete_probe)
     answers += [(module, "secrets", secrets) for module in drawing]
     answers += [(module, "open_store", _open_store) for module in (backups, backup_location)]
@@ -308,8 +311,8 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(references, *one) for one in zip(names, elsewhere, strict=True)]
     answers += [(liveness, "secrets", secrets), (backup_pruning, "repository_lock", nullcontext)]
     return [
-        *simpler(),
         *answers,
+        *_once_each(),
         *twin_session.replaced(),
         *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
@@ -340,6 +343,16 @@ def _replaced() -> list[tuple[object, str, object]]:
     ]
 
 
+def _once_each() -> Iterator[tuple[object, str, object]]:
+    """Functions of values that are the same in many interleavings: each is computed once."""
+    for kind, name in (
+        (Manifest, "from_bytes"),
+        (LeaseRecord, "from_bytes"),
+        (namespace.StorageNamespace, "parse"),
+    ):
+        yield kind, name, lru_cache(maxsize=1024)(getattr(kind, name))
+
+
 def _needed_now(*args: Any) -> Any:
     return noted(world(), *args)
 
@@ -358,6 +371,9 @@ def installed() -> Iterator[None]:
     """Stand on simulated worlds; only for this thread's code."""
     assert threading.current_thread() is threading.main_thread()
     patches = [mock.patch.object(where, name, new) for where, name, new in _replaced()]
+    threads = pa.cpu_count()
+    # The few rows of a world are not worth the threads of Arrow, which take time to begin.
+    pa.set_cpu_count(1)
     for patch in patches:
         patch.start()
     try:
@@ -365,3 +381,4 @@ def installed() -> Iterator[None]:
     finally:
         for patch in reversed(patches):
             patch.stop()
+        pa.set_cpu_count(threads)

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -24,7 +26,6 @@ from lakegc_assets.storage.values import (
     Recovery,
     UndeleteOutcome,
 )
-from lakegc_assets_tests.simulation import rows as pa
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -124,15 +125,15 @@ def _page(keys: list[str], found: list[Kept]) -> pa.Table:
     _, etags, modified, sizes = zip(*found, strict=True)
     text, number, time = _KINDS
     columns = [
-        pa.Array(keys, text),
-        pa.Array(list(sizes), number),
-        pa.Array(list(modified), time),
-        pa.Array(list(etags), text),
+        pa.array(keys, text),
+        pa.array(list(sizes), number),
+        pa.array(list(modified), time),
+        pa.array(list(etags), text),
     ]
-    return pa.Table(_NAMES, columns)
+    return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
 
 
-_NOTHING: Final = pa.schema_of(LISTING_SCHEMA).empty_table()
+_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=LISTING_SCHEMA)
 
 
 class SimStore(ObjectStore):
@@ -174,6 +175,16 @@ class SimStore(ObjectStore):
         )
         return [(key[length:], bucket[key]) for key in keys]
 
+    def _shown(self, fault: str, found: list[tuple[str, Kept]]) -> list[tuple[str, Kept]]:
+        """What a list shows of what is there."""
+        if fault == "cut page":
+            return found[: (len(found) + 1) // 2]
+        if fault == "stale list":
+            stale = self._stale()
+            self._world.unlisted(self, [key for key, kept in found if kept.modified >= stale])
+            return [one for one in found if one[1].modified < stale]
+        return found
+
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
@@ -183,15 +194,14 @@ class SimStore(ObjectStore):
             if page is not _NOTHING:
                 yield page
             return
-        found = self._infos(prefix, start_after, end_before)
-        if fault == "cut page":
-            found = found[: (len(found) + 1) // 2]
-        elif fault == "stale list":
-            stale = self._stale()
-            self._world.unlisted(self, [key for key, kept in found if kept.modified >= stale])
-            found = [one for one in found if one[1].modified < stale]
+        found = self._shown(fault, self._infos(prefix, start_after, end_before))
         if found:
             yield _page(*(list(one) for one in zip(*found, strict=True)))
+
+    def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        fault = self._world.ask("list", prefix or start_after or "")
+        for key, kept in self._shown(fault, self._infos(prefix, start_after)):
+            yield ObjectInfo(key, kept.size, kept.modified, kept.etag)
 
     def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
         """A list that lacks nothing: that of before, if nothing in it has changed since."""

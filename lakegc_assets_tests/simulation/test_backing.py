@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.recovery import backup_creation
@@ -14,7 +15,7 @@ from lakegc_assets.recovery.backups import BEGIN, Record, Subject, subject_of
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets_tests.simulation import encoding, rows, seams
+from lakegc_assets_tests.simulation import row_files, seams
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backup_world import BackupOracle, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
@@ -81,9 +82,7 @@ def test_a_world_knows_which_objects_a_stale_list_of_pins_does_not_protect() -> 
     assert isinstance(world, BackupWorld)
     pin = f"{PINS}r1.parquet"
     with seams.inside(world):
-        data = encoding.encoded(
-            rows.Table(["address"], [rows.Array(["data/old/one"], rows.string())])
-        )
+        data = row_files.encode(pa.table({"address": ["data/old/one"]}))
         world.buckets["lake"][f"repo/{pin}"] = Kept(data, "e", world.store_time(), len(data))
         world.unlisted(world.store(NAMESPACE), ["data/old/two", pin])
     assert world.oracle.unlisted == {"data/old/one": world.scheduler.steps}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final
 
+import pyarrow as pa
 from typing_extensions import Self
 
 from lakegc_assets.engine import datasets
@@ -19,7 +20,7 @@ from lakegc_assets.sweep import relations as of_sweep
 from lakegc_assets_tests.mark import comparison_twins
 from lakegc_assets_tests.mark import twins as mark_twins
 from lakegc_assets_tests.recovery import twins as recovery_twins
-from lakegc_assets_tests.simulation import rows as pa
+from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.sweep import twins as sweep_twins
 
 Rows = list[dict[str, Any]]
@@ -50,20 +51,23 @@ class TwinSession:
         """The rows of a dataset."""
         if not dataset.rows:
             return []
-        store, names = self._open(dataset.url), pa.schema_of(dataset.schema).names
-        tables = [datasets.read_part(store, part, names) for part in dataset.parts]
-        return [row for table in tables for row in pa.table_of(table).to_pylist()]
+        store, names = self._open(dataset.url), dataset.schema.names
+        files = [row_files.rows_of(datasets.fetch_part(store, part)) for part in dataset.parts]
+        return [{name: row[name] for name in names} for rows in files for row in rows]
 
     def create(self, rows: Any) -> Rows:
         """The rows of a table."""
-        return pa.table_of(rows).to_pylist()
+        found: Rows = rows.to_pylist()
+        return found
 
     def write(self, frame: Rows, url: str, folder: str, schema: Any, _what: str) -> list[Part]:
         """Write rows to a file, if there are any."""
         if not frame:
             return []
-        table = pa.Table.from_pylist(frame, schema).cast(schema)
-        return [datasets.write_part(self._open(url), folder, table)]
+        names = schema.names
+        rows = [{name: row.get(name) for name in names} for row in frame]
+        data = row_files.encode_rows(rows, schema)
+        return [datasets.write_file(self._open(url), folder, data, len(rows))]
 
     def collect(self, frame: Rows, schema: Any, _what: str) -> pa.Table:
         """The rows as a table."""

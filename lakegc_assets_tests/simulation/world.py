@@ -20,10 +20,10 @@ from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
-from lakegc_assets_tests.simulation.encoding import Files
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import Oracle, Sent
 from lakegc_assets_tests.simulation.pruning import require_another_copy
+from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, etag_of
@@ -90,11 +90,11 @@ class World:
         switch: float = 0.0,
         fault: float = 0.0,
         tell: Callable[[str], None] | None = None,
-        files: Files | None = None,
+        files: RowFiles | None = None,
     ) -> None:
         self.choices, self.lake = choices, lake
         self.buckets = {name: Bucket(bucket) for name, bucket in buckets.items()}
-        self.files = Files() if files is None else files
+        self.files = RowFiles() if files is None else files
         self._versions: dict[str, list[tuple[str, Kept]]] = {}
         #: By URL; and by URL and seconds those of clients that send each request once.
         self.stores: dict[str | tuple[str, float], SimStore] = {}
@@ -342,9 +342,8 @@ class World:
         manifest = json.loads(kept[f"{prefix}/swept_set/manifest.json"].data)
         rows: list[tuple[str, str, str | None]] = []
         for key, *_ in manifest["parts"]["data"]:
-            table = self.files.rows(kept[f"{prefix}/{key}"].data)
-            columns = (table[name].to_pylist() for name in ("address", "outcome", "detail"))
-            rows += zip(*columns, strict=True)
+            found = self.files.rows(kept[f"{prefix}/{key}"].data)
+            rows += [(row["address"], row["outcome"], row["detail"]) for row in found]
         return rows
 
     def digest_of(self, url: str, asset: str) -> str:

@@ -1,0 +1,77 @@
+"""The rows of one Parquet file as bytes, and back: all that a stage writes for itself goes here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: What mostly does not compress, such as hashes and sizes.
+_NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
+
+
+def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) -> bytes:
+    """The bytes of a Parquet file, whose pages have checksums.
+
+    Args:
+        rows: all that it holds, with their metadata.
+        compression: Parquet's name of the codec, or ``none``.
+        plain: write numbers as they are, for columns that do not compress.
+    """
+    sink = pa.BufferOutputStream()
+    if plain:
+        texts = [field.name for field in rows.schema if field.type not in _NUMBERS]
+        pq.write_table(
+            rows,
+            sink,
+            compression=dict.fromkeys(texts, compression),
+            use_dictionary=texts,
+            write_statistics=texts,
+            write_page_checksum=True,
+        )
+    else:
+        level = 1 if compression == "zstd" else None
+        pq.write_table(
+            rows,
+            sink,
+            compression=compression,
+            compression_level=level,
+            write_page_checksum=True,
+        )
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def encode_values(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> bytes:
+    """The bytes of a Parquet file with a few rows that are plain values.
+
+    Args:
+        rows: the values of each, in the order of the columns.
+        schema: of the file.
+    """
+    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(schema.types)]
+    return encode(pa.Table.from_arrays(columns, schema=schema), "snappy")
+
+
+def decode(data: bytes, columns: Sequence[str] | None = None, *, verify: bool = False) -> pa.Table:
+    """The rows of a Parquet file.
+
+    Args:
+        data: the file.
+        columns: names of those that are read; None for all.
+        verify: compare the checksums of the pages and the number of rows, for files of which no
+            manifest has a digest.
+
+    Raises:
+        ArrowException: it is no Parquet file, or damaged; OSError, too.
+        ValueError: it lacks rows.
+    """
+    names = None if columns is None else list(columns)
+    source = pa.BufferReader(data)
+    rows = pq.read_table(source, columns=names, page_checksum_verification=verify)
+    if verify:
+        rows.validate(full=True)
+        if rows.num_rows != pq.read_metadata(pa.BufferReader(data)).num_rows:
+            raise ValueError("it lacks rows")
+    return rows
