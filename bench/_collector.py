@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench._memory import CpuTime
 from bench._run import Session, measured
 from lakegc_assets.attribution.attribution import attribute
 from lakegc_assets.checks.evaluation import check_candidates, require_passed
@@ -39,10 +40,12 @@ class Collector:
     Attributes:
         session: of all its runs.
         ctx: of the run at hand.
+        cpu: of this process, and of what it has started since.
     """
 
     session: Session
     ctx: RunContext
+    cpu: CpuTime = field(default_factory=CpuTime)
 
     @classmethod
     def new(
@@ -72,16 +75,25 @@ class Collector:
         """
         ctx = replace(self.ctx, run=run, settings=replace(self.ctx.settings, clean=clean))
         jobs, tasks = self.session.work()
+        cpu = self.cpu.seconds()
         total = math.fsum(
             measured(self.session, f"  {stage.__name__}", lambda stage=stage: stage(ctx))  # type: ignore[misc]
             for stage in _STAGES
         )
         total += measured(self.session, "  checks", lambda: require_passed(check_candidates(ctx)))
         total += measured(self.session, "  report", lambda: report(ctx))
+        without, took = self.cpu.seconds() - cpu, total
         total += measured(self.session, "  attribution", lambda: attribute(ctx))
+        cpu = self.cpu.seconds() - cpu
         after = self.session.work()
         print(
             f"mark {run:<23} {total:8.1f} s {after[0] - jobs:5} jobs {after[1] - tasks:6} tasks",
+            flush=True,
+        )
+        print(
+            f"  attribution: true {total:.1f} s and {cpu:.1f} s of CPU, false {took:.1f} s and "
+            f"{without:.1f} s: {100 * (total / took - 1):.1f} % and "
+            f"{100 * (cpu / without - 1):.1f} % more",
             flush=True,
         )
         attempt = ctx.root.attempt(ctx.repository, run)

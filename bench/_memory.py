@@ -1,4 +1,4 @@
-"""The memory that all processes of a run take at a time, and the most that each kind of them takes.
+"""The memory that all processes of a run take at a time, by their kinds; and their CPU time.
 
 What processes share, as forked ones do, counts once: each is taken for its proportional share of
 its pages (PSS). Servers that a benchmark started before it watches do not count.
@@ -15,6 +15,9 @@ from pathlib import Path
 
 _PAUSE_S = 0.3
 _MIB = 1024
+#: Fields of a process's statistics behind its name: its own CPU time, and that of children that
+#: have ended.
+_CPU = slice(11, 15)
 
 
 class Memory(threading.Thread):
@@ -82,16 +85,31 @@ def watched(root: int | None = None) -> Iterator[Memory]:
         memory.stop()
 
 
+class CpuTime:
+    """CPU time of this process and of what it starts from now on; a machine may be busy besides."""
+
+    def __init__(self) -> None:
+        me = os.getpid()
+        self._servers = {pid for pid in _below(me, _parents()) if pid != me}
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        found = _below(os.getpid(), _parents(), self._servers)
+        ticks = sum(int(ticks) for pid in found for ticks in _statistics(pid)[_CPU])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _parents() -> dict[int, int]:
-    found: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            found[int(entry.name)] = int(fields[1])
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return {pid: int(fields[1]) for pid in pids if (fields := _statistics(pid))}
+
+
+def _statistics(pid: int) -> list[str]:
+    """The statistics of a process behind its name; none where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _below(root: int, parents: Mapping[int, int], without: set[int] | None = None) -> Iterator[int]:

@@ -263,17 +263,23 @@ def main(folder: Path, engine: str) -> None:
         _collect(repository, engine)
         click.echo()
         _prove(client, repository, before, old_commit)
+        _show_cost(repository)
         _take_back(client, repository, before, old_commit, engine)
-    click.echo(
-        "\nWhose the storage is, and what deleting a branch would free, each mark says, too:\n"
-        "  lakegc usage REPO --by branch    (or path, committer, commit, age, size: docs/cost.md)"
-    )
     home = near(folder / "dagster")
     home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(
         f"\nIt took {time.monotonic() - began:.0f} s. Graph, partitions, checks and report in "
-        f"Dagster's UI:\n  make ui DAGSTER_HOME={home}\n"
-        "What other retention rules would free, `lakegc forecast` says: docs/cost.md"
+        f"Dagster's UI:\n  make ui DAGSTER_HOME={home}"
+    )
+
+
+def _show_cost(repository: str) -> None:
+    """Show which branch holds the storage, and what shorter retention would free."""
+    click.echo("\nEach mark also says what the storage is used for, and which branch holds it:\n")
+    _command("usage", repository, "--run", _FIRST)
+    click.echo("\nand what other retention rules would free (docs/cost.md):\n")
+    _command(
+        "forecast", repository, "--run", _FIRST, "--set-default", "7", "--set-branch", "main=30"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ import dagster as dg
 
 from examples.team import Calendar, Team
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.forecast import ForecastSection
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -24,6 +25,8 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 SWEPT, WAITS, REFUSED = "analytics", "models", "sandbox"
 _CRON_VARIABLE: Final = "LAKEGC_TRIAL_CRON"
 _DAYS: Final = 30
+#: The default that the forecasts are about.
+_SHORTER_DAYS: Final = 14
 #: How long the interface takes to start: a tick before that would be missed.
 _START: Final = timedelta(seconds=60)
 #: Minutes between waves: on a machine that starts slowly, the second one is the first.
@@ -42,7 +45,8 @@ load_from:
 def defs() -> dg.Definitions:
     """The graph as a platform team has it that turned everything on."""
     found = component(os.environ[_CRON_VARIABLE]).definitions()
-    return dg.Definitions.merge(found, dg.Definitions(sensors=[estate_sensor()]))
+    sensors = [estate_sensor(), forecast_sensor()]
+    return dg.Definitions.merge(found, dg.Definitions(sensors=sensors))
 
 
 def estate_sensor() -> dg.SensorDefinition:
@@ -59,10 +63,32 @@ def estate_sensor() -> dg.SensorDefinition:
     def estate(context: dg.SensorEvaluationContext) -> dg.RunRequest:
         ended = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
         every = context.instance.get_runs_count(dg.RunsFilter(statuses=ended))
-        own = context.instance.get_runs_count(dg.RunsFilter(job_name="gc_estate", statuses=ended))
-        return dg.RunRequest(run_key=f"after-{every - own}")
+        others = sum(
+            context.instance.get_runs_count(dg.RunsFilter(job_name=name, statuses=ended))
+            for name in ("gc_estate", "gc_forecast")
+        )
+        return dg.RunRequest(run_key=f"after-{every - others}")
 
     return estate
+
+
+def forecast_sensor() -> dg.SensorDefinition:
+    """``trial_forecast``: forecasts by each mark, once, what the rules of the trial would free."""
+
+    @dg.sensor(
+        name="trial_forecast",
+        job_name="gc_forecast",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Says by each mark what shorter retention would free. Others launch the job "
+        "gc_forecast when they think of other rules.",
+    )
+    def forecast(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest]:
+        reports = context.instance.get_materialized_partitions(dg.AssetKey("gc_report"))
+        for partition in sorted(reports):
+            yield dg.RunRequest(run_key=partition, partition_key=partition)
+
+    return forecast
 
 
 def component(cron: str) -> GarbageCollection:
@@ -75,6 +101,7 @@ def component(cron: str) -> GarbageCollection:
         cron=cron,
         running=True,
         include=[SWEPT, WAITS, REFUSED],
+        forecast=ForecastSection(default_retention_days=_SHORTER_DAYS),
         repositories=[
             Override(include=[SWEPT], sweep="auto"),
             Override(include=[WAITS], protect_tags=True),

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.attribution import relations
@@ -31,7 +30,6 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
 from lakegc_assets.mark.committed import PATH_RANGES
-from lakegc_assets.mark.incremental_listing import SWEPT as SWEPT_ROWS
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
@@ -75,7 +73,7 @@ COMMITS: Final = pa.schema(
     ]
 )
 _CLASSES: Final = pa.schema([("class", pa.string()), ("why", pa.string()), *_OBJECTS])
-_RANGE_IDS: Final = pa.schema([("range_id", pa.string())])
+_TIME: Final = LISTING.field("last_modified").type
 _GARBAGE: Final = pa.schema(
     [*(LISTING.field(name) for name in ("address", "hash")), ("reason", pa.string())]
 )
@@ -214,21 +212,13 @@ def _computed(
     wanted = frozenset(ids.to_pylist())
     entries, read = cached_frame(ctx, connections, frames, wanted, _ENTRIES)
     pairs = pairs_frame(ctx, connections, frames, commits.groups.of_metarange.keys())
-    words = commits.words
-    ranges = relations.range_holders(
-        frames.create(pa.table([pc.unique(ids)], _RANGE_IDS)),
-        pairs,
-        frames.create(commits.table()),
-        words,
-    )
-    holders = relations.object_holders(entries, ranges, words)
+    active = frames.create(commits.table())
+    holders = relations.object_holders(entries, pairs, active, commits.words)
     if read != wanted or PATH_RANGES in committed.parts:
         live = frames.read(Dataset(attempt.url, committed.parts["data"], HASHES))
         holders = relations.with_unread(holders, live)
     objects = _classified(ctx, frames, attempt, chain, holders)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    found = relations.cells(objects, start)
-    parts = frames.write(found, attempt.url, f"{ASSET}/data/", CELLS, _WHAT)
+    parts = frames.write(relations.cells(objects), attempt.url, f"{ASSET}/data/", CELLS, _WHAT)
     if not parts:
         parts = [write_part(attempt.store(), f"{ASSET}/data/", CELLS.empty_table())]
     classes = _classes(frames, Dataset(attempt.url, parts, CELLS))
@@ -254,16 +244,22 @@ def _classified(
     def read(schema: pa.Schema, manifest: Manifest, part: str = "data") -> DataFrame:
         return frames.read(Dataset(attempt.url, manifest.parts[part], schema))
 
-    sweeps = [frames.read(one) for one in sweeps_since(ctx, listing)]
+    start = datetime.fromisoformat(str(listing.facts["start"]))
+    moments = relations.moments_of(listing.cutoff, start)
+    row = pa.Table.from_pylist([moments], pa.schema([(name, _TIME) for name in moments]))
     return relations.classified(
         read(_LISTED, listing),
         holders,
-        read(HASHES, chain["uncommitted_snapshot"], "hashes"),
-        read(HASHES, chain["committed_addresses"], "referenced"),
+        relations.needs(
+            read(HASHES, chain["uncommitted_snapshot"], "hashes"),
+            read(HASHES, chain["committed_addresses"], "referenced"),
+        ),
         read(_GARBAGE, candidates),
-        read(SPARED_ROWS, candidates, "spared"),
-        relations.gone(frames.create(SWEPT_ROWS.empty_table()), *sweeps),
-        listing.cutoff,
+        relations.exceptions(
+            read(SPARED_ROWS, candidates, "spared"),
+            *(frames.read(one) for one in sweeps_since(ctx, listing)),
+        ),
+        frames.create(row),
         NOT_ADOPTED if "adopted" in candidates.facts else UNEXPLAINED,
     )
 
@@ -283,7 +279,7 @@ def _logical(
     frames: Session, pairs: DataFrame, entries: DataFrame, commits: _Commits
 ) -> dict[str, Any]:
     """How much all commits hold, and all HEADs, if nothing were shared between them."""
-    sizes = relations.commit_sizes(pairs, relations.range_sizes(entries))
+    sizes = relations.commit_sizes(pairs, entries)
     rows = frames.collect(sizes, _SIZES, _WHAT).to_pylist()
     of = {row["metarange_id"]: row for row in rows}
     return {

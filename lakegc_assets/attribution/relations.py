@@ -36,6 +36,7 @@ NOT_LISTED: Final = "not listed"
 AGES: Final = (1, 7, 30, 90, 180, 365, 730)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30, 1 << 34)
 ABOVE: Final = -1
+_AGE_COLUMNS: Final = {f"since_{days}": days for days in AGES}
 _CELL: Final = (
     *("class", "why", "holders", "also_needed", "folder"),
     *("age", "size_class", "oldest"),
@@ -48,73 +49,101 @@ def words_of(groups: int) -> list[str]:
 
 
 @relation
-def range_holders(
-    ranges: DataFrame, pairs: DataFrame, commits: DataFrame, words: Sequence[str]
+def object_holders(
+    entries: DataFrame, pairs: DataFrame, commits: DataFrame, words: Sequence[str]
 ) -> DataFrame:
-    """Who holds each range: the groups of all commits that have it, and the oldest of these.
+    """The groups that hold each object: those of all commits that have a range that names it.
 
     Args:
-        ranges: range_id: those that are live, each once.
+        entries: range_id, hash, size, folder: the entries of the live ranges.
         pairs: metarange_id, range_id: the ranges of the metaranges.
         commits: metarange_id, age_rank, and the words: of the active commits, each metarange once.
         words: names of the columns with the groups.
 
     Returns:
-        range_id, oldest (null where no active commit has the range), and the words; such a range
-        has the first group alone, that of no branch.
+        hash; entries (how many name it); entry_size (bytes); folder (of several the first); oldest,
+        null where no active commit has such a range; and holders: the words, as decimal numbers
+        with commas between them. A live range that no active commit has is held by the first group
+        alone, that of no branch.
     """
-    held = pairs.select("metarange_id", "range_id").join(commits, "metarange_id")
-    united = held.groupBy("range_id").agg(
-        F.min("age_rank").alias("oldest"), *(F.bit_or(word).alias(word) for word in words)
+    of_ranges = (
+        pairs.join(commits, "metarange_id")
+        .groupBy("range_id")
+        .agg(F.min("age_rank").alias("oldest"), *(F.bit_or(word).alias(word) for word in words))
     )
-    known = ranges.select("range_id").join(united, "range_id", "left")
-    return known.select(
-        "range_id",
-        "oldest",
-        *(
-            F.coalesce(F.col(word), F.lit(0 if number else 1).cast("bigint")).alias(word)
-            for number, word in enumerate(words)
-        ),
+    united = (
+        F.bit_or(F.coalesce(F.col(word), F.lit(0 if number else 1).cast("bigint"))).cast("string")
+        for number, word in enumerate(words)
     )
-
-
-@relation
-def object_holders(entries: DataFrame, ranges: DataFrame, words: Sequence[str]) -> DataFrame:
-    """Who holds each object: the groups of all ranges that name it.
-
-    Args:
-        entries: range_id, hash, size, folder: what the ranges name.
-        ranges: range_id, oldest, and the words: as ``range_holders`` gives them.
-        words: names of the columns with the groups.
-
-    Returns:
-        hash, entry_size (bytes), folder (of several the first), oldest, and holders: the words, as
-        decimal numbers with commas between them.
-    """
-    named = entries.join(ranges.select("range_id", "oldest", *words), "range_id")
-    united = named.groupBy("hash").agg(
+    named = entries.join(of_ranges, "range_id", "left")
+    return named.groupBy("hash").agg(
+        F.count(F.lit(1)).alias("entries"),
         F.max("size").alias("entry_size"),
         F.min("folder").alias("folder"),
         F.min("oldest").alias("oldest"),
-        *(F.bit_or(word).alias(word) for word in words),
+        F.concat_ws(",", *united).alias("holders"),
     )
-    holders = F.concat_ws(",", *(F.col(word).cast("string") for word in words))
-    return united.select("hash", "entry_size", "folder", "oldest", holders.alias("holders"))
 
 
 @relation
 def with_unread(holders: DataFrame, committed: DataFrame) -> DataFrame:
-    """What is live, also where nobody knows who holds it: all else of such an object is null.
+    """Holders, and a row for each other live object, whose holders are not known.
 
     Args:
-        holders: as ``object_holders`` gives it.
+        holders: as ``object_holders`` returns them.
         committed: hash: Committed DF, as often as its files have it.
+
+    Returns:
+        The columns of ``holders``; in the added rows entries is 0, and the others are null.
     """
-    columns = ("hash", "entry_size", "folder", "oldest", "holders")
     unread = committed.select("hash").distinct().join(holders.select("hash"), "hash", "left_anti")
     nobody = {"entry_size": "bigint", "folder": "string", "oldest": "bigint", "holders": "string"}
-    return holders.select(*columns).unionByName(
-        unread.select("hash", *(F.lit(None).cast(kind).alias(n) for n, kind in nobody.items()))
+    return holders.select("hash", "entries", *nobody).unionByName(
+        unread.select(
+            "hash",
+            F.lit(0).cast("bigint").alias("entries"),
+            *(F.lit(None).cast(kind).alias(name) for name, kind in nobody.items()),
+        )
+    )
+
+
+@relation
+def needs(staged: DataFrame, referenced: DataFrame) -> DataFrame:
+    """The class of what is needed by something else than a commit (hash, need): each hash once.
+
+    Args:
+        staged: hash: Uncommitted DF.
+        referenced: hash: addresses that other repositories name.
+    """
+    named = staged.select("hash", F.lit(STAGED).alias("need")).unionByName(
+        referenced.select("hash", F.lit(REFERENCED).alias("need"))
+    )
+    # By the alphabet: what is both is staged.
+    return named.groupBy("hash").agg(F.max("need").alias("need"))
+
+
+@relation
+def exceptions(spared: DataFrame, *sweeps: DataFrame) -> DataFrame:
+    """Why objects are spared, and which of them a sweep has deleted since they were listed.
+
+    Args:
+        spared: address, why.
+        sweeps: address, outcome: the records of sweeps.
+
+    Returns:
+        address, spared_why (of several the first; null where only sweeps name it) and is_swept
+        (true where a sweep has deleted it or found it missing, else null): each address once.
+    """
+    found = spared.select("address", "why", F.lit(None).cast("boolean").alias("is_swept"))
+    for one in sweeps:
+        missing = one.where(F.col("outcome").isin("deleted", "already_missing"))
+        found = found.unionByName(
+            missing.select(
+                "address", F.lit(None).cast("string").alias("why"), F.lit(True).alias("is_swept")
+            )
+        )
+    return found.groupBy("address").agg(
+        F.min("why").alias("spared_why"), F.max("is_swept").alias("is_swept")
     )
 
 
@@ -122,151 +151,119 @@ def with_unread(holders: DataFrame, committed: DataFrame) -> DataFrame:
 def classified(
     listing: DataFrame,
     holders: DataFrame,
-    staged: DataFrame,
-    referenced: DataFrame,
+    needs: DataFrame,
     garbage: DataFrame,
-    spared: DataFrame,
-    swept: DataFrame,
-    cutoff: datetime,
+    exceptions: DataFrame,
+    moments: DataFrame,
     otherwise: str,
 ) -> DataFrame:
-    """What each listed object is, and what commits hold besides.
+    """The class of each listed object, and of what commits hold besides.
 
     Args:
         listing: address, hash, size, last_modified, in_place: Store DF.
-        holders: hash, entry_size, folder, oldest, holders: each hash once.
-        staged: hash: Uncommitted DF.
-        referenced: hash: what other repositories name.
+        holders: as ``object_holders`` returns them.
+        needs: hash, need: as ``needs`` returns it.
         garbage: address, hash, reason: the candidates, each once.
-        spared: address, why.
-        swept: address: what sweeps have deleted since it was listed.
-        cutoff: what was written since then is too young.
+        exceptions: address, spared_why, is_swept: as ``exceptions`` returns them.
+        moments: one row with ``cutoff``, and with the columns of ``moments_of``. Times are columns
+            and not literals, so that the plan of one run is that of the next.
         otherwise: the class of what fits in no other one.
 
     Returns:
-        class, why, size, last_modified, holders, also_needed (whether something else than a commit
-        needs it, too), folder, oldest; a row for each listed object, and one for each address of a
+        class, why, size, holders, also_needed (true where it is listed, and something else than a
+        commit needs it, too), folder, oldest, age (the most days; null of what is not listed),
+        size_class (the most bytes); a row for each listed object, and one for each address of a
         commit that is not listed, with the size that its entry says.
     """
-    found = _listed_or_held(listing, holders)
-    found = _flagged(found, staged, "hash", "is_staged")
-    found = _flagged(found, referenced, "hash", "is_referenced")
-    found = _flagged(found, swept, "address", "is_swept")
-    return _of_one_class(_with_reasons(found, garbage, spared), cutoff, otherwise)
+    # Of what is not listed SQLFrame has no hash behind an outer join, and nobody needs one.
+    found = listing.join(needs, "hash", "left").join(holders, "hash", "full_outer")
+    return _of_one_class(_explained(found, garbage, exceptions), moments, otherwise)
 
 
 # Each step is a relation, for SQLFrame copies all that a plan has at each operation on it.
 
 
 @relation
-def _listed_or_held(listing: DataFrame, holders: DataFrame) -> DataFrame:
-    """What is listed, what commits hold, or both."""
-    columns = ("hash", "entry_size", "folder", "oldest", "holders")
-    held = holders.select(*(F.col(name).alias(f"held_{name}") for name in columns))
-    return listing.join(held, F.col("hash") == F.col("held_hash"), "full_outer").select(
-        *("address", "hash", "size", "last_modified", "in_place"),
-        *("held_hash", "held_entry_size", "held_folder", "held_oldest", "held_holders"),
-    )
+def _explained(objects: DataFrame, garbage: DataFrame, exceptions: DataFrame) -> DataFrame:
+    """Objects with the reason why each is garbage, and what is exceptional about it."""
+    dead = objects.join(garbage, ["hash", "address"], "left")
+    return dead.join(exceptions, "address", "left")
 
 
 @relation
-def _flagged(objects: DataFrame, members: DataFrame, key: str, flag: str) -> DataFrame:
-    """Objects with one column more: true where a member has the same key, else null."""
-    flags = members.select(key).distinct().withColumn(flag, F.lit(True))
-    return objects.join(flags, key, "left")
-
-
-@relation
-def _with_reasons(objects: DataFrame, garbage: DataFrame, spared: DataFrame) -> DataFrame:
-    """Objects with the reason why each is garbage, and the first why each is spared."""
-    reasons = spared.groupBy("address").agg(F.min("why").alias("spared_why"))
-    dead = garbage.select("address", "hash", "reason")
-    return objects.join(dead, ["hash", "address"], "left").join(reasons, "address", "left")
-
-
-@relation
-def _of_one_class(found: DataFrame, cutoff: datetime, otherwise: str) -> DataFrame:
+def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
     """The first class that fits each object; see ``classified``."""
-    is_listed, is_held = F.col("hash").isNotNull(), F.col("held_hash").isNotNull()
+    is_listed, is_held = F.col("address").isNotNull(), F.col("entries").isNotNull()
+    modified = F.col("last_modified")
     kind = (
         F.when(~is_listed, F.lit(NOT_LISTED))
         .when(F.col("is_swept"), F.lit(SWEPT))
         .when(is_held, F.lit(COMMITTED))
-        .when(F.col("is_staged"), F.lit(STAGED))
-        .when(F.col("is_referenced"), F.lit(REFERENCED))
+        .when(F.col("need").isNotNull(), F.col("need"))
         .when(F.col("reason").isNotNull(), F.lit(GARBAGE))
         .when(F.col("spared_why").isNotNull(), F.lit(SPARED))
         .when(F.col("address") == F.lit("dummy"), F.lit(LAKEFS))
         .when(~F.col("in_place"), F.lit(UNKNOWN))
-        .when(F.col("last_modified") >= F.lit(cutoff), F.lit(TOO_YOUNG))
+        .when(modified >= F.col("cutoff"), F.lit(TOO_YOUNG))
         .otherwise(F.lit(otherwise))
     )
-    judged = found.withColumn("class", kind)
-    why = F.when(F.col("class") == F.lit(GARBAGE), F.col("reason")).when(
-        F.col("class") == F.lit(SPARED), F.col("spared_why")
+    size = F.coalesce(F.col("size"), F.col("entry_size"), F.lit(0).cast("bigint"))
+    age = F.when(
+        is_listed,
+        _class_of([(modified >= F.col(name), days) for name, days in _AGE_COLUMNS.items()]),
+    )
+    judged = found.crossJoin(moments).select(
+        *("reason", "spared_why", "need", "holders", "folder", "oldest"),
+        kind.alias("class"),
+        size.alias("size"),
+        age.alias("age"),
     )
     is_live = F.col("class").isin(COMMITTED, NOT_LISTED)
     return judged.select(
         "class",
-        why.alias("why"),
-        F.when(is_listed, F.col("size"))
-        .otherwise(F.coalesce(F.col("held_entry_size"), F.lit(0).cast("bigint")))
-        .alias("size"),
-        "last_modified",
-        F.when(is_live, F.col("held_holders")).alias("holders"),
-        (is_live & (F.col("is_staged").isNotNull() | F.col("is_referenced").isNotNull())).alias(
-            "also_needed"
-        ),
-        F.when(is_live, F.col("held_folder")).alias("folder"),
-        F.when(is_live, F.col("held_oldest")).alias("oldest"),
+        F.when(F.col("class") == F.lit(GARBAGE), F.col("reason"))
+        .when(F.col("class") == F.lit(SPARED), F.col("spared_why"))
+        .alias("why"),
+        "size",
+        *(F.when(is_live, F.col(name)).alias(name) for name in ("holders", "folder", "oldest")),
+        (is_live & F.col("need").isNotNull()).alias("also_needed"),
+        "age",
+        _class_of([(F.col("size") <= F.lit(most), most) for most in SIZES]).alias("size_class"),
     )
 
 
-@relation
-def gone(first: DataFrame, *others: DataFrame) -> DataFrame:
-    """The addresses of what sweeps have deleted or found missing, as often as they say it.
+def moments_of(cutoff: datetime, start: datetime) -> dict[str, datetime]:
+    """The moments that classes depend on, by the names of their columns.
 
     Args:
-        first: address, outcome: the record of a sweep.
-        others: those of others.
-    """
-    names = [
-        one.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
-        for one in (first, *others)
-    ]
-    return reduce(lambda some, more: some.unionAll(more), names)
-
-
-@relation
-def cells(objects: DataFrame, start: datetime) -> DataFrame:
-    """Objects and bytes of all that is equal in all that is asked for: what totals are made of.
-
-    Args:
-        objects: as ``classified`` gives them.
+        cutoff: an object that was written since is too young.
         start: of the run, from which ages are counted back.
+    """
+    ages = {name: start - timedelta(days=days) for name, days in _AGE_COLUMNS.items()}
+    return {"cutoff": cutoff, **ages}
+
+
+@relation
+def cells(objects: DataFrame) -> DataFrame:
+    """Objects and bytes of all that is equal in all that is asked for: totals are made of these.
+
+    Args:
+        objects: as ``classified`` returns them.
 
     Returns:
-        class, why, holders, also_needed, folder, age (the most days, null of what is not listed),
-        size_class (the most bytes), oldest, objects, bytes.
+        class, why, holders, also_needed, folder, age, size_class, oldest, objects, bytes.
     """
-    modified = F.col("last_modified")
-    age = _class_of(
-        [(modified >= F.lit(start - timedelta(days=days)), days) for days in AGES], ABOVE
-    )
-    size = _class_of([(F.col("size") <= F.lit(most), most) for most in SIZES], ABOVE)
-    known = objects.withColumn("age", F.when(modified.isNotNull(), age))
-    known = known.withColumn("size_class", size)
-    return known.groupBy(*_CELL).agg(
+    return objects.groupBy(*_CELL).agg(
         F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
     )
 
 
-def _class_of(limits: Sequence[tuple[Column, int]], above: int) -> Column:
-    """The first class whose condition holds."""
+def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:
+    """The number beside the first condition that holds; ``ABOVE`` where none does."""
     (first, label), *others = limits
     found = F.when(first, F.lit(label))
     found = reduce(lambda column, one: column.when(one[0], F.lit(one[1])), others, found)
-    return found.otherwise(F.lit(above)).cast("bigint")
+    return found.otherwise(F.lit(ABOVE)).cast("bigint")
 
 
 @relation
@@ -323,27 +320,21 @@ def by_folder(found: DataFrame, depth: int) -> DataFrame:
 
 
 @relation
-def range_sizes(entries: DataFrame) -> DataFrame:
-    """How much the entries of each range name (range_id, objects, bytes): logical sizes.
-
-    Args:
-        entries: range_id, size.
-    """
-    return entries.groupBy("range_id").agg(
-        F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
-    )
-
-
-@relation
-def commit_sizes(pairs: DataFrame, sizes: DataFrame) -> DataFrame:
-    """How much each metarange holds (metarange_id, objects, bytes), whoever holds it, too.
+def commit_sizes(pairs: DataFrame, entries: DataFrame) -> DataFrame:
+    """Objects and bytes that each metarange names (metarange_id, objects, bytes): logical sizes.
 
     Args:
         pairs: metarange_id, range_id.
-        sizes: range_id, objects, bytes: as ``range_sizes`` gives them.
+        entries: range_id, size.
     """
-    held = pairs.select("metarange_id", "range_id").join(sizes, "range_id")
-    return held.groupBy("metarange_id").agg(
-        F.sum("objects").cast("bigint").alias("objects"),
-        F.sum("bytes").cast("bigint").alias("bytes"),
+    sizes = entries.groupBy("range_id").agg(
+        F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
+    )
+    return (
+        pairs.join(sizes, "range_id")
+        .groupBy("metarange_id")
+        .agg(
+            F.sum("objects").cast("bigint").alias("objects"),
+            F.sum("bytes").cast("bigint").alias("bytes"),
+        )
     )

@@ -22,15 +22,13 @@ _TIME = pa.timestamp("us", "UTC")
 _TOTAL = [("objects", pa.int64()), ("bytes", pa.int64())]
 HASH = pa.schema([("hash", pa.int64())])
 ADDRESS = pa.schema([("address", pa.string())])
-RANGE = pa.schema([("range_id", pa.string())])
 PAIR = pa.schema([("metarange_id", pa.string()), ("range_id", pa.string())])
 _BITS = [(word, pa.int64()) for word in WORDS]
 COMMIT = pa.schema([("metarange_id", pa.string()), ("age_rank", pa.int64()), *_BITS])
-RANGE_HOLDER = pa.schema([("range_id", pa.string()), ("oldest", pa.int64()), *_BITS])
-ENTRY = pa.schema([*RANGE, ("hash", pa.int64()), ("size", pa.int64()), ("folder", pa.string())])
+ENTRY = pa.schema([("range_id", pa.string()), *HASH, ("size", pa.int64()), ("folder", pa.string())])
 HOLDER = pa.schema(
-    [*HASH, ("entry_size", pa.int64()), ("folder", pa.string()), ("oldest", pa.int64()),
-     ("holders", pa.string())]
+    [*HASH, ("entries", pa.int64()), ("entry_size", pa.int64()), ("folder", pa.string()),
+     ("oldest", pa.int64()), ("holders", pa.string())]
 )  # fmt: skip
 LISTED = pa.schema(
     [*ADDRESS, *HASH, ("size", pa.int64()), ("last_modified", _TIME), ("in_place", pa.bool_())]
@@ -38,13 +36,14 @@ LISTED = pa.schema(
 DEAD = pa.schema([*ADDRESS, *HASH, ("reason", pa.string())])
 OUTCOME = pa.schema([*ADDRESS, ("outcome", pa.string())])
 SPARED = pa.schema([*ADDRESS, ("why", pa.string())])
+NEED = pa.schema([*HASH, ("need", pa.string())])
+EXCEPTION = pa.schema([*ADDRESS, ("spared_why", pa.string()), ("is_swept", pa.bool_())])
 OBJECT = pa.schema(
-    [("class", pa.string()), ("why", pa.string()), ("size", pa.int64()), ("last_modified", _TIME),
+    [("class", pa.string()), ("why", pa.string()), ("size", pa.int64()),
      ("holders", pa.string()), ("also_needed", pa.bool_()), ("folder", pa.string()),
-     ("oldest", pa.int64())]
+     ("age", pa.int64()), ("size_class", pa.int64()), ("oldest", pa.int64())]
 )  # fmt: skip
 FOLDER = pa.schema([("folder", pa.string()), *_TOTAL])
-RANGE_SIZE = pa.schema([*RANGE, *_TOTAL])
 METARANGE_SIZE = pa.schema([("metarange_id", pa.string()), *_TOTAL])
 
 #: Few of each, so that they meet, and the ends of what a number can be.
@@ -59,6 +58,10 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "word_0": st.sampled_from([0, 1, 2, 5, 2**61]),
     "word_1": st.sampled_from([0, 1, 2**61]),
     "size": st.sampled_from([0, 1, 1 << 10, (1 << 10) + 1, 1 << 40]),
+    "entries": st.integers(0, 2),
+    "need": st.sampled_from(["staged", "named by other repositories"]),
+    "spared_why": st.sampled_from([None, "a", "b'\""]),
+    "is_swept": st.sampled_from([None, True]),
     "entry_size": st.one_of(st.none(), st.integers(0, 5)),
     "folder": st.one_of(st.none(), _folders),
     "holders": st.one_of(st.none(), st.sampled_from(["1,0", "2,0", "3,1"])),
@@ -113,17 +116,12 @@ def holds(
     compare()
 
 
-def test_range_holders(frames: Frames) -> None:
+def test_object_holders(frames: Frames) -> None:
     some = [
-        (RANGE, rows(RANGE, "range_id")),
+        (ENTRY, rows(ENTRY)),
         (PAIR, rows(PAIR, *PAIR.names)),
         (COMMIT, rows(COMMIT, "metarange_id")),
     ]
-    holds(frames, relations.range_holders, some, RANGE_HOLDER, WORDS)
-
-
-def test_object_holders(frames: Frames) -> None:
-    some = [(ENTRY, rows(ENTRY)), (RANGE_HOLDER, rows(RANGE_HOLDER, "range_id"))]
     holds(frames, relations.object_holders, some, HOLDER, WORDS)
 
 
@@ -132,24 +130,31 @@ def test_with_unread(frames: Frames) -> None:
     holds(frames, relations.with_unread, some, HOLDER)
 
 
+def test_needs(frames: Frames) -> None:
+    holds(frames, relations.needs, [(HASH, rows(HASH))] * 2, NEED)
+
+
+def test_exceptions(frames: Frames) -> None:
+    for sweeps in range(3):
+        some = [(SPARED, rows(SPARED)), *[(OUTCOME, rows(OUTCOME))] * sweeps]
+        holds(frames, relations.exceptions, some, EXCEPTION)
+
+
 def test_classified(frames: Frames) -> None:
+    moments = relations.moments_of(CUTOFF, START)
     some = [
         (LISTED, rows(LISTED, "address")),
         (HOLDER, rows(HOLDER, "hash")),
-        *((HASH, rows(HASH)) for _ in range(2)),
+        (NEED, rows(NEED, "hash")),
         (DEAD, rows(DEAD, "address", "hash")),
-        (SPARED, rows(SPARED)),
-        (ADDRESS, rows(ADDRESS)),
+        (EXCEPTION, rows(EXCEPTION, "address")),
+        (pa.schema([(name, _TIME) for name in moments]), st.just([moments])),
     ]
-    holds(frames, relations.classified, some, OBJECT, CUTOFF, "unexplained")
-
-
-def test_gone(frames: Frames) -> None:
-    holds(frames, relations.gone, [(OUTCOME, rows(OUTCOME))] * 2, ADDRESS)
+    holds(frames, relations.classified, some, OBJECT, "unexplained")
 
 
 def test_cells(frames: Frames) -> None:
-    holds(frames, relations.cells, [(OBJECT, rows(OBJECT))], CELLS, START)
+    holds(frames, relations.cells, [(OBJECT, rows(OBJECT))], CELLS)
 
 
 def test_totals(frames: Frames) -> None:
@@ -172,10 +177,6 @@ def test_by_folder(frames: Frames) -> None:
         holds(frames, relations.by_folder, [(FOLDER, rows(FOLDER))], FOLDER, depth)
 
 
-def test_range_sizes(frames: Frames) -> None:
-    holds(frames, relations.range_sizes, [(ENTRY, rows(ENTRY))], RANGE_SIZE)
-
-
 def test_commit_sizes(frames: Frames) -> None:
-    some = [(PAIR, rows(PAIR, *PAIR.names)), (RANGE_SIZE, rows(RANGE_SIZE, "range_id"))]
+    some = [(PAIR, rows(PAIR, *PAIR.names)), (ENTRY, rows(ENTRY))]
     holds(frames, relations.commit_sizes, some, METARANGE_SIZE)

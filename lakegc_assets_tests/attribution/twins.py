@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -23,24 +23,21 @@ def _least(rows: Rows, name: str, of: Callable[..., Any] = min) -> Any:
     return of((row[name] for row in rows if row[name] is not None), default=None)
 
 
-def range_holders(ranges: Rows, pairs: Rows, commits: Rows, words: Sequence[str]) -> list[Row]:
+def object_holders(entries: Rows, pairs: Rows, commits: Rows, words: Sequence[str]) -> list[Row]:
     having = {row["metarange_id"]: row for row in commits}
-    found = []
-    for one in ranges:
-        mine = [having[p["metarange_id"]] for p in pairs if p["range_id"] == one["range_id"]
+    nobody = {word: int(word == "word_0") for word in words}
+
+    def of_range(range_id: str) -> Row:
+        mine = [having[p["metarange_id"]] for p in pairs if p["range_id"] == range_id
                 and p["metarange_id"] in having]  # fmt: skip
         bits = {word: reduce(or_, (c[word] for c in mine), 0) for word in words}
-        bits = bits if mine else {word: int(word == "word_0") for word in words}
-        found.append({"range_id": one["range_id"], "oldest": _least(mine, "age_rank"), **bits})
-    return found
+        return {"oldest": _least(mine, "age_rank"), **(bits if mine else nobody)}
 
-
-def object_holders(entries: Rows, ranges: Rows, words: Sequence[str]) -> list[Row]:
-    of = {row["range_id"]: row for row in ranges}
-    named = [{**row, **of[row["range_id"]]} for row in entries if row["range_id"] in of]
+    named = [{**row, **of_range(row["range_id"])} for row in entries]
     return [
         {
             "hash": key,
+            "entries": len(rows),
             "entry_size": _least(rows, "size", max),
             "folder": _least(rows, "folder"),
             "oldest": _least(rows, "oldest"),
@@ -53,25 +50,49 @@ def object_holders(entries: Rows, ranges: Rows, words: Sequence[str]) -> list[Ro
 def with_unread(holders: Rows, committed: Rows) -> list[Row]:
     unread = {row["hash"] for row in committed} - {row["hash"] for row in holders}
     nothing = dict.fromkeys(("entry_size", "folder", "oldest", "holders"))
-    return [*({**row} for row in holders), *({"hash": one, **nothing} for one in unread)]
+    added = ({"hash": one, "entries": 0, **nothing} for one in unread)
+    return [*({**row} for row in holders), *added]
+
+
+def needs(staged: Rows, referenced: Rows) -> list[Row]:
+    found = {row["hash"]: "named by other repositories" for row in referenced}
+    found |= {row["hash"]: "staged" for row in staged}
+    return [{"hash": key, "need": need} for key, need in found.items()]
+
+
+def exceptions(spared: Rows, *sweeps: Rows) -> list[Row]:
+    why = {k: _least(rows, "why") for (k,), rows in _grouped(spared, "address").items()}
+    told = [row for rows in sweeps for row in rows]
+    gone = {r["address"] for r in told if r["outcome"] in {"deleted", "already_missing"}}
+    return [
+        {"address": one, "spared_why": why.get(one), "is_swept": True if one in gone else None}
+        for one in {*why, *gone}
+    ]
 
 
 def classified(
     listing: Rows,
     holders: Rows,
-    staged: Rows,
-    referenced: Rows,
+    needs: Rows,
     garbage: Rows,
-    spared: Rows,
-    swept: Rows,
-    cutoff: datetime,
+    exceptions: Rows,
+    moments: Rows,
     otherwise: str,
 ) -> list[Row]:
     held = {row["hash"]: row for row in holders}
+    needed = {row["hash"]: row["need"] for row in needs}
     dead = {(row["address"], row["hash"]): row["reason"] for row in garbage}
-    why = {k: _least(rows, "why") for (k,), rows in _grouped(spared, "address").items()}
-    gone = {row["address"] for row in swept}
-    on_branch, elsewhere = ({row["hash"] for row in rows} for rows in (staged, referenced))
+    why = {row["address"]: row["spared_why"] for row in exceptions}
+    gone = {row["address"] for row in exceptions if row["is_swept"]}
+    (moment,) = moments
+
+    def age(modified: datetime) -> int:
+        days = (1, 7, 30, 90, 180, 365, 730)
+        return next((d for d in days if modified >= moment[f"since_{d}"]), -1)
+
+    def size_class(size: int) -> int:
+        limits = (2**10, 2**16, 2**20, 2**24, 2**27, 2**30, 2**34)
+        return next((most for most in limits if size <= most), -1)
 
     def of(row: Mapping[str, Any]) -> Row:
         address, key = row["address"], row["hash"]
@@ -79,13 +100,12 @@ def classified(
         name = (
             "swept since" if address in gone
             else "live and committed" if key in held
-            else "staged" if key in on_branch
-            else "named by other repositories" if key in elsewhere
+            else needed[key] if key in needed
             else "garbage" if reason is not None
             else "spared" if why.get(address) is not None
             else "lakeFS's own" if address == "dummy"
             else "unknown" if not row["in_place"]
-            else "too young" if row["last_modified"] >= cutoff
+            else "too young" if row["last_modified"] >= moment["cutoff"]
             else otherwise
         )  # fmt: skip
         because = {"garbage": reason, "spared": why.get(address)}.get(name)
@@ -94,8 +114,9 @@ def classified(
             "class": name,
             "why": because,
             "size": row["size"],
-            "last_modified": row["last_modified"],
-            "also_needed": live and key in on_branch | elsewhere,
+            "also_needed": live and key in needed,
+            "age": age(row["last_modified"]),
+            "size_class": size_class(row["size"]),
             **{n: held[key][n] if live else None for n in ("holders", "folder", "oldest")},
         }
 
@@ -104,8 +125,9 @@ def classified(
             "class": "not listed",
             "why": None,
             "size": row["entry_size"] or 0,
-            "last_modified": None,
             "also_needed": False,
+            "age": None,
+            "size_class": size_class(row["entry_size"] or 0),
             **{name: row[name] for name in ("holders", "folder", "oldest")},
         }
 
@@ -113,28 +135,11 @@ def classified(
     return [*map(of, listing), *(not_listed(r) for key, r in held.items() if key not in there)]
 
 
-def gone(first: Rows, *others: Rows) -> list[Row]:
-    told = [row for rows in (first, *others) for row in rows]
-    missing = [row for row in told if row["outcome"] in {"deleted", "already_missing"}]
-    return [{"address": row["address"]} for row in missing]
-
-
-def cells(objects: Rows, start: datetime) -> list[Row]:
-    def age(row: Mapping[str, Any]) -> int | None:
-        if row["last_modified"] is None:
-            return None
-        days = (1, 7, 30, 90, 180, 365, 730)
-        return next((d for d in days if row["last_modified"] >= start - timedelta(days=d)), -1)
-
-    def size(row: Mapping[str, Any]) -> int:
-        limits = (2**10, 2**16, 2**20, 2**24, 2**27, 2**30, 2**34)
-        return next((most for most in limits if row["size"] <= most), -1)
-
+def cells(objects: Rows) -> list[Row]:
     columns = ("class", "why", "holders", "also_needed", "folder", "age", "size_class", "oldest")
-    rows = [{**row, "age": age(row), "size_class": size(row)} for row in objects]
     return [
         {**dict(zip(columns, key, strict=True)), "objects": len(of), "bytes": _bytes(of, "size")}
-        for key, of in _grouped(rows, *columns).items()
+        for key, of in _grouped(objects, *columns).items()
     ]
 
 
@@ -174,15 +179,11 @@ def by_folder(found: Rows, depth: int) -> list[Row]:
     return _added([{**row, "folder": cut(row["folder"])} for row in found], "folder")
 
 
-def range_sizes(entries: Rows) -> list[Row]:
-    return [
-        {"range_id": key, "objects": len(rows), "bytes": _bytes(rows, "size")}
+def commit_sizes(pairs: Rows, entries: Rows) -> list[Row]:
+    of = {
+        key: {"objects": len(rows), "bytes": _bytes(rows, "size")}
         for (key,), rows in _grouped(entries, "range_id").items()
-    ]
-
-
-def commit_sizes(pairs: Rows, sizes: Rows) -> list[Row]:
-    of = {row["range_id"]: row for row in sizes}
+    }
     held = [
         {"metarange_id": row["metarange_id"], **of[row["range_id"]]}
         for row in pairs

@@ -115,6 +115,18 @@ def test_it_ends_with_an_undo(ran: tuple[Path, str]) -> None:
 
 
 @_AS_DAGSTER_WARNS
+def test_it_shows_who_holds_the_storage_and_what_other_rules_would_free(
+    ran: tuple[Path, str],
+) -> None:
+    text = " ".join(ran[1].split())
+    assert "live and committed, by branch only this one shared deleting it frees audit" in text
+    assert "branch main 60 days -> 30 days garbage today 0 objects 0 B" in text
+    # As docs/cost.md shows it.
+    assert "garbage under the other rules 26 objects 99.2 KiB" in text
+    assert "in 7 days 21 objects 65.2 KiB (at least)" in text
+
+
+@_AS_DAGSTER_WARNS
 def test_it_can_be_run_twice_in_a_row(
     ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +137,7 @@ def test_it_can_be_run_twice_in_a_row(
         _file(folder, repository, commits["week 10"], demo._MODEL).unlink()
 
     monkeypatch.setattr(demo, "_collect", sweep)
+    monkeypatch.setattr(demo, "_show_cost", lambda _: None)
     monkeypatch.setattr(demo, "_take_back", lambda *_: None)
     second = CliRunner().invoke(demo.main, ["--folder", str(folder)], catch_exceptions=False)
     assert second.exit_code == 0

@@ -66,8 +66,31 @@ def test_the_trial_makes_the_estate_at_once_and_again_after_each_run() -> None:
         assert asked() == first
         instance.add_run(dg.DagsterRun(job_name="gc_estate", status=dg.DagsterRunStatus.SUCCESS))
         assert asked() == first
+        instance.add_run(dg.DagsterRun(job_name="gc_forecast", status=dg.DagsterRunStatus.SUCCESS))
+        assert asked() == first
         instance.add_run(dg.DagsterRun(job_name="gc", status=dg.DagsterRunStatus.FAILURE))
         assert asked() != first
+
+
+def test_the_trial_forecasts_by_each_mark_once() -> None:
+    assert trial.component("* * * * *").policies().of(trial.SWEPT).forecast is not None
+    sensor = trial.forecast_sensor()
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def asked() -> list[tuple[str | None, str | None]]:
+            with dg.build_sensor_context(instance) as context:
+                requests = sensor.evaluate_tick(context).run_requests or ()
+            return [(one.run_key, one.partition_key) for one in requests]
+
+        assert asked() == []
+        marked = f"{trial.SWEPT}|20260101T000000Z"
+        for asset in ("gc_report", "swept_set"):
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization(dg.AssetKey(asset), partition=marked)
+            )
+        # Dagster starts no second run with the same key.
+        assert asked() == asked() == [(marked, marked)]
 
 
 @pytest.mark.usefixtures("bare")

@@ -28,7 +28,7 @@ from lakegc_assets.forecast.forecast import (
 )
 from lakegc_assets.forecast.outlook import OUTLOOK, Outlook, look_out
 from lakegc_assets.retention.naive import naive_active_commits
-from lakegc_assets.retention.retain import FOREVER, Retain, prefix_of
+from lakegc_assets.retention.retain import FOREVER, OfBranches, Retain, prefix_of
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
@@ -176,16 +176,26 @@ class Forecasts(History):
 
     Attributes:
         exact: forecasts that are no bounds.
+        without: of these, those that leave branches out.
         freed: objects that other rules freed in these, and today's did not.
-        kept: objects that rules of paths keep, and that other rules freed.
+        kept: objects that rules of ``retain`` keep, and that other rules freed.
     """
 
     exact: int = 0
+    without: int = 0
     freed: int = 0
     kept: int = 0
 
     def path(self) -> str:
         return self.chance.choice(["p/", "p/q/", "r/"]) + str(self.chance.randrange(2))
+
+    def commit(self) -> None:
+        """Commits on legal hold, and tagged ones, are among them."""
+        held = {"hold": "yes"} if self.chance.random() < 0.2 else {}
+        client, branch = self.lake.client, self.branch()
+        made = client.commit_branch(REPOSITORY, branch, "a commit", metadata=held, allow_empty=True)
+        if self.chance.random() < 0.2:
+            client.create_tag(REPOSITORY, f"v{self.chance.randrange(10_000)}", made.id)
 
     def _collect(self) -> None:
         self.runs += 1
@@ -207,19 +217,25 @@ class Forecasts(History):
         default = self.chance.choice(days)
         some = self.chance.sample(self.branches, self.chance.randrange(len(self.branches) + 1))
         branches = {name: self.chance.choice(days) for name in some}
-        patterns = self.chance.sample(["p/**", "p/q/**", "r/**"], self.chance.randrange(3))
-        retain = Retain(paths={one: self.chance.choice([5, 30, FOREVER]) for one in patterns})
-        change = Change(Rules(default, branches), retain=retain)
+        retain, without = self._retain(), self._without()
+        change = Change(Rules(default, branches), without=without, retain=retain)
         found, rows = forecast(ctx, change, ctx.run)
+        client = self.lake.client
+        heads = {one.id: one.commit_id for one in client.branches(REPOSITORY)}
+        for name in without:
+            client.delete_branch(REPOSITORY, name)
         self.lake.rules(default, **branches)
         other = candidates(mark(self.lake, self.spark, run, retain=retain))
         assert not other & self._held_below(retain, Rules(default, branches))
+        for name in without:
+            client.create_branch(REPOSITORY, name, heads[name])
         # The next mark would keep what this one has seen.
         shutil.rmtree(Path(ctx.root.url) / REPOSITORY / run)
         expected = named(rows, default, ctx)
         if found.forecast.bound == EXACT:
             assert expected == other
             self.exact += 1
+            self.without += bool(without)
             self.freed += found.unverified.objects
             plain = forecast(ctx, replace(change, retain=Retain()), ctx.run)[1]
             assert expected <= named(plain, default, ctx)
@@ -228,6 +244,31 @@ class Forecasts(History):
             assert (found.forecast.bound, expected >= other) == (AT_MOST, True)
         sizes = sum(row["size"] for row in rows if row["address"] in expected)
         assert (found.forecast.objects, found.forecast.bytes) == (len(expected), sizes)
+
+    def _retain(self) -> Retain:
+        """Rules of any kind that keep more."""
+
+        def sometimes(rule: Any) -> Any:
+            return rule if self.chance.random() < 0.3 else type(rule)()
+
+        patterns = self.chance.sample(["p/**", "p/q/**", "r/**"], self.chance.randrange(3))
+        of_branches = OfBranches(self.chance.choice([None, 30]), self.chance.choice([1, 3]))
+        return Retain(
+            sometimes(("v*",)),
+            sometimes({self.chance.choice(["*", "b*", "main"]): of_branches}),
+            sometimes({"hold": ("yes",)}),
+            {one: self.chance.choice([5, 30, FOREVER]) for one in patterns},
+        )
+
+    def _without(self) -> list[str]:
+        """Some branches on which nothing is staged: that would be lost with them."""
+        client = self.lake.client
+        clean = [
+            name
+            for name in self.branches
+            if name != "main" and not any(True for _ in client.diff_branch(REPOSITORY, name))
+        ]
+        return self.chance.sample(clean, min(len(clean), self.chance.randrange(3)))
 
     def _held_below(self, retain: Retain, rules: Rules) -> set[str]:
         """What lies below paths in the commits of branches, word for word."""
@@ -268,6 +309,7 @@ def tell(folder: Path, spark: Session, chance: random.Random, marks: int) -> For
 def test_the_histories_have_something_to_forecast(tmp_path: Path, spark: Session) -> None:
     told = tell(tmp_path, spark, random.Random(4), 1)
     assert told.exact > 0
+    assert told.without > 0
     assert told.freed > 0
     assert told.kept > 0
 
