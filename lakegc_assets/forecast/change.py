@@ -36,7 +36,8 @@ class Change:
             today: today's; None where there are none.
 
         Raises:
-            ConfigurationError: there are none, and no default was given.
+            ConfigurationError: there are none, and no default was given; or lakeFS would take these
+                for none.
             RulesError: days cannot be followed.
         """
         base = today if self.rules is None else self.rules
@@ -49,7 +50,22 @@ class Change:
         if base is not None and default is None:
             default = base.default_retention_days
         branches = {} if base is None else base.branches
-        return Rules(default or 0, {**branches, **self.branches})
+        rules = Rules(default or 0, {**branches, **self.branches})
+        require_rules(rules)
+        return rules
+
+
+def require_rules(rules: Rules) -> None:
+    """Refuse what lakeFS stores as no rules at all: then all that was ever committed stays.
+
+    Raises:
+        ConfigurationError: the default is 0, and no branch has a rule.
+    """
+    if not rules.default_retention_days and not rules.branches:
+        raise ConfigurationError(
+            "lakeFS takes a default of 0 days, without a rule of a branch, for no rules, and keeps "
+            "all that was ever committed: set a default of 1, or days of a branch, too"
+        )
 
 
 def todays_rules(raw: object) -> Rules | None:
@@ -67,10 +83,12 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
         after: those that are to hold.
 
     Raises:
+        ConfigurationError: lakeFS would take them for none.
         RefusedError: other rules hold by now.
         IntegrityError: lakeFS took them, and answers with others.
         LakeFSError: the server did not answer, or did not take them.
     """
+    require_rules(after)
     now = todays_rules(client.gc_rules(repository))
     if now != before:
         raise RefusedError(

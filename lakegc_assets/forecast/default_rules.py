@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lakegc_assets.forecast.change import todays_rules
+from lakegc_assets.forecast.change import require_rules, todays_rules
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.retention.default_rules import DefaultRules
 from lakegc_assets.retention.rules import Rules
@@ -48,6 +48,7 @@ def compare_rules(client: LakeFSClient, defaults: DefaultRules, *, replace: bool
         replace: whether they take the place of other rules that a repository has.
 
     Raises:
+        ConfigurationError: lakeFS would take these rules for none.
         RulesError: the rules of a repository in lakeFS cannot be followed.
         LakeFSError: the server did not answer.
     """
@@ -56,6 +57,7 @@ def compare_rules(client: LakeFSClient, defaults: DefaultRules, *, replace: bool
         rules = defaults.of(repository.id)
         if rules is None:
             continue
+        require_rules(rules)
         today = todays_rules(client.gc_rules(repository.id))
         state: State = "to be set"
         if today == rules:

@@ -87,6 +87,7 @@ def test_people_read_it() -> None:
         (("--set-branch", "main"), 2, "write main=90"),
         (("--set-branch", "a=1", "--set-branch", "a=2"), 2, "--set-branch a: it is given twice"),
         (("--run", "m0"), 3, "there is no mark 'm0'"),
+        (("--set-default", "0"), 2, "for no rules, and keeps all that was ever committed"),
         (("--without-branch", "nobody"), 2, "the mark found no branch 'nobody'"),
     ],
 )

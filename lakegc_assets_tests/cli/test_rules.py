@@ -95,6 +95,14 @@ def test_rules_that_were_changed_meanwhile_stay(
     assert held()["ml-a"] == Rules(1000)
 
 
+def test_what_lakefs_takes_for_no_rules_is_not_set(held: Held, tmp_path: Path) -> None:
+    before = held()
+    file = tmp_path / "none.yaml"
+    file.write_text("- repositories: ml-b\n  default_retention_days: 0")
+    say(lakegc("rules", str(file), "--apply", "--replace", "--yes"), 2, "for no rules")
+    assert held() == before
+
+
 BROKEN = {
     "{}": "line 1: write a list of rules",
     "- default_retention_days: 1": "line 1: entry 1: repositories is missing",

@@ -105,9 +105,8 @@ def test_a_live_object_that_is_lost_fails_it(told: Completed) -> None:
 @_AS_DAGSTER_WARNS
 def test_it_ends_with_an_undo(ran: tuple[Path, str]) -> None:
     text = " ".join(ran[1].split())
-    assert (
-        "answers 410 Gone. If that was a mistake, it all comes back: $ lakegc restore demo-" in text
-    )
+    assert "answers 410 Gone." in text
+    assert "If that was a mistake, it all comes back: $ lakegc restore demo-" in text
     assert "was gone (410), reads" in text
     assert "pinned until" in text
     assert "garbage 0 objects" in text

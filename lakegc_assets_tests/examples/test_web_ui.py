@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from examples import trial, web_ui
 from examples.team import Calendar
+from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.schedules import next_tick
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
@@ -72,19 +73,27 @@ def test_the_trial_makes_the_estate_at_once_and_again_after_each_run() -> None:
         assert asked() != first
 
 
-def test_the_trial_forecasts_by_each_mark_once() -> None:
-    assert trial.component("* * * * *").policies().of(trial.SWEPT).forecast is not None
+# Dagster's own tags of two dimensions.
+@pytest.mark.filterwarnings("ignore:Non-compliant tag keys:DeprecationWarning")
+def test_the_trial_forecasts_by_each_mark_once(tmp_path: Path) -> None:
+    component = trial.component("* * * * *")
+    assert component.policies().of(trial.SWEPT).forecast is not None
     sensor = trial.forecast_sensor()
+    definitions = dg.Definitions.merge(component.definitions(), dg.Definitions(sensors=[sensor]))
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    with dg.DagsterInstance.ephemeral() as instance:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
 
         def asked() -> list[tuple[str | None, str | None]]:
-            with dg.build_sensor_context(instance) as context:
+            with dg.build_sensor_context(
+                instance,
+                instance_ref=instance.get_ref(),
+                repository_def=definitions.get_repository_def(),
+            ) as context:
                 requests = sensor.evaluate_tick(context).run_requests or ()
             return [(one.run_key, one.partition_key) for one in requests]
 
         assert asked() == []
-        marked = f"{trial.SWEPT}|20260101T000000Z"
+        marked = add_partition(instance, trial.SWEPT, "20260101T000000Z")
         for asset in ("gc_report", "swept_set"):
             instance.report_runless_asset_event(
                 dg.AssetMaterialization(dg.AssetKey(asset), partition=marked)

@@ -217,6 +217,8 @@ class Forecasts(History):
         default = self.chance.choice(days)
         some = self.chance.sample(self.branches, self.chance.randrange(len(self.branches) + 1))
         branches = {name: self.chance.choice(days) for name in some}
+        # A default of 0 alone is no rules.
+        default = default or int(not branches)
         retain, without = self._retain(), self._without()
         change = Change(Rules(default, branches), without=without, retain=retain)
         found, rows = forecast(ctx, change, ctx.run)
