@@ -1,1 +1,1 @@
-"""Whose the bytes are that a mark has listed: by reason, branch, path, committer and age."""
+"""Attributes the bytes that a mark has listed to classes, branches, paths, committers and ages."""

@@ -1,4 +1,4 @@
-"""``storage_attribution``: what each byte is that a mark has listed, and whose the live ones are.
+"""``storage_attribution``: the class of each listed byte, and the holders of the live ones.
 
 It stands beside the report, and nothing depends on it. It reads what the mark has written and the
 caches that the mark has filled. What the cache of ranges lacks is not decoded for it: what only
@@ -86,7 +86,7 @@ _ENTRIES: Final = ("range_id", "hash", "size", "folder")
 
 @dataclass(frozen=True)
 class _Commits:
-    """What the mark knows of commits.
+    """The active commits of a mark.
 
     Attributes:
         rows: of ``COMMITS``, with metarange_id.
@@ -278,7 +278,7 @@ def _added(rows: Any) -> dict[str, int]:  # noqa: ANN401 - rows with totals
 def _logical(
     frames: Session, pairs: DataFrame, entries: DataFrame, commits: _Commits
 ) -> dict[str, Any]:
-    """How much all commits hold, and all HEADs, if nothing were shared between them."""
+    """Objects and bytes of all active commits, and of all HEADs, if they shared nothing."""
     sizes = relations.commit_sizes(pairs, entries)
     rows = frames.collect(sizes, _SIZES, _WHAT).to_pylist()
     of = {row["metarange_id"]: row for row in rows}
@@ -292,39 +292,39 @@ def _logical(
 
 
 def _coverage(chain: Mapping[str, Manifest], unread: int) -> list[str]:
-    """What these figures are about, where that is not all: a sentence for each limit."""
+    """A sentence for each limit of what the figures cover."""
     listing = chain["store_listing"]
-    told = []
+    limits = []
     if listing.mode == "committed":
         named = counted(int(listing.facts.get("named", 0)), "object")
-        told.append(
+        limits.append(
             f"the mark is of the mode committed: it looked only at the {named} that ranges of "
             "expired commits name and no active commit does; nothing else of the store is here"
         )
     if listing.facts.get("mode") == "optimized":
-        told.append(
+        limits.append(
             f"{counted(int(listing.facts['carried']), 'object')} were not listed anew, but taken "
             f"over from the run {listing.facts['clean_run']} and those since"
         )
     if skipped := len(listing.facts.get("skipped_slices", ())):
-        told.append(
+        limits.append(
             f"{counted(skipped, 'slice was', 'slices were')} made after the cutoff and not listed: "
             "what such slices hold is in no class"
         )
     if every_range(listing, chain["active_commits"].facts["rules"]):
-        told.append(
+        limits.append(
             "every range below _lakefs/ counts as live, whatever commit has it: what none has "
             "that is active is kept by no branch, and deleting a branch frees nothing"
         )
     if below := chain["committed_addresses"].facts.get(PATH_RANGES, 0):
-        told.append(
+        limits.append(
             f"of {counted(below, 'range')} only what lies below the paths of rules is kept: that "
             "counts as committed, and is attributed to nobody"
         )
     if unread:
-        told.append(
+        limits.append(
             f"{counted(unread, 'range is', 'ranges are')} not in the cache of decoded ranges, and "
             "not read for this: what only they hold is attributed to nobody, and what is said to "
             "be of one branch only may be shared"
         )
-    return told
+    return limits

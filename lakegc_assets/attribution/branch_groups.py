@@ -25,7 +25,7 @@ NO_BRANCH: Final = 1
 
 
 class Ancestor(NamedTuple):
-    """What the walks need of a commit: when it was made (epoch seconds), and its main parent."""
+    """A commit as the walks need it: its creation date (epoch seconds) and its main parent."""
 
     creation_date: int
     main_parent: str | None

@@ -1,4 +1,4 @@
-"""What lies below ``_lakefs/``, which no listing of a mark has: lakeFS's own files, and ours."""
+"""Files below ``_lakefs/``, which no listing of a mark has: lakeFS's own, and ours."""
 
 from __future__ import annotations
 

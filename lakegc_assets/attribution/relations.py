@@ -1,7 +1,7 @@
-"""What each listed object is, and who holds it, as relations; and the totals of both.
+"""Relations that give each listed object its class and its holders; and totals of both.
 
-Who holds an object is a set of *groups*. A group is the set of branches that keep some commit, so
-there are few of them. Group n is bit ``n % WORD`` of the column ``word_<n // WORD>``: sets are
+The holders of an object are a set of *groups*. A group is the set of branches that keep a commit,
+so there are few of them. Group n is bit ``n % WORD`` of the column ``word_<n // WORD>``: sets are
 united by their bits, whatever number of commits they come from.
 """
 

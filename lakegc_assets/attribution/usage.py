@@ -1,7 +1,7 @@
-"""Who uses the storage of a repository, as one mark knows it: totals of a ``storage_attribution``.
+"""The storage of a repository by branch, path and so on: totals of a ``storage_attribution``.
 
 All of these are of what is live and committed, but for the classes, which are of all that is
-listed. What is shared by branches is told for each of them, so branches do not add up; paths,
+listed. What branches share counts for each of them, so branches do not add up; paths,
 commits, committers, ages and sizes do.
 """
 
@@ -37,7 +37,7 @@ _NONE: Final = "no branch"
 
 @dataclass(frozen=True)
 class Use:
-    """What one branch, path, commit, committer, age or size has.
+    """The storage of one branch, path, commit, committer, age or size.
 
     Attributes:
         key: its name.
@@ -58,14 +58,14 @@ class Use:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        told = {"key": self.key, "objects": self.objects, "bytes": self.bytes, **self.more}
+        found = {"key": self.key, "objects": self.objects, "bytes": self.bytes, **self.more}
         for name, pair in (("only", self.only), ("freed", self.freed)):
             if pair is not None:
-                told |= {f"{name}_objects": pair[0], f"{name}_bytes": pair[1]}
+                found |= {f"{name}_objects": pair[0], f"{name}_bytes": pair[1]}
         if self.only is not None:
-            told["shared_objects"] = self.objects - self.only[0]
-            told["shared_bytes"] = self.bytes - self.only[1]
-        return told
+            found["shared_objects"] = self.objects - self.only[0]
+            found["shared_bytes"] = self.bytes - self.only[1]
+        return found
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
 
 
 def logical(manifest: Manifest) -> dict[str, Any]:
-    """What commits and HEADs hold, if nothing were shared, beside what the store has of it.
+    """Sizes of commits and HEADs if they shared nothing, beside what the store has of them.
 
     Returns:
         ``stored``, ``of_heads`` and ``of_commits``, with objects and bytes each. What is stored is
-        as entries tell it, in the listing or not.
+        as entries say, in the listing or not.
     """
     facts = manifest.facts
     stored = [(row[2], row[3]) for row in facts["classes"] if row[0] == COMMITTED]

@@ -1,4 +1,4 @@
-"""Whether the rows of a ``storage_attribution`` add up to the mark, by sums of its own."""
+"""Verifies, by sums of its own, that the rows of a ``storage_attribution`` add up to the mark."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ def problems(attempt: AttemptArtifacts, attribution: Manifest) -> list[str]:
         "candidates": (objects[GARBAGE], candidates.rows),
         "bytes of candidates": (sizes[GARBAGE], sum(one["bytes"] for one in reasons)),
     }
-    told = [
+    sentences = [
         f"{what}: the classes have {ours:,}, and the mark has {theirs:,}"
         for what, (ours, theirs) in found.items()
         if ours != theirs
     ]
     if unexplained := objects[UNEXPLAINED]:
-        told.append(f"{counted(unexplained, 'object')} that the mark keeps for no reason it tells")
-    return told
+        sentences.append(
+            f"{counted(unexplained, 'object')} that the mark keeps for no recorded reason"
+        )
+    return sentences

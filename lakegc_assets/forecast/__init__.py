@@ -1,1 +1,1 @@
-"""What other retention rules would free, and what the present ones will free in time."""
+"""Forecasts the garbage under other retention rules, and in time under today's."""

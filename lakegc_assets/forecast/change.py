@@ -13,7 +13,7 @@ from lakegc_assets.retention.rules import Rules
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be different.
+    """A difference to today's rules.
 
     Attributes:
         rules: in place of today's; None for those.

@@ -1,4 +1,4 @@
-"""For how long each commit that a mark knew keeps what it holds, under other rules and today's."""
+"""The time for which each commit of a mark keeps what it holds, under other rules and today's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lakegc_assets.run.history import Earlier
 
 @dataclass(frozen=True)
 class Span:
-    """How long something is kept.
+    """The time for which something is kept.
 
     Attributes:
         days: the least default retention, in days, under which it is, with the other rules of
@@ -49,7 +49,7 @@ class Span:
 
 @dataclass(frozen=True)
 class MarkedCommits:
-    """What a mark found of the commits of its repository.
+    """The commits of a repository as a mark found them.
 
     Attributes:
         commits: all that it reached, and what an earlier mark knew and lakeFS still has.
@@ -128,7 +128,7 @@ def spans_of(
     retain: Retain = NO_RETAIN,
     other_retain: Retain = NO_RETAIN,
 ) -> dict[str, Span]:
-    """How long each commit keeps what it holds.
+    """The span for which each commit keeps what it holds.
 
     Args:
         marked: the commits.
@@ -183,7 +183,7 @@ def spans_of_paths(
     retain: Retain,
     other_retain: Retain,
 ) -> dict[str, dict[str, Span]]:
-    """How long each commit keeps what it has below each pattern of paths, at least.
+    """The span for which each commit keeps what it has below each pattern of paths, at least.
 
     Arguments and errors are those of ``spans_of``.
     """
@@ -223,7 +223,7 @@ def _left(
 def _left_under(
     marked: MarkedCommits, known: Mapping[str, Reason], rules: Rules, now: datetime
 ) -> dict[str, int]:
-    """For how many days rules keep each commit, with what the mark knew of some."""
+    """Days for which rules keep each commit, with what the mark knew of some."""
     active = active_commits(marked.commits, marked.heads, rules, now).active
     previous = still_inside(
         known, marked_at=marked.read_at, heads=marked.heads, rules=rules, now=now

@@ -1,4 +1,4 @@
-"""What a mark would name under other retention rules, beside today's, by what a mark has read.
+"""Forecasts the mark under other retention rules, beside today's, by what a mark has read.
 
 The moment is that of the mark: its listing, its HEADs, its cutoff. What sweeps have deleted since
 is left out. All that a mark does is done but for its last question to lakeFS, which objects it
@@ -44,7 +44,7 @@ _WHAT: Final = "add up what is freed"
 
 @dataclass(frozen=True)
 class Amount:
-    """What a mark would name.
+    """Objects and bytes that a mark would name.
 
     Attributes:
         objects: how many.
@@ -59,7 +59,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What other rules would free.
+    """The forecast of other rules.
 
     Attributes:
         repository: lakeFS repository.
@@ -232,14 +232,14 @@ class Forecaster:
         return found
 
     def _later(self, outlook: Outlook, cutoff: datetime, days: int, bound: str) -> Amount:
-        """What today's rules free after some days."""
+        """The garbage under today's rules after some days."""
         then = cutoff + timedelta(days=days)
         total = relations.total_later(self.frames.read(outlook.objects), then, days)
         (row,) = self.frames.collect(total, LATER, _WHAT).to_pylist()
         return _bounded(row["objects"], row["bytes"] or 0, bound)
 
     def _has_staged(self, branch: str) -> bool:
-        """Whether something is staged on a branch, or was when it was deleted, for all we know."""
+        """True where something is staged on a branch, or the branch is gone: it may have been."""
         try:
             return any(True for _ in self.client.diff_branch(self.ctx.repository, branch))
         except NotFoundError:
@@ -248,7 +248,7 @@ class Forecaster:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """How well amounts are known.
+    """The reasons why amounts are bounds.
 
     Attributes:
         missing: how long each range or metarange is kept whose content is not known.
@@ -263,7 +263,7 @@ class _Bounds:
     unlisted: int
 
     def knows(self, default: int) -> bool:
-        """Whether all commits are known that a default keeps.
+        """True where all commits are known that a default keeps.
 
         lakeFS alone knows the commits that nothing leads to, as those of deleted branches; and it
         tells of those that its rules keep.
@@ -284,14 +284,14 @@ class _Bounds:
 
 
 def _bound(*, too_much: bool, too_little: bool) -> str:
-    """What an amount is in which something may be too much, or missing."""
+    """The bound of an amount in which something may be too much, or missing."""
     if too_little:
         return ABOUT if too_much else AT_LEAST
     return AT_MOST if too_much else EXACT
 
 
 def _amount(rows: Iterable[Mapping[str, int]], default: int, bound: str, which: str = "") -> Amount:
-    """What is freed under a default: what needs a longer one to be kept."""
+    """The garbage under a default: all that needs a longer one to be kept."""
     freed = [row for row in rows if row["days"] > default]
     objects, size = (sum(row[f"{which}{name}"] for row in freed) for name in ("objects", "bytes"))
     return _bounded(objects, size, bound)
@@ -305,7 +305,7 @@ def _bounded(objects: int, size: int, bound: str) -> Amount:
 def _notes(
     outlook: Outlook, bounds: _Bounds, today: Rules | None, rules: Rules, unverified: Amount
 ) -> list[str]:
-    """What has to be known to read a forecast."""
+    """Sentences without which a forecast cannot be read."""
     notes = []
     if unverified.objects:
         notes.append(

@@ -62,7 +62,7 @@ _WHAT: Final = "find what keeps each object"
 
 @dataclass(frozen=True)
 class Held:
-    """What ranges hold, and for how long.
+    """Ranges, and the time for which each is kept.
 
     Attributes:
         ranges: of the ranges that are cached, with their entries, by id.
@@ -81,7 +81,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What some default, or some day to come, frees.
+    """The objects that some default, or some day to come, frees.
 
     Attributes:
         objects: rows of ``OUTLOOK``.
@@ -151,7 +151,7 @@ def _held(
     spans: Mapping[str, Span],
     paths: Mapping[str, Mapping[str, Span]],
 ) -> Held:
-    """How long ranges are kept: as long as the commit that keeps them longest."""
+    """The span of each range: that of the commit that keeps it longest."""
     of_metaranges = _of_metaranges(commits, spans)
     cached = cached_metaranges(connections)
     missing = [span for one, span in of_metaranges.items() if one not in cached]
@@ -192,7 +192,7 @@ def _held(
 
 
 def _of_metaranges(commits: Mapping[str, Commit], spans: Mapping[str, Span]) -> dict[str, Span]:
-    """How long metaranges are kept: as long as the commit that keeps them longest."""
+    """The span of each metarange: that of the commit that keeps it longest."""
     found: dict[str, Span] = {}
     for commit_id, commit in commits.items():
         if commit.metarange_id:
@@ -208,7 +208,7 @@ def _below(
     paths: Mapping[str, Mapping[str, Span]],
     cached: Collection[str],
 ) -> tuple[dict[tuple[str, str], Span], list[Span]]:
-    """How long what ranges hold below paths is kept; and what metaranges hold that are not cached.
+    """The spans of ranges below paths; and those of metaranges that are not cached.
 
     Args:
         ctx: the run.
@@ -241,7 +241,7 @@ def _below(
 def _held_below(
     ctx: RunContext, connections: Connections, frames: Session, held: Held
 ) -> list[DataFrame]:
-    """How long objects are held below paths; nothing where no rule names any."""
+    """The spans of objects below paths; no frame where no rule names any."""
     if not held.below:
         return []
     rows = [
@@ -289,7 +289,7 @@ def _judged(
     swept: Sequence[Dataset],
     until: datetime,
 ) -> DataFrame:
-    """What is listed, and may be held by commits of the repository alone, judged as a mark does."""
+    """Listed objects that only commits of the repository may hold, judged as a mark does."""
     listing, committed, uncommitted, found = (
         chain[asset]
         for asset in (
@@ -323,7 +323,7 @@ def _judged(
 
 
 def _swept(ctx: RunContext, listing: Manifest) -> tuple[list[Dataset], list[str]]:
-    """What sweeps have deleted of a listing, and the runs whose sweeps have not finished."""
+    """Records of sweeps since a listing, and the runs whose sweeps have not finished."""
     found = sweeps_since(ctx, listing)
     since = earlier(ctx.root, ctx.repository, "swept_set", listing.namespace, "")
     found += [

@@ -1,4 +1,4 @@
-"""From which default on an object is kept, for how long it is, and what that adds up to.
+"""Relations: the default from which on an object is kept, the days for which it is, and totals.
 
 ``days`` is the least default retention, in days, under which something holds an object; ``left``
 is the number of days for which today's rules hold it. A *range* has both, those of the commit that
@@ -25,7 +25,7 @@ def spared_by_lakefs(spared: DataFrame) -> DataFrame:
 
 @relation
 def held_below(entries: DataFrame, ranges: DataFrame) -> DataFrame:
-    """How long objects are held that ranges name below some paths (hash, days, left).
+    """The spans of objects that ranges name below some paths (hash, days, left).
 
     Args:
         entries: range_id, hash, folder: what ranges name, and the folders that paths begin with.
@@ -89,7 +89,7 @@ def outlook(
 
 @relation
 def totals_by_days(outlook: DataFrame, cutoff: datetime) -> DataFrame:
-    """What could be freed now, by the least default that keeps it.
+    """Totals of what could be freed now, by the least default that keeps it.
 
     Args:
         outlook: as ``outlook`` gives it.
@@ -110,7 +110,7 @@ def totals_by_days(outlook: DataFrame, cutoff: datetime) -> DataFrame:
 
 @relation
 def total_later(outlook: DataFrame, cutoff: datetime, days: int) -> DataFrame:
-    """What today's rules free after some days in which nobody writes.
+    """The total that today's rules free after some days in which nobody writes.
 
     Args:
         outlook: as ``outlook`` gives it.
