@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import dagster as dg
-from lakegc_assets.defs.forecast import ForecastSection
 
 from examples.team import Calendar, Team
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.policy import Override
+from lakegc_assets.defs.policy import ForecastSection, Override
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.config import LakeFSConfig
 
