@@ -50,15 +50,15 @@ class Listing(Generic[P]):
 class Calls:
     """A connection to a server; shared by threads at will, but never pickled.
 
-    Args:
-        transport: how calls are sent.
+    Attributes:
+        transport: sends the calls, and those for which there is no method here.
     """
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        self.transport = transport
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._transport.endpoint!r})"
+        return f"{type(self).__name__}({self.transport.endpoint!r})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lakeFS client holds a secret: send its LakeFSConfig instead")
@@ -76,10 +76,10 @@ class Calls:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._transport.close()
+        self.transport.close()
 
     def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:
-        return parse(self._transport.call("GET", path_of(*path), params=params), model)
+        return parse(self.transport.call("GET", path_of(*path), params=params), model)
 
     def _list(self, listing: Listing[Page[M]]) -> Iterator[M]:
         """Every item of a list, read in pages as needed; see ``_pages``."""
@@ -119,7 +119,7 @@ class Calls:
         asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
         if after:
             asked["after"] = after
-        page = parse(self._transport.call("GET", path, params=asked), listing.model)
+        page = parse(self.transport.call("GET", path, params=asked), listing.model)
         paging = page.pagination
         where = f"{path} after {after!r}"
         if paging.results != len(page.results):

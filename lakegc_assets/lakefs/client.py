@@ -64,10 +64,10 @@ class LakeFSClient(Reads):
         path = path_of("repositories", repository)
         try:
             try:
-                response = self._transport.call("GET", f"{path}/settings/gc_rules")
+                response = self.transport.call("GET", f"{path}/settings/gc_rules")
             except EndpointNotFoundError:
                 # Older servers have the same call at another path.
-                response = self._transport.call("GET", f"{path}/gc/rules")
+                response = self.transport.call("GET", f"{path}/gc/rules")
         except EndpointNotFoundError:
             raise
         except NotFoundError:
@@ -196,7 +196,7 @@ class LakeFSClient(Reads):
 
     def _prepare(self, path: str, body: Mapping[str, str] | None = None) -> requests.Response:
         # A prepare call that is made twice writes two runs, of which one is never looked at.
-        return self._transport.call(
+        return self.transport.call(
             "POST", path, json=body, repeatable=True, read_timeout_s=self._prepare_read_timeout_s
         )
 

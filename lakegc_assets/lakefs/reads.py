@@ -100,10 +100,10 @@ class Reads(Calls):
         version = self.server_version()
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
-            _tell_odd_version(self._transport.endpoint, version)
+            _tell_odd_version(self.transport.endpoint, version)
         elif (int(numbers[1]), int(numbers[2])) < OLDEST_VERSION:
             raise UnsupportedServerError(
-                f"{self._transport.endpoint} is lakeFS {version}; garbage collection needs "
+                f"{self.transport.endpoint} is lakeFS {version}; garbage collection needs "
                 f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer: upgrade the server"
             )
         return version
@@ -125,7 +125,7 @@ class Reads(Calls):
 
     def server_time(self) -> datetime:
         """The server's clock, in UTC, to the second (from the ``Date`` header)."""
-        return server_date(self._transport.call("GET", path_of("healthcheck")))
+        return server_date(self.transport.call("GET", path_of("healthcheck")))
 
     def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
         """The server's clock minus ours; exact to half a second and half the call's duration.
@@ -144,7 +144,7 @@ class Reads(Calls):
         found = self._get(Repository, "repositories", repository)
         if found.id != repository:
             raise UnexpectedAnswerError(
-                f"{self._transport.endpoint} was asked for repository {repository!r} and "
+                f"{self.transport.endpoint} was asked for repository {repository!r} and "
                 f"answered with {found.id!r}"
             )
         return found
@@ -169,7 +169,7 @@ class Reads(Calls):
         """
         found = self.repository(repository)
         if found.read_only:
-            raise read_only(f"{self._transport.endpoint}, {repository!r}")
+            raise read_only(f"{self.transport.endpoint}, {repository!r}")
         return found
 
     def repositories(self, prefix: str = "") -> Iterator[Repository]:
@@ -268,7 +268,7 @@ class Reads(Calls):
     def get_object(self, repository: str, ref: str, path: str) -> bytes:
         """The bytes of an object; ``GoneError`` if they were collected."""
         segments = ("repositories", repository, "refs", ref, "objects")
-        return self._transport.call("GET", path_of(*segments), params={"path": path}).content
+        return self.transport.call("GET", path_of(*segments), params={"path": path}).content
 
     def diff_branch(
         self, repository: str, branch: str, prefix: str = "", after: str = ""

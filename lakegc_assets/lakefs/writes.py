@@ -32,7 +32,7 @@ class LakeFSWriter(LakeFSClient):
         if read_only:
             body["read_only"] = True
         path = path_of("repositories")
-        return parse(self._transport.call("POST", path, json=body), Repository)
+        return parse(self.transport.call("POST", path, json=body), Repository)
 
     def create_branch(
         self, repository: str, branch: str, source: str, *, hidden: bool = False
@@ -41,21 +41,21 @@ class LakeFSWriter(LakeFSClient):
         body: dict[str, object] = {"name": branch, "source": source}
         if hidden:
             body["hidden"] = True
-        self._transport.call("POST", path_of("repositories", repository, "branches"), json=body)
+        self.transport.call("POST", path_of("repositories", repository, "branches"), json=body)
 
     def delete_branch(self, repository: str, branch: str) -> None:
         """Delete a branch and what is staged on it."""
-        self._transport.call("DELETE", path_of("repositories", repository, "branches", branch))
+        self.transport.call("DELETE", path_of("repositories", repository, "branches", branch))
 
     def reset_branch(self, repository: str, branch: str) -> None:
         """Drop all that is staged on a branch."""
         path = path_of("repositories", repository, "branches", branch)
-        self._transport.call("PUT", path, json={"type": "reset"})
+        self.transport.call("PUT", path, json={"type": "reset"})
 
     def create_tag(self, repository: str, tag: str, ref: str) -> None:
         """Make a tag at a ref."""
         path = path_of("repositories", repository, "tags")
-        self._transport.call("POST", path, json={"id": tag, "ref": ref})
+        self.transport.call("POST", path, json={"id": tag, "ref": ref})
 
     def upload_object(
         self,
@@ -72,7 +72,7 @@ class LakeFSWriter(LakeFSClient):
         for name, value in (metadata or {}).items():
             headers[f"X-Lakefs-Meta-{name}"] = value
         segments = path_of("repositories", repository, "branches", branch, "objects")
-        response = self._transport.call(
+        response = self.transport.call(
             "POST", segments, params={"path": path}, data=content, headers=headers
         )
         return parse(response, ObjectStats)
@@ -80,7 +80,7 @@ class LakeFSWriter(LakeFSClient):
     def delete_object(self, repository: str, branch: str, path: str) -> None:
         """Stage the deletion of an object on a branch."""
         segments = path_of("repositories", repository, "branches", branch, "objects")
-        self._transport.call("DELETE", segments, params={"path": path})
+        self.transport.call("DELETE", segments, params={"path": path})
 
     def commit_branch(
         self,
@@ -108,7 +108,7 @@ class LakeFSWriter(LakeFSClient):
         if allow_empty:
             body["allow_empty"] = True
         path = path_of("repositories", repository, "branches", branch, "commits")
-        return parse(self._transport.call("POST", path, json=body), Commit)
+        return parse(self.transport.call("POST", path, json=body), Commit)
 
     def merge(
         self,
@@ -124,7 +124,7 @@ class LakeFSWriter(LakeFSClient):
         if squash:
             body["squash_merge"] = True
         path = path_of("repositories", repository, "refs", source, "merge", destination)
-        return parse(self._transport.call("POST", path, json=body), MergeResult).reference
+        return parse(self.transport.call("POST", path, json=body), MergeResult).reference
 
     def revert(self, repository: str, branch: str, ref: str, *, parent_number: int = 0) -> None:
         """Commit the opposite of a commit.
@@ -136,7 +136,7 @@ class LakeFSWriter(LakeFSClient):
             parent_number: of a merge, the parent (from 1) to go back to; 0 for other commits.
         """
         path = path_of("repositories", repository, "branches", branch, "revert")
-        self._transport.call("POST", path, json={"ref": ref, "parent_number": parent_number})
+        self.transport.call("POST", path, json={"ref": ref, "parent_number": parent_number})
 
     def set_gc_rules(
         self,
@@ -151,8 +151,8 @@ class LakeFSWriter(LakeFSClient):
         ]
         body = {"default_retention_days": default_retention_days, "branches": rules}
         path = path_of("repositories", repository, "settings", "gc_rules")
-        self._transport.call("PUT", path, json=body)
+        self.transport.call("PUT", path, json=body)
 
     def delete_gc_rules(self, repository: str) -> None:
         """Remove the retention rules, so that every commit stays active."""
-        self._transport.call("DELETE", path_of("repositories", repository, "settings", "gc_rules"))
+        self.transport.call("DELETE", path_of("repositories", repository, "settings", "gc_rules"))

@@ -27,7 +27,7 @@ def told(site: Site) -> Site:
     site.calendar.days_ago = 0
     site.client.create_repository("gone", "local://team/gone")
     site.client.upload_object("gone", "main", "x", b"1234")
-    site.client._transport.call("DELETE", path_of("repositories", "gone"))
+    site.client.transport.call("DELETE", path_of("repositories", "gone"))
     return site
 
 

@@ -252,10 +252,10 @@ def test_secrets_show_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         with config.connect() as client:
             with pytest.raises(errors.ServerError) as caught:
                 client.grace_period()
-            shown = [repr(config), repr(client), repr(client._transport), str(caught.value)]
+            shown = [repr(config), repr(client), repr(client.transport), str(caught.value)]
             assert b"Authorization: Basic" in server.requests[0]
             assert not any("hush-hush" in text for text in [*shown, caplog.text])
-            for thing in (client, client._transport):
+            for thing in (client, client.transport):
                 with pytest.raises(TypeError, match="LakeFSConfig"):
                     pickle.dumps(thing)
     assert pickle.loads(pickle.dumps(config)) == config

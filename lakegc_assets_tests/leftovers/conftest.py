@@ -61,7 +61,7 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
         client.create_repository("old", "local://team/old")
         client.upload_object("old", "main", "x", b"1234")
         client.commit_branch("old", "main", "first")
-        client._transport.call("DELETE", path_of("repositories", "old"))
+        client.transport.call("DELETE", path_of("repositories", "old"))
         yield found
 
 

@@ -142,7 +142,7 @@ def test_lakefs_takes_an_old_table_as_it_is(lake: SmallLake, server: Server) -> 
     assert set(found.tables["key"].to_pylist()) == {*lost}
     store = connections.store()
     before = [store.head(key) for key in lost]
-    client._transport.call(
+    client.transport.call(
         "POST",
         f"/repositories/{REPOSITORY}/branches/main/commits",
         params={"source_metarange": lost.metarange.removeprefix("_lakefs/")},

@@ -100,10 +100,9 @@ def tell(folder: Path, spark: Session, chance: random.Random) -> Modes:
 
 
 def test_the_histories_have_something_to_collect(tmp_path: Path, spark: Session) -> None:
-    told = [tell(tmp_path / str(seed), spark, random.Random(seed)) for seed in (0, 3)]
-    named = {mode: sum(history.named[mode] for history in told) for mode in MODES}
-    assert min(named.values()) > 0
-    assert sum(history.optimized for history in told) > 0
+    history = tell(tmp_path, spark, random.Random(0))
+    assert min(history.named[mode] for mode in MODES) > 0
+    assert history.optimized > 0
 
 
 @pytest.mark.conformance

@@ -157,7 +157,7 @@ class World:
 
     def post(self, *path: str) -> None:
         """Call what has neither parameters nor a body."""
-        self.lake.client._transport.call("POST", path_of("repositories", REPOSITORY, *path))
+        self.lake.client.transport.call("POST", path_of("repositories", REPOSITORY, *path))
 
     def branches(self) -> set[str]:
         """The names of all branches."""
@@ -222,7 +222,7 @@ class World:
         self, method: str, branch: str, *path: str, json: object = None, **params: str
     ) -> Any:
         segments = path_of("repositories", REPOSITORY, "branches", self.on(branch), *path)
-        transport = self.lake.client._transport
+        transport = self.lake.client.transport
         return transport.call(method, segments, params=params, json=json)
 
 
