@@ -82,7 +82,8 @@ def retained_objects(
         if held.objects or held.markers:
             endless = kept.kind in {"versions", "nothing"} and kept.days is None
             rule = life_cycle_rule(place, one.id) if endless else ""
-            notice = "; ".join(filter(None, [kept.notice, _locks(held, place.scheme)]))
+            notice = store.data_protection().notice
+            notice = "; ".join(filter(None, [notice, _locks(held, place.scheme)]))
             found.append(
                 RetainedObjects(one.id, kept.kind, *held, days=kept.days, notice=notice, rule=rule)
             )
