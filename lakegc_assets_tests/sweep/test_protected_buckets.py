@@ -32,7 +32,7 @@ from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
 _OBJECTS = 10
-_SETTINGS = {"min_age": timedelta(0), "max_candidate_share": 1.0, "sweep_batch": 4}
+_SETTINGS: dict[str, Any] = {"min_age": timedelta(0), "max_candidate_share": 1.0, "sweep_batch": 4}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def protected(
     bucket, client = f"lake-{uuid.uuid4().hex}", boto3.client("s3", endpoint_url=endpoint)
     client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
     if default_days:
-        default = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": default_days}}
+        default: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": default_days}}
         client.put_object_lock_configuration(
             Bucket=bucket,
             ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": default},
@@ -177,7 +177,7 @@ def test_a_default_lock_without_versions_is_refused(versitygw_server: Server) ->
     """What was just written can be neither replaced nor removed there: no lease, no sweep."""
     client, bucket = boto3.client("s3", endpoint_url=versitygw_server.endpoint), uuid.uuid4().hex
     client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
-    default = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+    default: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
     client.put_object_lock_configuration(
         Bucket=bucket,
         ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": default},
