@@ -1,4 +1,4 @@
-"""What a hold is about, and its acceptance: the loss is known, and sweeps start again.
+"""The hold of an alarm and its acceptance: the loss is known, and sweeps may start again.
 
 A hold is accepted by one conditional write in its place, so that it is either accepted or not
 whenever whoever accepts it is killed, and only ever the hold that was looked at: another alarm has
@@ -67,7 +67,7 @@ UNCLEAR: Final = "gone, and whether anything keeps it is not known"
 
 @dataclass(frozen=True)
 class Alarm:
-    """What became of the objects of one alarm.
+    """The state of the objects of one alarm.
 
     Attributes:
         values: what the alarm wrote into the hold.
@@ -85,7 +85,7 @@ class Alarm:
 
     @property
     def run(self) -> str:
-        """Whose sweep has raised it; empty where the hold does not say it."""
+        """The run whose sweep raised the alarm; empty where the hold does not name it."""
         return str(self.values.get("run") or "")
 
     def having(self, *states: str) -> list[str]:
@@ -100,12 +100,12 @@ class Alarm:
 
     @property
     def is_back(self) -> bool:
-        """Whether all that it names is at its address, so that nothing of it is lost."""
+        """Return whether all of its objects are at their addresses, so that nothing is lost."""
         return bool(self.states) and not self.unread and {*self.states.values()} == {BACK}
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """How many objects are in which state."""
+        """The number of objects in each state."""
         return Counter(self.states.values())
 
 
@@ -123,7 +123,7 @@ class Acceptance:
 
 
 def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> list[Alarm]:
-    """What became of the objects that a hold names; nothing is changed.
+    """Look up the state of the objects that a hold names, without changing anything.
 
     Args:
         ctx: of the repository.
@@ -223,7 +223,7 @@ def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, A
 
 
 def _brought_back(ctx: RunContext, connections: Connections, values: Mapping[str, Any]) -> Alarm:
-    """What became of the objects of an alarm once all is back that can be."""
+    """Bring back all objects of an alarm that can be, and return their state."""
     named = _named(ctx, values)
     states, problems = dict.fromkeys(named.addresses, UNKNOWN), list[str]()
     store = connections.store()
@@ -279,7 +279,7 @@ def _named(ctx: RunContext, values: Mapping[str, Any]) -> _Named:
 
 
 def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
-    """What the sweep of a mark has recorded as gone and needed, and how it may be had back."""
+    """The objects that the sweep of a mark recorded as gone and needed, and their sources."""
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     _, connections = ctx.connect()
     chain = attempt.chain("gc_report", connections.namespace_url)
@@ -354,7 +354,7 @@ def _pin_unclear(
 
 
 def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> Hold:
-    """What stands in the place of a hold that was accepted.
+    """The record that replaces an accepted hold.
 
     Args:
         hold: that is accepted.

@@ -139,7 +139,7 @@ def _put_back_or_alarm(
 
 
 def _not_accepted(ctx: RunContext, connections: Connections, missing: pa.Table) -> pa.Table:
-    """What is gone and needed, but for what a person has accepted as lost."""
+    """Objects that are gone and needed, without those whose loss a person has accepted."""
     if not missing.num_rows:
         return missing
     try:
@@ -233,7 +233,7 @@ def _raise_alarm(
 
 
 def _earlier(store: ObjectStore) -> dict[str, str]:
-    """What is in the place of the hold: of another sweep, since this one began without.
+    """The hold that another sweep has written since this one began without one.
 
     What that lost is to be restored, too. What was accepted is kept elsewhere.
     """
@@ -248,7 +248,7 @@ def _earlier(store: ObjectStore) -> dict[str, str]:
 def _message(
     ctx: RunContext, connections: Connections, what: Mapping[str, object], *, held: bool
 ) -> str:
-    """What an alarm says, in lines: the first tell what happened and what to do."""
+    """The message of an alarm, in lines: first what happened and what to do."""
     of_run = ctx.repository, "--run", ctx.run
     sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
     meanwhile = f"No sweep of {ctx.repository!r} starts meanwhile."
@@ -311,7 +311,7 @@ def _holders(
     ranges: pa.Table,
     named: Mapping[str, str],
 ) -> dict[str, Holder]:
-    """Who needs the objects; nobody where that cannot be found out now."""
+    """The holders of the objects; none where they cannot be found now."""
     if delta.liveness is None:
         return {}
     try:
@@ -333,7 +333,7 @@ def _objects(
 
 
 def _summed(obstacles: Mapping[str, str]) -> str:
-    """What kept objects from being put back, the most frequent first."""
+    """The reasons why objects could not be put back, the most frequent first."""
     counted = Counter(obstacles.values()).most_common()
     told = "; ".join(f"{obstacle} ({count} of them)" for obstacle, count in counted[:_OBSTACLES])
     more = len(counted) - _OBSTACLES

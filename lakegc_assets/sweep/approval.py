@@ -181,7 +181,7 @@ def approved(ctx: RunContext) -> RunContext:
 
 
 def refusal_of(attempt: AttemptArtifacts) -> str:
-    """What the recorded checks of a mark that was not published found; empty if they all hold."""
+    """The failures in the recorded checks of an unpublished mark; empty if all passed."""
     try:
         require_passed(read_results(attempt, attempt.manifest("deletion_candidates")))
     except RefusedError as error:
@@ -203,5 +203,5 @@ def recorded_sweep(ctx: RunContext) -> Manifest | None:
 
 
 def when(swept: Manifest) -> str:
-    """When a mark was swept, in words."""
+    """The time at which a mark was swept, in words."""
     return f"swept on {swept.finished:%Y-%m-%d} at {swept.finished:%H:%M} UTC"

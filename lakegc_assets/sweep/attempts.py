@@ -100,7 +100,7 @@ def _write(ctx: RunContext, key: str, one: Try) -> None:
 
 
 def _said(ended: BaseException) -> str:
-    """What ended a try, without how far it came: that is in the ledger."""
+    """The error that ended an attempt, without its progress, which is in the ledger."""
     if isinstance(ended, LakegcError):
         cause = ended.__cause__
         said = cause if isinstance(cause, type(ended)) else ended

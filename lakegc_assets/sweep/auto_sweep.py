@@ -1,4 +1,4 @@
-"""Whether a mark may be swept without a person who asks for it: a sentence says what is waited for.
+"""Conditions for sweeping a mark without a person; a sentence names what is waited for.
 
 This only ever keeps a sweep from starting. What is swept, and whether, is decided by the sweep.
 """
@@ -48,7 +48,7 @@ class Limits:
 
 
 def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
-    """What the published mark of a run waits for; None if it may be swept now.
+    """The reason why the published mark of a run waits; None if it may be swept now.
 
     Args:
         ctx: the run.
@@ -80,7 +80,7 @@ def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
 
 
 def how_to_approve(attempt: AttemptArtifacts) -> str:
-    """What a person does who has seen the report."""
+    """Instructions for a person who has read the report."""
     return (
         f"read its report, then run the job {in_dagster('gc_approve')} on its partition, or "
         f"`{command_line('approve', attempt.repository, '--run', attempt.run)}`"
@@ -88,7 +88,7 @@ def how_to_approve(attempt: AttemptArtifacts) -> str:
 
 
 def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
-    """Which limits a mark exceeds, as the rest of a sentence; empty if it keeps all."""
+    """The limits that a mark exceeds, as the rest of a sentence; empty if it keeps all."""
     report = attempt.manifest("gc_report")
     listed = attempt.manifest("deletion_candidates").facts["listed"]
     objects, size = report.facts["objects"], report.facts["bytes"]
@@ -107,7 +107,7 @@ def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
 
 
 def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
-    """Whether a mark has grown by more than a factor against the one before it."""
+    """The growth of a mark against the one before it, where it exceeds a factor."""
     last = next(
         (
             one.manifest
@@ -134,7 +134,7 @@ def _before(manifest: Manifest, moment: datetime) -> bool:
 
 
 def _unprotected(ctx: RunContext, required: str) -> list[str]:
-    """What is missing to bring objects back, if that is required."""
+    """The missing ways to bring objects back, if the settings require one."""
     if required == "nothing":
         return []
     # A sweep with a backup deletes only what is verified in it.
@@ -151,7 +151,7 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
 
 
 def _tried(ctx: RunContext) -> Recovery:
-    """What could be had back, as it is tried: settings of a store are no promise to anybody."""
+    """The recovery options of the store, as probed: its settings alone promise nothing."""
     store = ctx.connect()[1].store()
     token, days, trash = secrets.token_hex(8), ctx.settings.trash_days, None
     if days:

@@ -1,4 +1,4 @@
-"""Where backups are made, a sweep deletes only what the backup of its mark holds, verified."""
+"""With backups, a sweep deletes only objects that the backup of its mark holds, verified."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def spare_what_is_not_backed_up(
 
 
 def _lacking(recorded: Recorded, backup: Backup, folder: str) -> tuple[list[Part], int]:
-    """What is to be spared since a backup does not hold it (``LACKING``), and how much is gone."""
+    """Objects to spare since a backup lacks them (``LACKING``), and the number already gone."""
     ctx, attempt, url = recorded.ctx, recorded.attempt, recorded.attempt.url
     finding = Finding(recorded.connections, backup.store.url, url, f"{folder}held/")
     held = verified_copies(ctx, finding, backup, listed=True)

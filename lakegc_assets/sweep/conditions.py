@@ -1,4 +1,4 @@
-"""Whether a store honours the condition that a delete may carry, found out with objects of our own.
+"""Probes, with objects of our own, whether a store honours the condition of a delete.
 
 Many stores ignore ``If-Match`` on a delete without a word, some honour it for single deletes only.
 So before a sweep relies on it, objects below ``_lakefs/retention/gc/lakegc/`` are deleted with an
@@ -45,7 +45,7 @@ def probe_conditions(store: ObjectStore) -> Condition:
 
 
 def _honoured(store: ObjectStore, key: str, *, singly: bool) -> bool:
-    """Whether an object with another etag survives, and one with this etag goes, in one call."""
+    """Return whether one call spares an object with another etag, and deletes one with this."""
     changed, same = f"{key}-changed", f"{key}-same"
     etags = {changed: store.put(changed, b"first"), same: store.put(same, b"stays")}
     store.put(changed, b"second")

@@ -1,4 +1,4 @@
-"""What follows from a store's answers to deletes: what is recorded, and what is sent again."""
+"""Evaluation of a store's responses to deletes: outcomes to record, and deletes to send again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HOPELESS: Final = {
 
 
 class Sorted(NamedTuple):
-    """What became of a batch.
+    """The outcomes of a batch.
 
     Attributes:
         outcomes: to be recorded.

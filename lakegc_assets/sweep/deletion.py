@@ -73,7 +73,7 @@ _SLOW_LOOKS: Final = 3
 
 @dataclass(frozen=True)
 class TaskClients:
-    """What a deleting task works with.
+    """Clients and clocks of a deleting task.
 
     Attributes:
         client: of lakeFS.
@@ -241,7 +241,7 @@ class DeletingTask:
                 return True
 
     def _kept_alive(self, objects: pa.Table) -> dict[str, str]:
-        """What of a stretch the extensions so far keep alive."""
+        """Objects of a stretch that the extensions so far keep alive, with reasons."""
         spared: dict[str, str] = {}
         for found in self._found:
             spared = found.spares(objects) | spared
@@ -257,7 +257,7 @@ class DeletingTask:
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._reach.clock)]
 
     def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | TaskResult:
-        """What of a batch has its outcome, and what may be sent now; or why nothing may."""
+        """Divide a batch into outcomes and deletes to send now; or return why none may be."""
         if ended := self._may_not_send(objects):
             return ended
         return _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
@@ -286,11 +286,11 @@ class DeletingTask:
         return TaskResult(STALE, detail=f"{why} again and again")
 
     def _was_suspended(self) -> bool:
-        """Whether staged objects may have come that the delta mark was too early to see."""
+        """Return whether objects may have been staged that the delta mark was too early to see."""
         return self._reach.thawed() >= self._since
 
     def _is_late(self, seconds: float) -> bool:
-        """Whether more time has passed since the last look, or nobody knows what has passed."""
+        """Return whether too much time has passed since the last look, or an unknown time."""
         return self._was_suspended() or self._reach.clock() - self._checked >= seconds
 
     def _look(self) -> Look:
@@ -373,7 +373,7 @@ class DeletingTask:
         return outcomes
 
     def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:
-        """What becomes of the space of an object that the store has deleted just now."""
+        """The state of the space of an object that the store has just deleted."""
         protection, now = self._orders.protection, self._store_time
         return protection.space_of(answer.version, marked.last_modified, now)
 

@@ -65,7 +65,7 @@ _ASKING_S: Final = 120.0
 
 @dataclass(frozen=True)
 class DeltaMark:
-    """What a delta mark found.
+    """The result of a delta mark.
 
     Attributes:
         seen: the HEADs, rules and protecting tags that it is about.
@@ -209,7 +209,7 @@ class Deltas:
         named: Sequence[pa.Table],
         folder: str,
     ) -> list[Part]:
-        """Which of some marked objects are alive now; nothing is computed where nothing is."""
+        """Marked objects that are alive now; without live inputs nothing is computed."""
         live = [(parts, why) for parts, why in live if any(part.rows for part in parts)]
         named = [rows.cast(SPARED) for rows in named if rows.num_rows]
         references = [part for part in references if part.rows]
@@ -300,7 +300,7 @@ class Deltas:
     def _served(
         self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
     ) -> pa.Table:
-        """What lakeFS serves, or may serve, although nothing lists it.
+        """Objects that lakeFS serves, or may serve, although nothing lists them.
 
         What is to be asked is what was asked before, where neither branches nor candidates differ.
         """
@@ -333,7 +333,7 @@ _NOTHING_STAGED: Final = Staged((), (), (), 0, KeyDigest())
 
 
 def _or_noted(unread: list[str] | None, what: str, read: Callable[[], T], otherwise: T) -> T:
-    """What is read; what is so otherwise, where an error is to be noted in place of raised."""
+    """The result of a read; or a default, where errors are noted and not raised."""
     if unread is None:
         return read()
     try:

@@ -1,4 +1,4 @@
-"""What a delta mark must learn when branches have moved since, as a function of values.
+"""The extension of a delta mark by branches that have moved since, as a pure function.
 
 A branch that moved forward tells by its log what it has now. One that is gone, or that stands
 somewhere else than behind its last HEAD, may have held commits in between that no branch leads to
@@ -22,7 +22,7 @@ from lakegc_assets.retention.rules import Rules
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the commits of a repository.
+    """The known commits of a repository.
 
     Attributes:
         rules: the retention rules; None where there are none, so that all commits are active.
@@ -80,7 +80,7 @@ def _is_behind(commits: Mapping[str, Commit], earlier: str, head: str) -> bool:
 
 
 def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) -> Known:
-    """What is known with the branches where they are now; what was alive stays so.
+    """Extend the known commits by the current branches; live commits stay live.
 
     Args:
         known: with the commits of the new HEADs, and of the list.

@@ -60,7 +60,7 @@ class TooMuchError(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """What ranges keep alive.
+    """Objects that ranges keep alive.
 
     Attributes:
         ranges: their ids.
@@ -75,7 +75,7 @@ class Found:
     looks: pa.Table
 
     def spares(self, objects: pa.Table) -> dict[str, str]:
-        """Which of some objects (address, size, etag) must stay, with the reason.
+        """Objects (address, size, etag) that must stay, with the reason.
 
         What branches served was asked for by the delta mark, and no move of a HEAD makes lakeFS
         serve another upload. So that an object looks like an entry is a reason beyond need.
@@ -92,7 +92,7 @@ class Found:
         return spared
 
     def _alike(self, objects: pa.Table) -> npt.NDArray[np.bool_]:
-        """Whether an entry has the size, and the etag where both could be checksums."""
+        """Mark the entries of the same size, and the same etag where both may be checksums."""
         sizes, etags = self.looks["size"].to_numpy(), self.looks["etag_hash"].to_numpy()
         found = etag_hashes(objects["etag"].combine_chunks()).to_numpy(zero_copy_only=False)
         checksum = np.asarray(pc.match_substring_regex(objects["etag"], _MD5))
@@ -124,7 +124,7 @@ class Extender:
     def extend(
         self, known: Known, ranges: AbstractSet[str], seen: Mapping[str, str]
     ) -> tuple[Known, Found]:
-        """What is known with the branches as they are now, and what that keeps alive besides.
+        """Extend the known commits by the current branches, and find the objects that these add.
 
         Args:
             known: so far.
@@ -158,7 +158,7 @@ class Extender:
     def _followed(
         self, known: Known, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
     ) -> tuple[Known, list[str]]:
-        """What is known with the branches where they are now, and those that were set aside."""
+        """Extend the known commits by the current branches; return branches set aside, too."""
         if heads == known.heads and not listed:
             return known, []
         known = self._with_logs(known, {*listed, *heads.values()})
@@ -184,7 +184,7 @@ class Extender:
         return listed, later
 
     def _read(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> Found:
-        """What the ranges of some metaranges keep alive, but for those looked at before."""
+        """Objects that the ranges of some metaranges keep alive, without those read before."""
         if len(metaranges) > _MOST:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
         get = partial(fetch, self.connections.store(), self.connections.namespace_url)

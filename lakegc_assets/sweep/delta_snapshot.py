@@ -1,4 +1,4 @@
-"""What a delta mark knew, written for the tasks that may have to extend it."""
+"""The snapshot of a delta mark, from which tasks extend it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COMMITS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Where it is; keys are relative to the attempt.
+    """Files of the snapshot; keys are relative to the attempt.
 
     Attributes:
         commits: the commits, with which of them are active.
@@ -91,7 +91,7 @@ def write_known(
 
 
 def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, AbstractSet[str]]:
-    """What is known of the commits, and the ranges whose entries were looked at.
+    """Read the known commits, and the ranges whose entries were read.
 
     Raises:
         IntegrityError: a file is not what was written.

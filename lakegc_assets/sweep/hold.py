@@ -46,7 +46,7 @@ class HoldError(RefusedError):
 
 @dataclass(frozen=True)
 class Hold:
-    """What is at the place of the hold.
+    """The object at the key of the hold.
 
     Attributes:
         text: as it is stored.
@@ -61,7 +61,7 @@ class Hold:
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
-        """What it says; empty where that is not JSON as an alarm writes it."""
+        """Its values; empty where it is not the JSON that an alarm writes."""
         try:
             found = json.loads(self.text)
         except ValueError:
@@ -76,7 +76,7 @@ class Hold:
 
     @property
     def alarms(self) -> Sequence[Mapping[str, Any]]:
-        """What the alarm said, and behind it what those said that it found there."""
+        """Its alarm, followed by the alarms that were raised while it stood."""
         if not self.values or self.acceptance is not None:
             return []
         earlier = self.values.get("earlier")
@@ -84,7 +84,7 @@ class Hold:
 
 
 def find_hold(store: ObjectStore) -> Hold | None:
-    """What is at the place of the hold, also where it was accepted; None where nothing is.
+    """The hold of a repository, accepted or not; None without one.
 
     Args:
         store: rooted at the storage namespace.
@@ -99,7 +99,7 @@ def find_hold(store: ObjectStore) -> Hold | None:
 
 
 def read_hold(store: ObjectStore) -> str | None:
-    """What the hold says; None without one, and where it was accepted.
+    """The content of the hold; None without one, or where it was accepted.
 
     Args:
         store: rooted at the storage namespace.
@@ -184,7 +184,7 @@ def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Tabl
 
 
 def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
-    """What a hold is about and what to do, in lines: the first tell it, some objects follow.
+    """The message of a hold, in lines: first what happened and what to do, then some objects.
 
     Args:
         ctx: of the repository.
@@ -209,7 +209,7 @@ def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
 
 
 def restore_command(ctx: RunContext, run: str) -> str:
-    """What brings back all that a mark names, as far as that is possible."""
+    """The command that brings back all objects of a mark that can be."""
     of_run = ctx.repository, "--run", run, "--all"
     return command_line("restore", *of_run, settings=ctx.given_settings)
 
@@ -220,12 +220,12 @@ def minute(time: object) -> str:
 
 
 def hold_command(ctx: RunContext) -> str:
-    """What says what is lost, and what can be done."""
+    """The command that shows what is lost and what can be done."""
     return command_line("hold", ctx.repository, settings=ctx.given_settings)
 
 
 def look_first(ctx: RunContext) -> str:
-    """Where a person is told what is lost, and what can be done, in a sentence."""
+    """A sentence that names the command to read first."""
     job = in_dagster(ACCEPTING_JOB)
     return f"What is lost, and what can be done: `{hold_command(ctx)}`, or the job {job}"
 

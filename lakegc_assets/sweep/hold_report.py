@@ -1,4 +1,4 @@
-"""What a person is told of the hold of a repository, before it is accepted and after."""
+"""The report of the hold of a repository, before its acceptance and after."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def accepted(ctx: RunContext, hold_id: str, by: str, *, unverified: bool) -> dic
 
 
 def hold_lines(found: Mapping[str, Any]) -> list[str]:
-    """What ``known_hold`` and ``accepted`` return, in lines for people."""
+    """The lines that show the result of ``known_hold`` and ``accepted``."""
     name = repr(found["repository"])
     if found["state"] == "no hold":
         return [f"{name} is not on hold: sweeps may start"]
@@ -100,7 +100,7 @@ def hold_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _advice(found: Mapping[str, Any]) -> list[str]:
-    """What a person can do about a hold, a line for each step."""
+    """The steps that a person can take about a hold, one a line."""
     job = f"or the job {in_dagster(ACCEPTING_JOB)} with `accept` {found['id']}"
     if found["all_back"]:
         said = "all that it names is at its address again, and nothing is lost: accept the hold"
@@ -147,7 +147,7 @@ def _alarm(ctx: RunContext, alarm: Alarm) -> dict[str, Any]:
 
 
 def _with_states(alarm: Alarm) -> list[dict[str, Any]]:
-    """What the hold says of its objects, with what became of them; what is gone comes first."""
+    """Objects of the hold with their states; those that are gone come first."""
     objects = alarm.values.get("objects")
     named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
     known = {str(one.get("address")): one for one in named}
@@ -159,7 +159,7 @@ def _with_states(alarm: Alarm) -> list[dict[str, Any]]:
 
 
 def _totals(states: Mapping[str, Any]) -> str:
-    """How many objects are in which state."""
+    """The number of objects in each state, in words."""
     counts = {name: count for name, count in states.items() if isinstance(count, int)}
     run = f"mark {states['run']}: " if states.get("run") else ""
     return run + ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""Who needs an object: the branch, the path and the commit that lead to it."""
+"""Holders of an object: the branch, the path and the commit that lead to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lakegc_assets.run.sets import members_of, union
 
 @dataclass(frozen=True)
 class Holder:
-    """What leads to an object; what is not known is None.
+    """The holder of an object; unknown parts are None.
 
     Attributes:
         address: of the object, relative to the namespace.
@@ -37,7 +37,7 @@ class Holder:
     commit: str | None
 
     def __str__(self) -> str:
-        """What is known, for messages."""
+        """The holder, for messages."""
         known = {"branch": self.branch, "path": self.path, "commit": self.commit}
         return ", ".join(f"{name} {value!r}" for name, value in known.items() if value)
 
@@ -70,7 +70,7 @@ def holders_of(
 def paths_in(
     connections: Connections, ranges: pa.Table, addresses: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Where some ranges have some objects: address and path.
+    """Addresses and paths of some objects in some ranges.
 
     Args:
         connections: how to reach the store and the cache.

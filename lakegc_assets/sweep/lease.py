@@ -82,7 +82,7 @@ class Lease:
 
     @property
     def owner(self) -> Mapping[str, str]:
-        """Who holds it, for people."""
+        """The owner, for people."""
         return self._record.owner
 
     @property
@@ -276,7 +276,7 @@ def _acquire(
 
 
 def _was_left(record: LeaseRecord) -> bool:
-    """Whether a lease may be taken over: its owner has ended, and what it began is fenced."""
+    """Return whether a lease may be taken over: its owner has ended, its requests are fenced."""
     return record.owner.get("doing") in _FENCED and is_gone(record.owner)
 
 

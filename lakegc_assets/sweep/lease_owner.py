@@ -1,4 +1,4 @@
-"""Who holds a lease: in words for people, and so that its own machine can tell whether it lives.
+"""The owner of a lease: in words, and so that its own machine can tell whether it lives.
 
 The process is named by the boot of its machine, the namespaces in which its id and its start time
 mean something, and these two. Who sees another boot, host or namespace (another container, say)
@@ -32,7 +32,7 @@ class _Process(NamedTuple):
 
 
 def owner_of(**more: str | None) -> Mapping[str, str]:
-    """Who this process is, as the lease names its owner.
+    """The identity of this process, as an owner of leases.
 
     Args:
         more: what else is known: doing, repository, run, started_by.
@@ -52,7 +52,7 @@ def owner_of(**more: str | None) -> Mapping[str, str]:
 
 
 def is_gone(owner: Mapping[str, str]) -> bool:
-    """Whether the process of an owner has ended; False wherever that cannot be told from here.
+    """Return whether an owner's process has ended; False wherever that cannot be known from here.
 
     Args:
         owner: as a lease names it.
@@ -75,7 +75,7 @@ def is_gone(owner: Mapping[str, str]) -> bool:
 
 
 def describe(owner: Mapping[str, str]) -> str:
-    """Who an owner is, and since when, in words."""
+    """The owner in words, with the time since when."""
     host = f" on {owner['host']}" if "host" in owner else ""
     process = ", ".join(
         text.format(owner[part])
@@ -87,7 +87,7 @@ def describe(owner: Mapping[str, str]) -> str:
 
 
 def work_of(owner: Mapping[str, str]) -> str:
-    """What an owner does, in words: a sweep of run 'first'."""
+    """The work of an owner in words: a sweep of run 'first'."""
     run = f" of run {owner['run']!r}" if "run" in owner else ""
     return f"a {owner.get('doing', 'sweep')}{run}"
 
@@ -98,7 +98,7 @@ def _own_name() -> str:
 
 
 def _place() -> str:
-    """Where process ids and start times mean what they mean here; empty where nobody can tell."""
+    """The machine and boot in which process ids mean what they mean here; empty if unknown."""
     try:
         if str((_PROC / "self").readlink()) != str(os.getpid()):
             # The processes of another namespace are shown here.

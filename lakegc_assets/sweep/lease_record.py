@@ -1,4 +1,4 @@
-"""What the lease of a repository says, where it is, and whether a task may go on by it."""
+"""The record of the lease of a repository, its key, and the test whether a task may go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MARGIN: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """What the lease object says.
+    """The content of the lease object.
 
     Attributes:
         token: random; that of the owner.
@@ -76,7 +76,7 @@ class LeaseRecord:
             ) from error
 
     def __str__(self) -> str:
-        """What it is held for, by whom and since when, for messages."""
+        """Purpose, owner and start of the lease, for messages."""
         return f"{work_of(self.owner)} by {describe(self.owner)}"
 
 

@@ -64,7 +64,7 @@ _FILE_S: Final = 0.005
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one marked object.
+    """The outcome of one marked object.
 
     Attributes:
         address: relative to the namespace.
@@ -151,7 +151,7 @@ class Ledger:
         self._known: set[str] = set()
 
     def read(self) -> list[Part]:
-        """What was recorded since the last time.
+        """Records written since the last call.
 
         Raises:
             IntegrityError: a file is damaged.

@@ -1,4 +1,4 @@
-"""What a sweep has done and has left to do: its ledger beside what the mark names, by relations.
+"""Progress of a sweep, by relations: its ledger beside the marked objects.
 
 Rows stay in files; this process gets their names, and counts.
 """
@@ -60,7 +60,7 @@ class Total(NamedTuple):
 
 
 def totals_of(frames: Session, totals: DataFrame) -> list[Total]:
-    """What the relation ``totals`` gives."""
+    """Read the rows of the relation ``totals``."""
     rows = frames.collect(totals, _TOTALS, "add the outcomes up").to_pylist()
     return [Total(**row) for row in rows]
 
@@ -88,7 +88,7 @@ class Recorded:
         self._left, self._applied, self._compared = self.marked, 0, -1
 
     def remaining(self, folder: str) -> Candidates:
-        """What is left to do now.
+        """The objects that remain.
 
         Args:
             folder: for the files, below the attempt, with a slash at its end.
@@ -167,7 +167,7 @@ class Recorded:
         return parts or self.attempt.writer(ASSET, SWEPT).finish()
 
     def totals(self) -> list[Total]:
-        """What has become of the objects so far."""
+        """Totals of the outcomes so far."""
         self.ledger.read()
         return self._totals(self.ledger.parts)
 
@@ -182,11 +182,11 @@ class Recorded:
             return totals_of(frames, relations.totals(self._outcomes(frames, parts)))
 
     def gone(self) -> int:
-        """How many objects are gone by now, as far as is recorded."""
+        """The number of objects recorded as gone."""
         return sum(total.objects for total in self.totals() if total.outcome in GONE)
 
     def totals_in(self, swept: Sequence[Part]) -> list[Total]:
-        """What has become of the objects, as the asset says.
+        """Totals of the outcomes in the asset.
 
         Args:
             swept: its files.
@@ -212,14 +212,14 @@ class Recorded:
     # A few objects by their names
 
     def marked_as(self, addresses: pa.ChunkedArray) -> pa.Table:
-        """What the mark says of a few objects (``LISTING``)."""
+        """Rows of the mark for a few objects (``LISTING``)."""
         with self.ctx.frames(self.connections) as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
             found = relations.named(self._marked(frames, self.marked), some)
             return frames.collect(found, LISTING, "look marked objects up")
 
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
-        """What became of a few objects (``SWEPT``)."""
+        """Outcomes of a few objects (``SWEPT``)."""
         self.ledger.read()
         if not self.ledger.parts:
             return SWEPT.empty_table()

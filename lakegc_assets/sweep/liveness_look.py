@@ -27,7 +27,7 @@ Verdict = Literal["send", "extend", "look again", "stale", "lost"]
 
 
 class Fingerprint(NamedTuple):
-    """What a delta mark is about, as digests.
+    """Digests of the HEADs, rules and tags that a delta mark is about.
 
     Attributes:
         heads: of all branch HEADs.
@@ -73,7 +73,7 @@ def _digest(told: object) -> str:
 
 @dataclass(frozen=True)
 class Look:
-    """What a task saw before a batch.
+    """The reads of a task before a batch.
 
     Attributes:
         seen: HEADs, rules and tags.
@@ -93,7 +93,7 @@ class Look:
 
 
 def judge(look: Look, delta: Fingerprint, taken: Moment) -> tuple[Verdict, str]:
-    """Whether a batch may be sent after a look, and why not.
+    """Decide whether a batch may be sent after a look, with the reason.
 
     Args:
         look: what was seen.

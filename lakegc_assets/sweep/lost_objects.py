@@ -1,4 +1,4 @@
-"""What is known of marked objects that are to come back: kept versions, and copies in a backup."""
+"""Sources of marked objects that are to come back: kept versions, and copies in a backup."""
 
 from __future__ import annotations
 

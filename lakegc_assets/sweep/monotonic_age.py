@@ -23,7 +23,7 @@ def elapsed() -> float:
 
 @dataclass(frozen=True)
 class Moment:
-    """When something happened, by the store's clock and by that of the machine.
+    """The time of an event, by the store's clock and by that of the machine.
 
     Attributes:
         boot: of the machine; another machine, or this one started again, has another.
@@ -43,11 +43,11 @@ class Moment:
 
     @property
     def here(self) -> bool:
-        """Whether it is told by the clock of this machine since its last start."""
+        """Return whether it was taken since the last start of this machine."""
         return self.boot == _boot_id()
 
     def stood_still(self, now: Moment) -> bool:
-        """Whether the machine's clock did not run all the time from this moment to another one.
+        """Return whether the machine's clock stopped between this moment and another one.
 
         So it is with a virtual machine that was paused from outside: only the store tells.
         """

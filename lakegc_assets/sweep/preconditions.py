@@ -1,4 +1,4 @@
-"""What must hold before a sweep looks at a single object: a mark that was not swept, backed up."""
+"""Preconditions of a sweep: a mark that is published, not swept, and backed up where required."""
 
 from __future__ import annotations
 

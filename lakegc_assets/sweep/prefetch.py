@@ -93,7 +93,7 @@ class _PendingComparison:
         self._thread.join()
 
     def answer(self) -> list[Compared]:
-        """What was found.
+        """Wait for the comparisons and return them.
 
         Raises:
             Exception: what went wrong.

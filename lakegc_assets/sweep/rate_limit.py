@@ -1,4 +1,4 @@
-"""How fast a task may delete, so that all tasks together keep the limits of the whole job.
+"""The rate limit of a task, so that all tasks together keep the limits of the job.
 
 Tasks share nothing but notes: small objects below ``swept_set/tasks/<sweep>/<round>/``, which each
 lists before every batch.
@@ -49,7 +49,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What all tasks of a sweep may send in a second, together.
+    """Limits of all tasks of a sweep together, per second.
 
     Attributes:
         keys: objects.
@@ -61,7 +61,7 @@ class Limits:
 
 
 def round_folder(sweep: str, number: int) -> str:
-    """Where the tasks of one round of one sweep leave their notes, relative to the attempt."""
+    """The folder of the notes of the tasks of one round, relative to the attempt."""
     return f"{_TASKS}{sweep}/{number:04d}/"
 
 
@@ -78,7 +78,7 @@ def share_after(artifacts: ObjectStore, folder: str, share: float) -> float:
 
 
 def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
-    """Whether a request of a sweep may be on its way: unanswered, or of a task without an end.
+    """Return whether a request may be in flight: unanswered, or of a task that has not ended.
 
     Args:
         artifacts: the store rooted at the attempt's artifacts.
@@ -92,7 +92,7 @@ def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
 
 
 def killed_since(artifacts: ObjectStore, but: str = "") -> datetime | None:
-    """When the first deleting task began that did not end, or had no answer; None if all ended.
+    """The start of the first deleting task that was killed or unanswered; None if all ended.
 
     What such a task deleted last it may not have recorded: a later one finds it missing.
 
@@ -198,7 +198,7 @@ class Pace:
         return self._share
 
     def most(self, batch: int) -> int:
-        """How many keys to delete next: a batch, or as many as take a few seconds."""
+        """The number of keys to delete next: a batch, or as many as take a few seconds."""
         return max(1, min(batch, int(self._rate(self._limits.keys) * _BATCH_S)))
 
     def wait(self) -> None:

@@ -82,14 +82,14 @@ def came_back(
 
 
 def _doubt(why: Column) -> Column:
-    """How far a reason is from telling that an object is needed, and by whom."""
+    """The rank of a reason: the lower, the surer it tells that and by whom an object is needed."""
     doubtful = why.isin(UNCLEAR, UNVERIFIED) | why.startswith(PINNED)
     return F.when(doubtful, F.lit(_DOUBTED)).when(why == SAME_HASH, F.lit(1)).otherwise(F.lit(0))
 
 
 @relation
 def referenced(references: DataFrame) -> DataFrame:
-    """What other repositories name (``REFERENCES``), and why it stays: address and why."""
+    """Objects that other repositories name (``REFERENCES``): address and why."""
     where = F.when(F.col("held") == COMMITTED, F.lit("a commit")).otherwise(
         F.lit("what it has staged")
     )
@@ -124,7 +124,7 @@ def outcomes(ledger: DataFrame) -> DataFrame:
 
 @relation
 def compared(ledger: DataFrame, marked: DataFrame) -> DataFrame:
-    """Whether each marked object has an outcome that is recorded, and no other object has one.
+    """Marked objects beside recorded outcomes: each must have one, and no other object any.
 
     Returns:
         One row: how many addresses have outcomes, how many of these are ``strangers`` that were not

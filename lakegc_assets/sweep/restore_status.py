@@ -1,4 +1,4 @@
-"""What restores have brought back of what a sweep deleted, for people: nothing is decided by it."""
+"""Restores of swept objects, for people: no decision depends on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SKEW: Final = timedelta(minutes=5)
 
 
 class Restored(NamedTuple):
-    """What is back.
+    """Objects that are back.
 
     Attributes:
         objects: that the sweep deleted, and a restore brought back since.
@@ -33,7 +33,7 @@ class Restored(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is back."""
+        """Return whether all objects are back."""
         return self.objects == self.deleted
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Restored(NamedTuple):
 
 
 def restored(attempt: AttemptArtifacts) -> Restored | None:
-    """What restores of a run have brought back, finished or not; None where nothing.
+    """The result of the restores of a run, finished or not; None without any.
 
     Args:
         attempt: the artifacts of the mark, of its sweep and its restores.

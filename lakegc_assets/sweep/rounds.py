@@ -58,7 +58,7 @@ _ADVICE: Final[dict[type[LakegcError], str]] = {
 
 @dataclass(frozen=True)
 class StoreCapabilities:
-    """What the store does with deletes, as it was tried.
+    """Capabilities of the store for deletes, as probed.
 
     Attributes:
         condition: which deletes are conditional.

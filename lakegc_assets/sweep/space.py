@@ -1,4 +1,4 @@
-"""When the space of what a sweep has deleted is free: now, later, or when nobody knows."""
+"""The space of deleted objects: free now, held until a time, or unknown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def space_in(outcomes: pa.Table) -> dict[str, Any]:
 
 
 def space_lines(space: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """What is not empty of it: in words, objects and bytes."""
+    """The nonempty states of the space, in words, with objects and bytes."""
     until = f"until {space['until']}" if space["until"] else "until when is not known"
     named = {
         "freed": "space freed",

@@ -119,7 +119,7 @@ class Comparison:
         return [*found.values(), *asked]
 
     def _listed(self, batch: Sequence[Marked]) -> dict[str, Compared]:
-        """What a listing of their part of the store shows, as far as it is worth it."""
+        """Objects of a part of the store by one listing, where that is worth it."""
         keys = [one.address for one in batch]
         marked = dict(zip(keys, batch, strict=True))
         found: dict[str, Compared] = {}

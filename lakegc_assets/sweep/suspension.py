@@ -37,7 +37,7 @@ class Watch:
         self._reading = threading.Lock()
 
     def thawed(self) -> float:
-        """When the end of the last suspension was noticed, in seconds of the clock; or ``NEVER``.
+        """The end of the last suspension, in seconds of the clock; or ``NEVER``.
 
         Whoever asks first notices: no thread goes on unnoticed after a suspension.
         """
@@ -56,7 +56,7 @@ class Watch:
 
 
 def thawed() -> float:
-    """When the last suspension of this process ended, as ``elapsed`` counts; ``NEVER`` for none.
+    """The end of the last suspension of this process, as ``elapsed`` counts; ``NEVER`` for none.
 
     Suspensions count from the first call in this process on.
     """

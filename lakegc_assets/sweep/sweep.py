@@ -207,7 +207,7 @@ def _leave(rounds: Rounds) -> None:
 
 
 def _tried(rounds: Rounds) -> bool:
-    """Whether something may be gone; so it is where nobody can tell, or has recorded it."""
+    """Return whether something may be gone: recorded, or not to be excluded."""
     try:
         if in_flight(rounds.attempt.store(), rounds.lease.sweep):
             return True
@@ -218,17 +218,17 @@ def _tried(rounds: Rounds) -> bool:
 
 
 def _first(swept: Sequence[Total], began: datetime) -> datetime:
-    """When the first object may have been deleted, by this try of the sweep or an earlier one."""
+    """The time of the first possible delete, by this attempt or an earlier one."""
     return min([began, *(total.first for total in swept)])
 
 
 def _not_kept(recovery: Recovery, swept: Sequence[Total]) -> int:
-    """How many objects an earlier try has deleted that had no trash; other stores do not tell."""
+    """The number of objects that earlier attempts deleted without trash; local stores only."""
     return _deleted(swept, kept=False) if recovery.kind == "trash" else 0
 
 
 def _perhaps_kept(recovery: Recovery, earlier: Sequence[Total]) -> int:
-    """How many objects earlier tries deleted of which nobody knows whether the store kept them.
+    """The number of objects deleted by earlier attempts that the store may or may not hold.
 
     Its settings may have been others then. Where it told under which id it kept one, it did.
     """
@@ -240,7 +240,7 @@ def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
 
 
 def _of_deleted(totals: Sequence[Total]) -> Iterator[tuple[str | None, int, int]]:
-    """What became of the space of what was deleted, objects and bytes."""
+    """The space of deleted objects: its state, objects and bytes."""
     yield from ((t.space, t.objects, t.bytes) for t in totals if t.outcome == "deleted")
 
 
@@ -263,7 +263,7 @@ def _put_back(
 
 
 def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
-    """What of the deleted objects can be had back, as it was tried."""
+    """The recovery options for the deleted objects, as probed."""
     found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
     found = with_trash(found, ctx.settings.trash_days)
     backup_url = ctx.settings.backup_url
@@ -273,7 +273,7 @@ def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | No
 
 
 def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> DataProtection:
-    """What the store holds of what is deleted, and whether it may refuse to delete."""
+    """The store's data protection: what it retains of deleted objects, and what it may refuse."""
     found = store.data_protection()
     if recovery.kind == "trash":
         # The next sweep after that removes it.
@@ -310,7 +310,7 @@ def _outcomes(swept: Sequence[Total]) -> dict[str, dict[str, int]]:
 
 
 def _condition(ctx: RunContext, connections: Connections) -> Condition:
-    """Which deletes are conditional: bulk ones if the store honours that, single ones on demand.
+    """The conditional deletes that the store honours: bulk ones, single ones, or none.
 
     Raises:
         RefusedError: a condition is demanded, and the store honours none.

@@ -1,4 +1,4 @@
-"""What a deleting task is told, and what it tells: plain values that can travel."""
+"""Orders and results of deleting tasks: plain values that can be pickled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TAKEN: Final = "taken"
 
 @dataclass(frozen=True)
 class Orders:
-    """What a deleting task needs to know; picklable, and holds no secrets.
+    """The order of a deleting task; picklable, without secrets.
 
     Attributes:
         connections: how to reach lakeFS and the store.
@@ -71,7 +71,7 @@ class Orders:
 
     @property
     def notes(self) -> str:
-        """Where the tasks of this round leave their notes."""
+        """The folder of the notes of the tasks of this round."""
         return round_folder(sweep_of(self.lease), self.number)
 
 
@@ -88,12 +88,12 @@ class Portion(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many objects there are."""
+        """The number of objects."""
         return sum(stretch.rows for stretch in self.stretches)
 
 
 class TaskResult(NamedTuple):
-    """What a task says of a batch, or of its end.
+    """The result of a batch, or of the task at its end.
 
     Attributes:
         outcome: of some objects; or stale, lost, stopped or taken.
@@ -112,7 +112,7 @@ class TaskResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """What one pass over the survivors did.
+    """The result of one pass over the survivors.
 
     Attributes:
         deleted: objects that are gone, those that were missing already among them.
@@ -145,7 +145,7 @@ def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
 
 
 def summed(told: Iterable[TaskResult]) -> list[TaskResult]:
-    """What was told, each outcome once."""
+    """Sum the results by outcome."""
     totals: dict[str, TaskResult] = {}
     for one in told:
         total = totals.get(one.outcome, one._replace(objects=0, size=0))
@@ -156,7 +156,7 @@ def summed(told: Iterable[TaskResult]) -> list[TaskResult]:
 
 
 def progress_of(told: Sequence[TaskResult]) -> Progress:
-    """What tasks have done in all."""
+    """Add up the results of all tasks."""
     totals = {one.outcome: one for one in summed(told)}
     failed = totals.get("failed", TaskResult("failed"))
     gone = [totals[name].objects for name in ("deleted", "already_missing") if name in totals]

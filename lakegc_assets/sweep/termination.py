@@ -1,4 +1,4 @@
-"""What a sweep says that ends early: what it deleted, whether that was looked at, what goes on."""
+"""The message of a sweep that ends early: what it deleted, what was checked, what comes next."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def how_far(
     *,
     goes_on: bool = True,
 ) -> str:
-    """How far a sweep came that ended early, and what goes on, in sentences.
+    """The progress of a sweep that ended early, and how to go on, in sentences.
 
     Args:
         ctx: the run.
@@ -164,7 +164,7 @@ def how_far(
 
 
 def finished(attempt: AttemptArtifacts) -> str:
-    """Who has finished the sweep of a mark, and when, as a sentence without its full stop."""
+    """The run that finished the sweep of a mark, and when, as a sentence without full stop."""
     swept = attempt.recorded(ASSET)
     owner = swept.facts.get(OWNER)
     when = f"{swept.finished:%Y-%m-%d %H:%M:%S} UTC"
@@ -172,12 +172,12 @@ def finished(attempt: AttemptArtifacts) -> str:
 
 
 def command(ctx: RunContext) -> str:
-    """What goes on with a sweep that ended early, under the same settings."""
+    """The command that goes on with a sweep that ended early, under the same settings."""
     return command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
 
 
 def deleted_so_far(attempt: AttemptArtifacts) -> int:
-    """How many objects the sweep of a mark has deleted, as far as is recorded.
+    """The number of objects that the sweep of a mark has deleted, as recorded.
 
     Raises:
         LakegcError: the ledger cannot be read.

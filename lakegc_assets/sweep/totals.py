@@ -1,4 +1,4 @@
-"""What the sweeps of pruned runs had deleted, so that a total over all sweeps never goes back.
+"""Totals of the sweeps of pruned runs, so that a total over all sweeps never decreases.
 
 ``<repository>/_totals.json`` of the artifacts is written before a prune removes a run. It names the
 attempts that it counts, for as long as a reader may still have found their own record.
@@ -26,7 +26,7 @@ _READING: Final = timedelta(days=2)
 
 @dataclass(frozen=True)
 class PrunedTotals:
-    """What the sweeps of runs had deleted that were pruned, or are about to be.
+    """Totals of the sweeps of runs that were pruned, or are about to be.
 
     Attributes:
         objects: how many.
@@ -40,7 +40,7 @@ class PrunedTotals:
     counted: Mapping[str, datetime] = field(default_factory=dict)
 
     def counts(self, run: str, attempt: str | None) -> bool:
-        """Whether an attempt is in it, so that its own record must not be added."""
+        """Return whether an attempt is included, so that its own record must not be added."""
         return f"{run}/{attempt}" in self.counted
 
 
