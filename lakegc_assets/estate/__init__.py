@@ -1,1 +1,1 @@
-"""How runs and repositories stand: read from what they left, shown, and never acted upon."""
+"""States of runs and repositories: read from their artifacts, shown, and never acted upon."""

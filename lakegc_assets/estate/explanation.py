@@ -57,7 +57,7 @@ def explain(ctx: RunContext, address: str) -> Explanation:
 def _swept(
     ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, address: str
 ) -> dict[str, Any] | None:
-    """What a sweep, finished or not, has recorded of an object; None where it has nothing."""
+    """The record of an object in a sweep, finished or not; None without one."""
     if attempt.has(ASSET):
         row = row_of(ctx, connections, attempt, address, ASSET)
         rows = pa.Table.from_pylist([] if row is None else [row], ledger.SWEPT)

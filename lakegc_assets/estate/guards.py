@@ -1,4 +1,4 @@
-"""What the namespace of a repository says of its sweeps: the hold, and who has the lease."""
+"""The guards in the namespace of a repository: the hold, and the owner of the lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Guards:
     problem: str = ""
 
     def hold_is_about(self, run: str) -> bool:
-        """Whether the hold names this run."""
+        """Return whether the hold names this run."""
         return self.hold is not None and self.hold.get("run") == run
 
     def sweep_of(self, run: str) -> str:

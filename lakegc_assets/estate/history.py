@@ -1,4 +1,4 @@
-"""What marks found and sweeps deleted, one after the other and by the week."""
+"""History of marks and sweeps, one after the other and by the week."""
 
 from __future__ import annotations
 

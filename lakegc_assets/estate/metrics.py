@@ -46,7 +46,7 @@ class StageMetrics:
 
 @dataclass(frozen=True)
 class RepositoryMetrics:
-    """What is known of one repository. What nobody can tell is None, or not there.
+    """Metrics of one repository. Unknown values are None, or absent.
 
     Attributes:
         standing: how it stands.
@@ -142,7 +142,7 @@ def repository_metrics(
 
 
 def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | None, list[str]]:
-    """What all sweeps have deleted; None, and why, where a part of that cannot be read.
+    """Totals of all sweeps; None, with the reasons, where a part cannot be read.
 
     A smaller total would look as if the counter had begun anew, and be counted twice.
     """

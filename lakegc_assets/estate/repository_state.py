@@ -1,4 +1,4 @@
-"""How repositories stand, by their artifacts and what stops their sweeps: what each waits for.
+"""States of repositories, by their artifacts and by what stops their sweeps.
 
 Nothing here decides anything: it is what a table shows. A repository that cannot be read has a row
 that says so.
@@ -63,7 +63,7 @@ _RUNS: Final = 8
 
 @dataclass(frozen=True)
 class Freed:
-    """What one sweep deleted: objects, their bytes, and when it recorded the last of them."""
+    """Totals of one sweep: objects and bytes deleted, and when the last was recorded."""
 
     run: str
     at: datetime
@@ -73,7 +73,7 @@ class Freed:
 
 @dataclass(frozen=True)
 class Standing:
-    """How one repository stands.
+    """The state of one repository.
 
     Attributes:
         repository: its name.
@@ -106,7 +106,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Estate:
-    """How all repositories stand, in the order of their names; and what could not be looked at."""
+    """The states of all repositories, in the order of their names; and unreadable ones."""
 
     rows: Sequence[Standing]
     notes: Sequence[str] = ()
@@ -123,7 +123,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class Runs:
-    """What the runs of a repository have left.
+    """The artifacts of the runs of a repository.
 
     Attributes:
         read: those that can be read, the one that was begun last as the last.
@@ -146,7 +146,7 @@ class Runs:
 def estate(
     root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
 ) -> Estate:
-    """How all repositories stand that are known or have left artifacts.
+    """Read the states of all repositories that are known or have left artifacts.
 
     Args:
         root: of the artifacts; nothing else is read.
@@ -180,7 +180,7 @@ def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], 
 def standing(
     root: ArtifactRoot, repository: str, mode: str, now: datetime, *, checked: bool = False
 ) -> Standing:
-    """How one repository stands; ``unreadable`` with the reason where nobody can tell.
+    """Read the state of one repository; ``unreadable`` with the reason where it is unknown.
 
     Args:
         root: of the artifacts.
@@ -200,7 +200,7 @@ def standing(
 
 
 def is_name(repository: str) -> bool:
-    """Whether a text can be the name of a repository."""
+    """Return whether a text can be the name of a repository."""
     return _NAME.fullmatch(repository) is not None
 
 
@@ -221,7 +221,7 @@ def read_runs(root: ArtifactRoot, repository: str) -> Runs:
 def standing_of(
     repository: str, found: Runs, mode: str, now: datetime, *, checked: bool = False
 ) -> Standing:
-    """How a repository stands by its runs; for the arguments see ``standing``."""
+    """The state of a repository by its runs; for the arguments see ``standing``."""
     runs = [one for one in found.read if one.candidates is not None or not checked]
     states, marks = found.states, found.marks
     state, because, run = _state(repository, runs, found.unread, found.guards, mode, now)
@@ -291,7 +291,7 @@ def _held(
 
 
 def _garbage(last: RunManifests, states: Mapping[str, RunState]) -> Total:
-    """What the last mark names and no sweep of it is done with."""
+    """Objects of the last mark that its sweeps have not finished with."""
     if last.swept is not None or last.report is None:
         return Total(0, 0)
     facts, state = last.report.facts, states.get(last.attempt.run)

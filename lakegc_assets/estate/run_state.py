@@ -1,4 +1,4 @@
-"""How far one run came: the one place that says so, for commands, pages and Dagster's tables.
+"""The state of one run, for commands, pages and Dagster's tables alike.
 
 Read are the artifacts of the run with the ledger of its sweep, and the hold and the lease of its
 repository. What is said here is shown, and decides nothing.
@@ -53,7 +53,7 @@ _NOTHING: Final = Total(0, 0)
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run came.
+    """Derive the state of a run.
 
     Attributes:
         state: one of the words above.
@@ -89,23 +89,23 @@ class RunState:
 
     @property
     def gone(self) -> Total:
-        """What its sweep has deleted, or found missing, and no restore has brought back."""
+        """Objects that its sweep deleted or found missing, and that no restore has brought back."""
         gone, back = self._total(GONE), self.restored
         return gone if back is None else Total(gone.objects - back.objects, gone.size - back.size)
 
     @property
     def done(self) -> Total:
-        """What nothing is left to do with: gone, spared, locked, or put back."""
+        """Objects that are finished: gone, spared, locked, or put back."""
         return self._total(DONE)
 
     @property
     def deleted(self) -> Total:
-        """What its sweep has deleted, as far as it could record that."""
+        """Objects that its sweep has recorded as deleted."""
         return self._total(("deleted",))
 
     @property
     def locked(self) -> Total:
-        """What the store refused to delete, since it is locked."""
+        """Objects that the store refused to delete, since they are locked."""
         return self._total(("locked",))
 
     def _total(self, names: Sequence[str]) -> Total:
@@ -115,7 +115,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class RunManifests:
-    """What a run left; the manifests of what did not finish are None.
+    """The manifests of a run; those of unfinished assets are None.
 
     Attributes:
         attempt: the present one.
@@ -231,7 +231,7 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
 
 
 def sweep_command(attempt: AttemptArtifacts) -> str:
-    """What sweeps a published mark, under the settings that it was made with."""
+    """The command that sweeps a published mark under the settings that it was made with."""
     settings = recorded_settings(attempt)
     return command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
 
@@ -246,7 +246,7 @@ def _stopped(run: str, tried: Try | None) -> str:
 
 
 def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
-    """What an alarm found, and what it keeps from starting, in sentences."""
+    """The alarm and what it stops, in sentences."""
     hold = guards.hold or {}
     alarm = str(hold.get("alarm") or f"objects of mark {attempt.run!r} are gone, and are needed")
     if guards.problem:
@@ -261,7 +261,7 @@ def no_sweep(repository: str) -> str:
 
 
 def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:
-    """How many objects a sweep has deleted, as a sentence without its full stop."""
+    """The number of objects that a sweep has deleted, as a sentence without its full stop."""
     if unread:
         return f"how many objects are deleted cannot be read ({unread})"
     locked = sweep.locked.objects
@@ -274,7 +274,7 @@ def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:
 
 
 def state_of(attempt: AttemptArtifacts) -> RunState:
-    """How far a run came, for who asks about one alone.
+    """Read the state of a single run.
 
     Raises:
         IntegrityError: its artifacts are damaged.
@@ -299,7 +299,7 @@ def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Tabl
 
 
 def _recorded(found: RunManifests) -> tuple[RunState, str]:
-    """What the sweep of a run has recorded, without a state; or why nobody can read that."""
+    """The records of the sweep of a run, without a state; or why they cannot be read."""
     if found.swept is not None:
         recorded = found.swept.facts["outcomes"]
         outcomes = {name: Total(one["objects"], one["bytes"]) for name, one in recorded.items()}

@@ -1,1 +1,1 @@
-"""What no collection of a repository finds: leftovers of a lakeFS server and of its stores."""
+"""Leftovers of a lakeFS server and its stores, which no collection of a repository finds."""

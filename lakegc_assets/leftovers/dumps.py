@@ -30,7 +30,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Dumped:
-    """What some files of dumps say.
+    """Contents of some files of dumps.
 
     Attributes:
         commits: ids of the commits that they list.
@@ -48,7 +48,7 @@ class Dumped:
 
 
 def read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
-    """What files below ``_lakefs/`` say that are dumps of refs.
+    """Read the files below ``_lakefs/`` that are dumps of refs.
 
     Args:
         connections: how the store is reached.
@@ -62,7 +62,7 @@ def read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
 
 
 def read_dump_of(connections: Connections, metarange_id: str, listed: Collection[str]) -> Dumped:
-    """What one dump says, of all ranges that its metarange names.
+    """Read one dump, of all ranges that its metarange names.
 
     Args:
         connections: how the store is reached.
@@ -118,7 +118,7 @@ def _read(connections: Connections, table_id: str) -> Dumped:
 
 
 def _table(data: bytes, name: str) -> tuple[str, SSTable]:
-    """What a dump is of, and its table."""
+    """The kind of a dump, and its table."""
     for entity in _ENTITIES[:-1]:
         try:
             return entity, read_dump(data, name, entity)

@@ -1,4 +1,4 @@
-"""What each removal of leftovers was to remove, written before its first delete, and what it did.
+"""The record of each removal of leftovers: its objects, before the first delete, and its outcomes.
 
 ``<artifacts>/_leftover-removals/<id>/``: ``planned/*.parquet`` names every object that is to go,
 ``begin.json``, written last of the plan, makes it count, ``outcomes/*.parquet`` holds the store's

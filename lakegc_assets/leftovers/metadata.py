@@ -38,7 +38,7 @@ _TABLE: Final = re.compile(rf"{_FOLDER}[0-9a-f]{{64}}")
 
 @dataclass(frozen=True)
 class UnreferencedTables:
-    """What nothing names below ``_lakefs/`` of a repository.
+    """Tables below ``_lakefs/`` of a repository that nothing names.
 
     Attributes:
         repository: its name.
@@ -97,7 +97,7 @@ def unreferenced_tables(
 
 
 def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connections) -> bool:
-    """Whether logs and earlier dumps name all old tables, so that no new dump need be asked for.
+    """Return whether logs and earlier dumps name all old tables, so that no new dump is needed.
 
     Each dump stays below ``_lakefs/``: a report that nothing is left over is to leave nothing.
 
@@ -128,7 +128,7 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
 
 @dataclass(frozen=True)
 class _Known:
-    """What there is, by ids.
+    """The known tables, by ids.
 
     Attributes:
         commits: of the dump, or of the logs.

@@ -32,7 +32,7 @@ _LAKEFS = "_lakefs/"
 
 
 def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
-    """What is to go of a namespace.
+    """Plan the removal of a namespace.
 
     Args:
         server: that has no repository there.

@@ -93,7 +93,7 @@ def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[P
 
 
 def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
-    """What a namespace holds, which no repository has, and why it stays.
+    """Read the contents of a namespace that no repository has, and the reasons why it stays.
 
     Raises:
         LakegcError: it cannot be read wholly.
@@ -154,7 +154,7 @@ def _stays(
 
 
 def guarded(server: Server, place: StorageNamespace) -> str:
-    """What a hold or a lease of a namespace says against a removal; empty for nothing."""
+    """The hold or lease of a namespace that forbids a removal; empty without one."""
     guards = read_guards(place.url(), server.root.stores)
     if guards.problem:
         return f"whether it is on hold cannot be known: {guards.problem}"
@@ -164,7 +164,7 @@ def guarded(server: Server, place: StorageNamespace) -> str:
 
 
 def _around(server: Server, place: StorageNamespace) -> str:
-    """What of our own lies in a namespace, or around it."""
+    """Artifacts and backups of ours in a namespace, or around it."""
     ours = placed(place.url(), server.root.stores)
     backups = server.context("any").settings.backup_url
     copies = [(f"copies of removal {one.id}", one.backup) for one in removals(server.root)]

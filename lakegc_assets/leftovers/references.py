@@ -1,4 +1,4 @@
-"""Whether a repository of the server names an object of a namespace that no repository has.
+"""References of repositories of the server to objects of a namespace that no repository has.
 
 An import takes objects where they are: what was imported from the namespace of a repository that is
 deleted by now is live, and lies there. So every repository is read, with all of its ranges.
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 50_000
 
 
 def named_by(server: Server, place: StorageNamespace) -> str:
-    """Which repository may name an object in a place, and where, in words; empty for none.
+    """The repository that may name an object in a place, and where, in words; empty for none.
 
     Args:
         server: whose repositories are read.

@@ -44,7 +44,7 @@ _KEPT: Final = frozenset({"versions", "soft_delete"})
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to go.
+    """The objects to remove.
 
     Attributes:
         kind: of the leftovers: ``namespace`` or ``uploads``.
@@ -98,7 +98,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the person who removes something has said.
+    """The choices of the person who removes something.
 
     Attributes:
         by: who it is.
@@ -115,7 +115,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Safeguard:
-    """What keeps what is deleted.
+    """The protection of deleted objects.
 
     Attributes:
         backup: where each object is copied first; None for nowhere.
@@ -127,7 +127,7 @@ class Safeguard:
 
 
 def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
-    """What keeps what a removal of objects deletes.
+    """The protection of the objects that a removal deletes.
 
     Args:
         server: whose namespaces a backup may not lie in.

@@ -27,7 +27,7 @@ from lakegc_assets.leftovers.uploads import (
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What was found; nothing of it was changed.
+    """The leftovers of a server; nothing was changed.
 
     Attributes:
         namespaces: that no repository has.

@@ -1,4 +1,4 @@
-"""What the stores still hold of what was deleted, until when, and the rule that would end it.
+"""Deleted objects that the stores still hold, until when, and the rule that would end it.
 
 A sweep of a store that keeps versions or deleted objects frees nothing before the store lets go of
 them: here is how much that is. Nothing of it is ever removed here, since an undo needs it.
@@ -30,7 +30,7 @@ NOT_COUNTED: Final = {
 
 @dataclass(frozen=True)
 class RetainedObjects:
-    """What the store of one repository still holds.
+    """Deleted objects that the store of one repository still holds.
 
     Attributes:
         repository: its name.
@@ -62,7 +62,7 @@ class RetainedObjects:
 def retained_objects(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[RetainedObjects], list[Problem]]:
-    """What is still held of each repository, and what could not be looked at.
+    """Deleted objects that each repository's store still holds, and those that cannot be read.
 
     Args:
         server: of the repositories.
@@ -91,7 +91,7 @@ def retained_objects(
 
 
 def _locks(held: Retained, scheme: str) -> str:
-    """What keeps objects from being removed even by a rule, in words."""
+    """The locks that keep objects from being removed even by a rule, in words."""
     if held.locked is None:
         return "nobody may read here which of it is locked"
     if not held.locked:

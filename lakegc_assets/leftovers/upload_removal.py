@@ -29,7 +29,7 @@ _BATCH: Final = 100
 
 
 def plan_uploads(server: Server, repository: str) -> Plan:
-    """What is to be aborted of a repository.
+    """Plan the abortion of the uploads of a repository.
 
     Raises:
         ConfigurationError: there is no such repository.

@@ -41,7 +41,7 @@ class LeftoverUploads:
 
     @property
     def oldest(self) -> datetime:
-        """When the oldest of them was begun, UTC."""
+        """The start of the oldest of them, UTC."""
         return self.uploads[0].begun
 
 

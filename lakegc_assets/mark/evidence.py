@@ -62,7 +62,7 @@ class EtagFiles:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Whether the etags of listed objects equal those of the entries at branch HEADs.
+    """Agreement of listed etags with those of the entries at branch HEADs.
 
     Attributes:
         agree: whether all of them do; None where there are none.

@@ -282,7 +282,7 @@ def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -
 
 
 def _measured(pieces: Iterable[bytes]) -> tuple[int, str]:
-    """How many bytes there are, and their SHA-256."""
+    """Size in bytes and SHA-256 of some pieces."""
     size, digest = 0, hashlib.sha256()
     for piece in pieces:
         size += len(piece)

@@ -169,7 +169,7 @@ def _require_unchanged(found: Found) -> None:
 
 
 def _swept(ctx: RunContext, found: Found) -> datetime | None:
-    """When the sweep of its mark ended; None where it did not, or nobody can tell."""
+    """The end of the sweep of its mark; None where it did not end, or is unknown."""
     try:
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
         if attempt.attempt != found.record.subject.attempt or not attempt.has(_SWEPT):

@@ -121,7 +121,7 @@ class Record:
 
     @property
     def since(self) -> datetime:
-        """When it was finished, or else begun."""
+        """The time at which it was finished, or else begun."""
         return self.finished or self.begun
 
     def to_bytes(self) -> bytes:

@@ -14,7 +14,7 @@ _MOST_DAYS: Final = 36_500
 
 
 def kept_until(since: datetime, days: float) -> datetime:
-    """When a time ends that began then; a hundred years later, where it is longer."""
+    """The end of a period that began then; at most a hundred years later."""
     return since + timedelta(days=min(days, _MOST_DAYS))
 
 

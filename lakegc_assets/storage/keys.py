@@ -1,4 +1,4 @@
-"""Which keys a store can hold, and which of them a URL can carry unchanged."""
+"""Keys that a store can hold, and keys that a URL can carry unchanged."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class LocalRoot:
 
 
 def time_of(status: os.stat_result) -> datetime:
-    """When a file was changed, to the microsecond, UTC."""
+    """The time of the last change of a file, to the microsecond, UTC."""
     return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
 
 

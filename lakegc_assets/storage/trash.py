@@ -99,7 +99,7 @@ def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa
 
 
 def addresses_in(batch: pa.RecordBatch, folder: str) -> pa.Array:
-    """Where the objects were that a listing shows in a folder of the trash."""
+    """The original addresses of the objects in a listing of a folder of the trash."""
     return pc.utf8_slice_codeunits(batch["key"], len(folder))
 
 

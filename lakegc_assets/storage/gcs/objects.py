@@ -77,7 +77,7 @@ class GcsObject:
 
     @property
     def path(self) -> str:
-        """Where it is below ``/storage/v1``."""
+        """The path below ``/storage/v1``."""
         return f"/b/{quote(self.bucket, safe='')}/o/{quote(self.name, safe='')}"
 
     def url(self, **query: str) -> str:
@@ -85,7 +85,7 @@ class GcsObject:
         return f"{self.service.url}/storage/v1{self.path}?{urlencode(query)}"
 
     def upload_url(self, kind: str, *, if_absent: bool) -> str:
-        """Where it is written."""
+        """The URL to which it is written."""
         query = {"uploadType": kind, "name": self.name, "fields": FIELDS}
         if if_absent:
             query["ifGenerationMatch"] = "0"

@@ -320,7 +320,7 @@ class GcsStore(ObjectStore):
         return url_problem(self._prefix + key) if key else "it is empty"
 
     def _path(self, key: str) -> str:
-        """Where an object is below ``/storage/v1``, after a check that a URL can carry the key."""
+        """The path of an object below ``/storage/v1``; refuses a key that no URL can carry."""
         if problem := self._problem(key):
             raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
         return f"/b/{quote(self._bucket, safe='')}/o/{quote(self._prefix + key, safe='')}"
