@@ -111,9 +111,6 @@ def test_a_store_that_ignores_conditions_lets_nobody_sweep() -> None:
 @pytest.mark.usefixtures("simulated")
 def test_what_is_lost_without_a_guard_is_not_lost_with_it(guard: str) -> None:
     kept = read_kept()[guard]
-    if guard == "lease check in the prune":
-        # Until then test_backup_pruning.py shows the same loss, with a prune that is suspended.
-        pytest.xfail("a backup makes other calls now, and its schedule was made by hand")
     # If this fails, the code takes other steps now: --keep finds another schedule.
     assert _promise(_ended(kept.choices(), guard).failure) == _promise(kept.broken)
     assert _ended(kept.choices()).failure is None
