@@ -84,6 +84,7 @@ _MISCONFIGURED: Final = {
     "InvalidBucketName": "this cannot be the name of a bucket",
     "InvalidResourceName": "this cannot be the name of a container",
     "301": "the bucket is in another region: set the region",
+    "RedirectLoop": "set the endpoint to where it leads, with its scheme, and the region",
     "PermanentRedirect": "the bucket is in another region: set the region",
     "AuthorizationHeaderMalformed": "the bucket is in another region: set the region",
     "IllegalLocationConstraintException": "the bucket is in another region: set the region",

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
@@ -72,6 +73,14 @@ def test_every_header_that_matters_is_signed(
         "host", "if-none-match", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"
     ]  # fmt: skip
     assert sent["host"] == script.endpoint.removeprefix("http://")
+
+
+def test_a_server_that_only_redirects_is_a_wrong_endpoint(
+    store: ObjectStore, script: Script
+) -> None:
+    script.answers = [Answer(301, headers={"Location": "https://elsewhere.invalid/"})]
+    with pytest.raises(ConfigurationError, match=r"set the endpoint to where it leads.*redirect"):
+        store.head("one")
 
 
 def test_a_bucket_in_another_region_is_found_once(store: ObjectStore, script: Script) -> None:

@@ -43,8 +43,9 @@ _QUERY: Final = re.compile(r"(?<=\S)\?[^\s\"']+")
 _BEGUN: Final = "lakegc_begun"
 _CONNECTIONS: Final = 64
 
-BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError)
-BotoError = ClientError | BotoCoreError | ResponseParserError
+# botocore looks for a bucket's region without an end where each answer is a redirect.
+BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, RecursionError)
+BotoError = ClientError | BotoCoreError | ResponseParserError | RecursionError
 
 
 def failure_of(error: BotoError) -> HttpFailure:
@@ -63,6 +64,8 @@ def failure_of(error: BotoError) -> HttpFailure:
         return HttpFailure(code, message, status)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return HttpFailure("NoCredentials", error)
+    if isinstance(error, RecursionError):
+        return HttpFailure("RedirectLoop", "each answer of the server is a redirect")
     # The text may quote the URL, whose query may hold a signature.
     message = _QUERY.sub("", str(error))
     if isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):
