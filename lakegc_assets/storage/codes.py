@@ -112,11 +112,12 @@ def usual_code(code: str, status: str, message: object = None) -> str:
         status: of HTTP.
         message: the store's, by which alone a lock differs from missing permissions on S3.
     """
-    if message is not None and _LOCK.search(str(message)):
-        return LOCKED
     if error_class(code) is StorageError and error_class(status) is not StorageError:
-        return status
-    return code or status
+        code = status
+    code = code or status
+    # Messages quote keys, so that of a missing object may read like one about a lock.
+    unclear = error_class(code) in {AccessDeniedError, StorageError}
+    return LOCKED if unclear and _LOCK.search(str(message)) else code
 
 
 def explained(code: str, message: object, where: str) -> LakegcError:

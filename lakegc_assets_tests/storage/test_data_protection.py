@@ -16,7 +16,13 @@ import pytest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.codes import error_class, usual_code
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
-from lakegc_assets.storage.errors import AccessDeniedError, ObjectLockedError
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    ObjectLockedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import FREED, HELD, PERHAPS_HELD, DataProtection, Recovery
@@ -118,6 +124,18 @@ def test_how_stores_say_that_an_object_is_locked(code: str, status: str, told: s
 )
 def test_missing_permissions_are_no_lock(told: str) -> None:
     assert error_class(usual_code("AccessDenied", "403", told)) is AccessDeniedError
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [("notFound", "404", ObjectNotFoundError), ("", "412", PreconditionFailedError)],
+)
+def test_a_message_that_quotes_a_key_like_one_about_locks(
+    code: str, status: str, kind: type[StorageError]
+) -> None:
+    """It says what it says about every other key."""
+    message = "No such object: bucket/data/object is WORM protected"
+    assert error_class(usual_code(code, status, message)) is kind
 
 
 def _errors(*keys: str, code: str = "AccessDenied", told: str = "") -> str:
