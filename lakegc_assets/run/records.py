@@ -19,6 +19,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
+_SUFFIX: Final = ".parquet"
 #: Requests of one task at a time, tasks of one process, and work for a page of files, in seconds.
 _THREADS: Final = 16
 _TASKS: Final = 4
@@ -28,6 +29,8 @@ _PAGE_S: Final = 5.0
 @dataclass(frozen=True)
 class RecordFiles:
     """Files that are written for each batch, so that their number grows with that of objects.
+
+    What else lies below the prefix does not count, as where people read a ledger by other tools.
 
     Attributes:
         connections: how tasks reach the stores.
@@ -66,11 +69,12 @@ class RecordFiles:
         return self.connections.open(self.url)
 
     def keys(self, span: tuple[str, str]) -> list[str]:
-        """The keys from the first to the last of a span."""
+        """The keys of files of rows, from the first to the last key of a span."""
         first, last = span
         # All keys in between begin like the first one.
         pages = self._store().list(self.prefix, start_after=first[:-1], end_before=f"{last}\0")
-        return [key for page in pages for key in page["key"].to_pylist() if first <= key <= last]
+        keys = [key for page in pages for key in page["key"].to_pylist() if first <= key <= last]
+        return [key for key in keys if key.endswith(_SUFFIX)]
 
     def read(self, key: str) -> pa.Table:
         """The rows of one of the files."""

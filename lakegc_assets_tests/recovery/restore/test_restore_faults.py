@@ -13,8 +13,10 @@ from lakegc_assets.recovery import circuit_breaker, undeletion
 from lakegc_assets.recovery.restore import restored_set as restoring
 from lakegc_assets.recovery.restore import task
 from lakegc_assets.recovery.restore.dry_run import plan
+from lakegc_assets.recovery.restore.lost_objects import _versions as versions
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.task import restore_portion
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
@@ -103,6 +105,18 @@ def test_a_damaged_record_of_the_sweep_keeps_nothing_from_coming_back(
             attempt.store().put(key, b"cut sho")
     restore(place.context(), ALL)
     assert contents(place.lake, marked.candidates) == before
+
+
+def test_a_file_that_is_no_record_hides_no_record_of_the_sweep(swept: Swept) -> None:
+    """What people, or their tools, leave beside a ledger is not of it."""
+    ctx = swept[0].context()
+    attempt = ctx.root.attempt(REPOSITORY, RUN)
+    space = Workspace(ctx, ctx.connect()[1], attempt, "restore/here/")
+    known = versions(space)
+    assert sum(part.rows for part in known) > 0
+    for name in ("0.txt", "~"):
+        attempt.store().put(f"swept_set/ledger/{name}", b"notes")
+    assert [part.rows for part in versions(space)] == [part.rows for part in known]
 
 
 def test_a_task_that_is_run_twice_replaces_no_record(
