@@ -3,7 +3,7 @@
 ``--runs N`` runs N interleavings from that seed on, on all cores; ``--without GUARD`` switches a
 guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words;
 ``--explore DEPTH`` runs every interleaving of a small world with so many changes at most;
-``--keep`` finds the schedules anew that are kept for the guards.
+``--record`` finds the schedules anew that are recorded for the guards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.explore import explore
 from lakegc_assets_tests.simulation.guards import GUARDS, choices_of
-from lakegc_assets_tests.simulation.kept import keep, read_kept, write_kept
+from lakegc_assets_tests.simulation.recorded_schedules import (
+    read_schedules,
+    record,
+    write_schedules,
+)
 from lakegc_assets_tests.simulation.reliability import write_table
 from lakegc_assets_tests.simulation.search import (
     Report,
@@ -53,14 +57,16 @@ def _summary(report: Report, seconds: float, guard: str | None) -> None:
     _say(f"{report.interleavings} interleavings, {seconds:.0f} s")
 
 
-def _keep(guards: list[str], most: int) -> int:
+def _record(guards: list[str], most: int) -> int:
     """Find schedules for guards anew; those of others stay."""
-    found = read_kept()
+    found = read_schedules()
     with multiprocessing.get_context("spawn").Pool(None, collect_little) as pool:
-        for guard, kept in zip(guards, pool.imap(partial(keep, found, most), guards), strict=True):
-            found[guard] = kept
-            _say(f"{guard}: {kept}")
-            write_kept(found)
+        for guard, recorded in zip(
+            guards, pool.imap(partial(record, found, most), guards), strict=True
+        ):
+            found[guard] = recorded
+            _say(f"{guard}: {recorded}")
+            write_schedules(found)
     return 0
 
 
@@ -83,10 +89,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minimal", action="store_true")
     parser.add_argument("--table", action="store_true", help="write docs/reliability.md")
     parser.add_argument("--explore", type=int, metavar="DEPTH")
-    parser.add_argument("--keep", action="store_true", help="find the kept schedules anew")
+    parser.add_argument("--record", action="store_true", help="find the recorded schedules anew")
     asked = parser.parse_args(arguments)
-    if asked.keep:
-        return _keep([asked.without] if asked.without else list(GUARDS), asked.runs or _MOST)
+    if asked.record:
+        return _record([asked.without] if asked.without else list(GUARDS), asked.runs or _MOST)
     if asked.explore is not None:
         return _explore(asked.explore)
     seed = int(time.time()) * 1000 if asked.seed is None else asked.seed

@@ -185,7 +185,7 @@ def _lakefs_collects(world: World) -> str:
 
 def _restore(world: World) -> str:
     """Somebody wants all of a mark back, and pins it first."""
-    if not world.weak.versions and not world.weak.trash:
+    if not world.promises.versions and not world.promises.trash:
         return ""
     run, marked = next(iter(world.oracle.marked.items()))
     until = world.store_time() + timedelta(days=30)

@@ -21,12 +21,12 @@ from lakegc_assets_tests.simulation.actors import write
 from lakegc_assets_tests.simulation.backup_world import BACKUPS, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
-from lakegc_assets_tests.simulation.ended import Ended
+from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.executors import JobError
-from lakegc_assets_tests.simulation.here import inside
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.oracle import LossError
 from lakegc_assets_tests.simulation.pruning import prune
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
@@ -90,7 +90,7 @@ def interleave_backups(
     number: int,
     beginning: Beginning,
     tell: Callable[[str], None] | None = None,
-) -> Ended:
+) -> Result:
     """Run one interleaving to its end.
 
     Args:
@@ -112,7 +112,7 @@ def interleave_backups(
     world.scheduler.far = world.scheduler.odds
     world.faulty, world.changes = theme.faults, theme.changes
     kept = choices.pick(3, 0.3)
-    world.weak.versions, world.weak.trash = kept == 1, kept == _TRASH
+    world.promises.versions, world.promises.trash = kept == 1, kept == _TRASH
     failure = None
     with inside(world):
         world.oracle.look()
@@ -131,7 +131,7 @@ def interleave_backups(
             world.oracle.end()
         except (LossError, EndlessError) as error:
             failure = f"{type(error).__name__}: {error}"
-    return Ended(choices.made, world, failure)
+    return Result(choices.made, world, failure)
 
 
 def _operate(world: BackupWorld) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.engine.tasks import Tasks
-from lakegc_assets_tests.simulation.here import world
+from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.scheduler import Actor, Process
 
 if TYPE_CHECKING:

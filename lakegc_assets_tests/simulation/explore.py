@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets_tests.simulation.actors import CHANGES_BY_NAME
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.interleaving import SHAPES, Shape, interleave
+from lakegc_assets_tests.simulation.result import Result
 
 _SMALL: Final = SHAPES.index(Shape(1, 1, extras=False))
 _CALLS: Final = frozenset(
@@ -105,7 +105,7 @@ def explore(depth: int, names: Sequence[str] = CHANGES, arguments: int = 2) -> E
     explored = Explored()
     seen: set[tuple[int, str]] = set()
 
-    def run(plan: Sequence[Change]) -> tuple[Ended, int]:
+    def run(plan: Sequence[Change]) -> tuple[Result, int]:
         planned = Planned(plan)
         ended = interleave(planned)
         explored.interleavings += 1

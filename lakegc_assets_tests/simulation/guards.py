@@ -41,7 +41,7 @@ from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.liveness_look import Look, judge
 from lakegc_assets.sweep.store_comparison import Compared
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.here import world
+from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.interleaving import MORE, SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
 from lakegc_assets_tests.simulation.mark_stages import READING

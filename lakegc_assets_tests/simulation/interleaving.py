@@ -18,13 +18,13 @@ from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context, mark
-from lakegc_assets_tests.simulation.ended import Ended
-from lakegc_assets_tests.simulation.here import inside
+from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START, LossError
 from lakegc_assets_tests.simulation.pruning import prune
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
@@ -78,7 +78,7 @@ SHAPES: Final = (
 )
 
 
-def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Ended:
+def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Result:
     """Run one interleaving to its end.
 
     Args:
@@ -102,7 +102,7 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
     world.oracle.marked[RUN] = marked
-    world.weak.conditions = world.conditions
+    world.promises.conditions = world.conditions
     if world.tampered and shape.extras:
         with row_files.among(world.files):
             _tamper(world)
@@ -130,26 +130,26 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> E
             world.oracle.end()
         except (LossError, EndlessError) as error:
             failure = f"{type(error).__name__}: {error}"
-    return Ended(choices.made, world, failure)
+    return Result(choices.made, world, failure)
 
 
 def _promise(world: World, theme: Theme) -> None:
     """What the store promises, and what else is unlike other worlds."""
-    pick, weak = world.choices.pick, world.weak
-    weak.deadlines = not pick(4, 0.25)
+    pick, promises = world.choices.pick, world.promises
+    promises.deadlines = not pick(4, 0.25)
     promised = pick(4, 0.4)
-    weak.etags, weak.versions = bool(promised & 1), bool(promised & 2)
+    promises.etags, promises.versions = bool(promised & 1), bool(promised & 2)
     world.settings, world.unlike = dict(theme.settings), theme.unlike
     if theme.unlike == "single":
-        weak.etags, weak.single = False, True
+        promises.etags, promises.single = False, True
     elif theme.unlike == "trash":
         # Of a local store there is nothing that keeps deadlines, or versions.
-        weak.deadlines, weak.versions, weak.trash = False, False, True
+        promises.deadlines, promises.versions, promises.trash = False, False, True
     elif theme.unlike == "others":
         elsewhere.begin(world)
     elif theme.unlike == "many":
         # A store that ignores them is to be found out, and then nobody sweeps.
-        weak.conditions = world.conditions and not pick(8, 0.1)
+        promises.conditions = world.conditions and not pick(8, 0.1)
 
 
 def _operate(world: World, size: tuple[int, int], name: str) -> None:
@@ -177,7 +177,7 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
         if pause >= len(_PAUSES):
             return
         # Where there is trash, it is to be old when a sweep that failed is tried again.
-        scheduler.sleep(_PAUSES[pause] * (10 if world.weak.trash else 1))
+        scheduler.sleep(_PAUSES[pause] * (10 if world.promises.trash else 1))
 
 
 def _prune(world: World, size: tuple[int, int], name: str) -> None:

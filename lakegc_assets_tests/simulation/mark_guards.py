@@ -22,7 +22,7 @@ from lakegc_assets.run import artifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.mark import twins
-from lakegc_assets_tests.simulation.here import world
+from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.mark_stages import Patch
 
 

@@ -19,13 +19,13 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
-from lakegc_assets_tests.simulation.ended import Ended
-from lakegc_assets_tests.simulation.here import inside
+from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_actors import write
 from lakegc_assets_tests.simulation.mark_stages import mark
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 from lakegc_assets_tests.simulation.oracle import LossError
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
 from lakegc_assets_tests.simulation.store import Kept
@@ -127,7 +127,7 @@ THEMES: Final = (
 
 def interleave_marks(
     choices: Choices, number: int, tell: Callable[[str], None] | None = None
-) -> Ended:
+) -> Result:
     """Run one interleaving to its end.
 
     Args:
@@ -147,8 +147,8 @@ def interleave_marks(
     world.trial, world.every_slice = theme.trial, theme.every_slice
     _make_unlike(world, theme)
     world.faulty, world.changes = theme.faults, theme.changes
-    world.weak.conditions = world.conditions
-    world.weak.versions = True
+    world.promises.conditions = world.conditions
+    world.promises.versions = True
     failure = None
     with inside(world):
         world.oracle.look()
@@ -169,7 +169,7 @@ def interleave_marks(
             world.oracle.end()
         except (LossError, EndlessError) as error:
             failure = f"{type(error).__name__}: {error}"
-    return Ended(choices.made, world, failure)
+    return Result(choices.made, world, failure)
 
 
 def _make_unlike(world: MarkWorld, theme: Theme) -> None:

@@ -307,7 +307,7 @@ class Oracle:
     def _excused(self, key: str, way: Way, since: Since, sent: Sent) -> bool:
         now = self.world.scheduler.now
         # What is to end by a clock ends late where that is set back.
-        kept = self.world.weak.deadlines and self.set_back < sent.look.step
+        kept = self.world.promises.deadlines and self.set_back < sent.look.step
         if way in {"branch", "tagged"}:
             if since.step < sent.look.step and not (way == "branch" and self._unseen(key, sent)):
                 return False
@@ -388,7 +388,7 @@ class Oracle:
             if not live.keys() & {"branch", "tagged", "staged", "named"}:
                 continue
             # Where no deadline ends it, the network may hold a request back for any time.
-            if gone.at.step > done.after.step and not self.world.weak.deadlines:
+            if gone.at.step > done.after.step and not self.world.promises.deadlines:
                 continue
             raise LossError(
                 f"{gone.key} was deleted at step {gone.at.step} although it was live since step "

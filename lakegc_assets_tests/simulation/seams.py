@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,6 @@ from lakegc_assets.mark.live_ranges import Live, LiveRanges
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
-    backup_creation,
     backup_location,
     backup_pruning,
     backups,
@@ -29,7 +29,6 @@ from lakegc_assets.recovery import (
     old_trash,
     overview,
 )
-from lakegc_assets.recovery.restore import task
 from lakegc_assets.run import (
     artifacts,
     connections,
@@ -37,13 +36,12 @@ from lakegc_assets.run import (
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.hashing import address_hashes, key_digest
 from lakegc_assets.run.sets import union, write_set
-from lakegc_assets.storage import parquet, undelete_probe
+from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import (
     alarm,
-    conditions,
     deletion,
     delta,
     delta_extension_task,
@@ -53,7 +51,6 @@ from lakegc_assets.sweep import (
     ledger,
     monotonic_age,
     prefetch,
-    put_back,
     rounds,
     store_comparison,
     sweep,
@@ -62,10 +59,7 @@ from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets.sweep.task_orders import TaskResult
 from lakegc_assets_tests.simulation import mark_stages, row_files, twin_session
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
-from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
-from lakegc_assets_tests.simulation.elsewhere import read_full, staged_addresses
-from lakegc_assets_tests.simulation.executors import run_tasks
-from lakegc_assets_tests.simulation.here import (
+from lakegc_assets_tests.simulation.current_world import (
     Datetime,
     Event,
     Lock,
@@ -75,6 +69,9 @@ from lakegc_assets_tests.simulation.here import (
     sleep,
     world,
 )
+from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
+from lakegc_assets_tests.simulation.elsewhere import read_full, staged_addresses
+from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry, Lake
 from lakegc_assets_tests.simulation.pruning import noted
 
@@ -254,8 +251,8 @@ class _Few(int):
 
 
 def _condition(_store: ObjectStore) -> str:
-    weak = world().weak
-    return "bulk" if weak.etags else "single" if weak.single else "none"
+    promises = world().promises
+    return "bulk" if promises.etags else "single" if promises.single else "none"
 
 
 def _reach(of: Any, orders: Any) -> deletion.TaskClients:
@@ -282,10 +279,6 @@ def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=Lock, Event=Event, Thread=Thread)
     clock = SimpleNamespace(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, clock_gettime=_clock_gettime)
-    secrets = SimpleNamespace(
-        token_hex=lambda size: world().token_hex(size),
-        token_bytes=lambda size: bytes.fromhex(world().token_hex(size)),
-    )
     held = partial(lease.repository_lease, pause=sleep)
     answers: list[tuple[object, str, object]] = [
         (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
@@ -293,10 +286,11 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [
         (parquet, name, getattr(row_files, name)) for name in ("encode", "encode_values", "decode")
     ]
-    drawing = (datasets, lease, artifacts, conditions, put_back, undelete_probe)
-    answers += [(module, "secrets", secrets) for module in drawing]
+    answers += [
+        (secrets, "token_hex", lambda size=16: world().token_hex(size)),
+        (secrets, "token_bytes", lambda size=16: bytes.fromhex(world().token_hex(size))),
+    ]
     answers += [(module, "open_store", _open_store) for module in (backups, backup_location)]
-    answers += [(module, "secrets", secrets) for module in (backup_creation, task)]
     answers += [
         (leased, "repository_lease", held),
         (leased, "owner_of", lambda **_: {"host": world().process.name}),
@@ -309,7 +303,7 @@ def _replaced() -> list[tuple[object, str, object]]:
     elsewhere = (staged_addresses, read_full, inside_of)
     names = ("staged_addresses", "read_full", "inside")
     answers += [(references, *one) for one in zip(names, elsewhere, strict=True)]
-    answers += [(liveness, "secrets", secrets), (backup_pruning, "repository_lock", nullcontext)]
+    answers += [(backup_pruning, "repository_lock", nullcontext)]
     return [
         *answers,
         *_once_each(),
@@ -321,7 +315,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (sweep, "Deltas", SimDeltas),
         (sweep, "settle", partial(drain.settle, pause=sleep)),
         (sweep, "probe_conditions", _condition),
-        (sweep, "probe_deadlines", lambda *_, **__: world().weak.deadlines),
+        (sweep, "probe_deadlines", lambda *_, **__: world().promises.deadlines),
         (monotonic_age, "time", clock),
         (monotonic_age, "_boot_id", lambda: world().process.boot),
         (ledger, "datetime", Datetime),

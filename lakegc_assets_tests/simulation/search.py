@@ -14,10 +14,10 @@ from typing import Final
 
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.guards import choices_of, without
 from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.minimal import minimal
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.states import Counted
 
 #: Schedules that came close, of which some are changed a little and run again.
@@ -51,7 +51,7 @@ class Report:
     states: Counted = field(default_factory=Counted)
     failures: list[tuple[str, Sequence[int], str]] = field(default_factory=list)
 
-    def add(self, seed: str, ended: Ended) -> None:
+    def add(self, seed: str, ended: Result) -> None:
         """Take one interleaving."""
         oracle = ended.world.oracle
         self.interleavings += 1

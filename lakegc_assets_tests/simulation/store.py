@@ -277,7 +277,7 @@ class SimStore(ObjectStore):
         world = self._world
         fault = world.ask("put", key)
         full = self._prefix + key
-        if allowed and not allowed(self._bucket.get(full)) and world.weak.conditions:
+        if allowed and not allowed(self._bucket.get(full)) and world.promises.conditions:
             raise PreconditionFailedError(f"{self._url}/{key} is another")
         kept = Kept(data, etag_of(data), world.store_time(), len(data))
         self._bucket[full] = kept
@@ -316,7 +316,7 @@ class SimStore(ObjectStore):
         if expires_s is not None:
             limit = (since or world.store_time()) + timedelta(seconds=expires_s)
 
-        if not world.weak.etags and not (singly and world.weak.single):
+        if not world.promises.etags and not (singly and world.promises.single):
             etags = None
 
         def carry_out(some: Sequence[str], sent: object = sent) -> list[DeleteOutcome]:
@@ -364,7 +364,7 @@ class SimStore(ObjectStore):
         trash: str | None,
     ) -> DeleteOutcome:
         world = self._world
-        if limit is not None and world.weak.deadlines and world.store_time() > limit:
+        if limit is not None and world.promises.deadlines and world.store_time() > limit:
             return DeleteOutcome(key, "failed", "Expired", "Request has expired")
         full = self._prefix + key
         kept = self._bucket.get(full)
@@ -378,14 +378,14 @@ class SimStore(ObjectStore):
         return DeleteOutcome(key, "deleted", version=version)
 
     def recovery(self) -> Recovery:
-        if self._world.weak.trash:
+        if self._world.promises.trash:
             return Recovery("trash", None, f"{self._url} moves what is deleted")
-        if not self._world.weak.versions:
+        if not self._world.promises.versions:
             return super().recovery()
         return Recovery("versions", None, f"{self._url} keeps versions")
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        if not self._world.weak.versions and not self._world.weak.trash:
+        if not self._world.promises.versions and not self._world.promises.trash:
             return super().undelete_many(objects)
         return [self._undelete(one) for one in objects]
 

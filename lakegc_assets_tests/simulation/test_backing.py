@@ -20,9 +20,9 @@ from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backup_world import BackupOracle, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE
-from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.store import Kept
 
 _FIRST = THEMES + len(MARKING)
@@ -34,7 +34,7 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-def _oracle(ended: Ended) -> BackupOracle:
+def _oracle(ended: Result) -> BackupOracle:
     oracle = ended.world.oracle
     assert isinstance(oracle, BackupOracle)
     return oracle

@@ -9,13 +9,13 @@ import pytest
 
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.oracle import Since
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import STALE_S
 
@@ -26,7 +26,7 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-def _oracle(ended: Ended) -> MarkOracle:
+def _oracle(ended: Result) -> MarkOracle:
     oracle = ended.world.oracle
     assert isinstance(oracle, MarkOracle)
     return oracle
@@ -50,7 +50,7 @@ def test_interleavings_of_marks_break_no_promise(theme: int) -> None:
     assert any(_oracle(one).marked for one in ended)
 
 
-def _stopped() -> Ended:
+def _stopped() -> Result:
     """A collector stops before its cutoff is fixed, where objects of any age may be candidates."""
     return interleave(Choices(8_007_172, (0, THEMES + 5)))
 

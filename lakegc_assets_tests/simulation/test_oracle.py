@@ -19,7 +19,7 @@ class _Past:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._world = World(Choices(), Lake(), {"lake": {}, "artifacts": {}})
-        self._world.weak.deadlines = False
+        self._world.promises.deadlines = False
         self.oracle = self._world.oracle
         self.oracle.marked[_RUN] = frozenset({_KEY})
         self.oracle.live[_KEY] = {"branch": Since(11, 0.55)}

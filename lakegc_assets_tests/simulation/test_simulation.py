@@ -1,4 +1,4 @@
-"""Some interleavings lose nothing, kept schedules lose what they lost, and the tools work."""
+"""Some interleavings lose nothing, recorded schedules lose what they lost, and the tools work."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.ended import Ended
 from lakegc_assets_tests.simulation.explore import Change, Planned, explore
 from lakegc_assets_tests.simulation.guards import GUARDS, without
 from lakegc_assets_tests.simulation.interleaving import MORE, interleave
-from lakegc_assets_tests.simulation.kept import read_kept
 from lakegc_assets_tests.simulation.minimal import minimal
+from lakegc_assets_tests.simulation.recorded_schedules import read_schedules
+from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.search import in_words, search
 from lakegc_assets_tests.simulation.states import Counted, States
 from lakegc_assets_tests.simulation.themes import LATER
 
-_FOUND = sorted(guard for guard, kept in read_kept().items() if kept.schedule)
+_FOUND = sorted(guard for guard, recorded in read_schedules().items() if recorded.schedule)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def simulated() -> Iterator[None]:
         yield
 
 
-def _ended(choices: Choices, guard: str | None = None) -> Ended:
+def _ended(choices: Choices, guard: str | None = None) -> Result:
     with without(guard) if guard else nullcontext():
         return interleave(choices)
 
@@ -64,7 +64,7 @@ def _unlike(what: str) -> int:
     return MORE + [theme.unlike for theme in LATER].index(what)
 
 
-def _spared(ended: Ended) -> str:
+def _spared(ended: Result) -> str:
     """Why objects were spared by sweeps that ended well."""
     outcomes = [ended.world.outcomes(done.url) for done in ended.world.oracle.finished]
     return "; ".join(why or "" for rows in outcomes for _, how, why in rows if how == "spared")
@@ -84,7 +84,7 @@ def _spared(ended: Ended) -> str:
 )
 @pytest.mark.usefixtures("simulated")
 def test_later_kinds_reach_what_they_are_for(
-    theme: int, reached: Callable[[Ended], object]
+    theme: int, reached: Callable[[Result], object]
 ) -> None:
     for seed in range(200):
         ended = _ended(Choices(seed, (seed % 5, theme)))
@@ -101,7 +101,7 @@ def test_a_store_that_ignores_conditions_lets_nobody_sweep() -> None:
     for seed in range(60):
         ended = _ended(Choices(seed, (0, _unlike("many"))))
         assert ended.failure is None
-        if not ended.world.weak.conditions:
+        if not ended.world.promises.conditions:
             assert not ended.world.oracle.deletes
             return
     raise AssertionError("no store ignored conditions")
@@ -110,13 +110,13 @@ def test_a_store_that_ignores_conditions_lets_nobody_sweep() -> None:
 @pytest.mark.parametrize("guard", _FOUND)
 @pytest.mark.usefixtures("simulated")
 def test_what_is_lost_without_a_guard_is_not_lost_with_it(guard: str) -> None:
-    kept = read_kept()[guard]
-    # If this fails, the code takes other steps now: --keep finds another schedule.
-    assert _promise(_ended(kept.choices(), guard).failure) == _promise(kept.broken)
-    assert _ended(kept.choices()).failure is None
+    recorded = read_schedules()[guard]
+    # If this fails, the code takes other steps now: --record finds another schedule.
+    assert _promise(_ended(recorded.choices(), guard).failure) == _promise(recorded.broken)
+    assert _ended(recorded.choices()).failure is None
 
 
-def test_a_schedule_is_kept_for_all_guards_but_those_that_docs_name() -> None:
+def test_a_schedule_is_recorded_for_all_guards_but_those_that_docs_name() -> None:
     assert GUARDS.keys() - _FOUND == {
         "union of the snapshot's tries",
     }
@@ -140,7 +140,7 @@ def test_a_dull_interleaving_sweeps_all_that_is_dead() -> None:
     assert ended.world.oracle.deletes.keys() == ended.world.oracle.marked["mark-1"]
 
 
-def _first_where(reached: Callable[[Ended], bool]) -> Ended:
+def _first_where(reached: Callable[[Result], bool]) -> Result:
     """The first interleaving with late requests that reached something."""
     for seed in range(100):
         ended = _ended(Choices(seed, (seed % 4, 3)))
@@ -152,12 +152,12 @@ def _first_where(reached: Callable[[Ended], bool]) -> Ended:
 
 @pytest.mark.usefixtures("simulated")
 def test_what_came_to_life_in_the_window_is_put_back_where_the_store_keeps_versions() -> None:
-    def put_back(ended: Ended) -> list[str]:
+    def put_back(ended: Result) -> list[str]:
         outcomes = [ended.world.outcomes(done.url) for done in ended.world.oracle.finished]
         return [key for rows in outcomes for key, outcome, _ in rows if outcome == "put_back"]
 
     ended = _first_where(lambda ended: bool(put_back(ended)))
-    assert ended.world.weak.versions
+    assert ended.world.promises.versions
     assert set(put_back(ended)) <= ended.world.oracle.brought.keys()
     assert all(f"repo/{key}" in ended.world.buckets["lake"] for key in put_back(ended))
 
@@ -195,8 +195,8 @@ def test_a_schedule_becomes_minimal() -> None:
 
 
 def test_a_schedule_is_told_in_words() -> None:
-    kept = read_kept()["HEADs before a batch"]
-    told = in_words(kept.choices(), "HEADs before a batch")
+    recorded = read_schedules()["HEADs before a batch"]
+    told = in_words(recorded.choices(), "HEADs before a batch")
     assert any("begins the delta mark" in line for line in told)
     assert any("asks for deletes of" in line for line in told)
     assert "is live" in told[-1]

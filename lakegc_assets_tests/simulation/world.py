@@ -27,7 +27,7 @@ from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, etag_of
-from lakegc_assets_tests.simulation.weak import Weak
+from lakegc_assets_tests.simulation.store_promises import StorePromises
 
 #: The store's time when the virtual one is 0.
 BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -100,7 +100,7 @@ class World:
         self.stores: dict[str | tuple[str, float], SimStore] = {}
         self.telling = tell
         self.scheduler = Scheduler(choices, switch, fault, self.say)
-        self.weak = Weak()
+        self.promises = StorePromises()
         self.covered: Counter[tuple[str, str]] = Counter()
         self.oracle = Oracle(self)
         self.faulty: frozenset[str] = frozenset()
@@ -302,11 +302,11 @@ class World:
 
     def keep(self, key: str, kept: Kept, trash: str | None = None) -> str | None:
         """Keep what is deleted, where the store does; names what is kept."""
-        if trash is not None and self.weak.trash:
+        if trash is not None and self.promises.trash:
             moved = f"{trash}{key.removeprefix(PREFIX)}"
             self.buckets["lake"][PREFIX + moved] = kept
             return moved
-        if not self.weak.versions:
+        if not self.promises.versions:
             return None
         version = self.serial()
         self._versions.setdefault(key, []).append((version, kept))
@@ -317,7 +317,7 @@ class World:
         bucket, kept = self.buckets["lake"], self._versions.get(key, [])
         if key in bucket:
             return False
-        if self.weak.trash:
+        if self.promises.trash:
             # As a file has its name back: it is looked for in all folders of the trash.
             own, version = key.removeprefix(PREFIX), None
             moved = [k for k in bucket.between(PREFIX + TRASH, None, None) if k.endswith(f"/{own}")]
@@ -357,7 +357,7 @@ class World:
     @property
     def goes_by_etags(self) -> bool:
         """Whether deletes are conditional."""
-        return self.weak.etags or self.weak.single
+        return self.promises.etags or self.promises.single
 
     def compared(self, asked: Iterable[float]) -> None:
         """The present actor may send objects that were compared at these times of its clock."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Weak:
+class StorePromises:
     """What the store promises.
 
     Attributes:

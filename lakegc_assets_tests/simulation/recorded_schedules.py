@@ -1,6 +1,6 @@
-"""Schedules that are kept: for each guard one that breaks a promise without it.
+"""Schedules that are recorded: for each guard one that breaks a promise without it.
 
-``python -m lakegc_assets_tests.simulation --keep`` finds them anew, where the code takes other
+``python -m lakegc_assets_tests.simulation --record`` finds them anew, where the code takes other
 steps than it did, and writes the table of docs/safety.md. A schedule that still breaks its promise
 when some of its choices come a few calls later is moved along; it keeps its seed.
 """
@@ -21,7 +21,7 @@ from lakegc_assets_tests.simulation.guards import GUARDS, without
 from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.search import in_words, search, smallest
 
-_FILE: Final = Path(__file__).with_name("kept.json")
+_FILE: Final = Path(__file__).with_name("recorded_schedules.json")
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "safety.md"
 _BEGIN: Final = "<!-- guards: begin -->"
 _END: Final = "<!-- guards: end -->"
@@ -34,7 +34,7 @@ _BEGUN: Final = 12
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedSchedule:
     """What was found without a guard.
 
     Attributes:
@@ -57,24 +57,24 @@ class Kept:
         return Choices(None, [schedule.get(place, 0) for place in range(length)])
 
 
-def read_kept() -> dict[str, Kept]:
-    """What is kept, by guard."""
-    found = json.loads(_FILE.read_text())
-    return {
-        guard: Kept(**one | {"schedule": {int(k): v for k, v in (one["schedule"] or {}).items()}})
-        for guard, one in found.items()
-    }
+def read_schedules() -> dict[str, RecordedSchedule]:
+    """What is recorded, by guard."""
+    found: dict[str, RecordedSchedule] = {}
+    for guard, one in json.loads(_FILE.read_text()).items():
+        schedule = {int(place): choice for place, choice in (one["schedule"] or {}).items()}
+        found[guard] = RecordedSchedule(**one | {"schedule": schedule})
+    return found
 
 
-def keep(found: Mapping[str, Kept], most: int, guard: str) -> Kept:
+def record(found: Mapping[str, RecordedSchedule], most: int, guard: str) -> RecordedSchedule:
     """Find a schedule that breaks a promise without a guard, and make it minimal.
 
     Args:
-        found: what is kept, by guard.
+        found: what is recorded, by guard.
         most: interleavings that are run.
         guard: that is switched off.
     """
-    if (moved := _moved_along(guard, found.get(guard))) is not None:
+    if (moved := _shifted(guard, found.get(guard))) is not None:
         return moved
     for at in range(0, most, _CHUNK):
         report = search(at, min(_CHUNK, most - at), guard)
@@ -83,20 +83,20 @@ def keep(found: Mapping[str, Kept], most: int, guard: str) -> Kept:
             told = in_words(Choices(None, fewest), guard)[-1]
             schedule = {place: choice for place, choice in enumerate(fewest) if choice}
             assert failure
-            return Kept(int(seed), at + report.interleavings, told, schedule)
-    return Kept(None, most)
+            return RecordedSchedule(int(seed), at + report.interleavings, told, schedule)
+    return RecordedSchedule(None, most)
 
 
-def _moved_along(guard: str, known: Kept | None) -> Kept | None:
-    """The kept schedule of a guard, where it fails, if need be some calls earlier or later."""
+def _shifted(guard: str, known: RecordedSchedule | None) -> RecordedSchedule | None:
+    """The recorded schedule of a guard, where it fails, if need be some calls earlier or later."""
     if known is None or not known.schedule:
         return None
     schedule = known.schedule
     with seams.installed(), without(guard):
         for moved in islice(_moved(schedule), _MOVES):
-            kept = replace(known, schedule=moved)
-            if failure := interleave(kept.choices()).failure:
-                return replace(kept, broken=failure)
+            recorded = replace(known, schedule=moved)
+            if failure := interleave(recorded.choices()).failure:
+                return replace(recorded, broken=failure)
     return None
 
 
@@ -117,16 +117,16 @@ def _moved(schedule: Mapping[int, int]) -> Iterator[dict[int, int]]:
             }
 
 
-def write_kept(found: dict[str, Kept]) -> None:
+def write_schedules(found: dict[str, RecordedSchedule]) -> None:
     """Keep what was found, and write the table."""
-    kept = {guard: asdict(found[guard]) for guard in GUARDS if guard in found}
-    _FILE.write_text(json.dumps(kept, indent=1) + "\n")
+    recorded = {guard: asdict(found[guard]) for guard in GUARDS if guard in found}
+    _FILE.write_text(json.dumps(recorded, indent=1) + "\n")
     text = _PAGE.read_text()
     table = f"{_BEGIN}\n{_table(found)}\n{_END}"
     _PAGE.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: table, text, flags=re.DOTALL))
 
 
-def _table(found: dict[str, Kept]) -> str:
+def _table(found: dict[str, RecordedSchedule]) -> str:
     rows = [
         f"| {guard} | {_told(found[guard])} | {_place(found[guard])} |"
         for guard in GUARDS
@@ -136,7 +136,7 @@ def _table(found: dict[str, Kept]) -> str:
     return "\n".join([*head, *rows])
 
 
-def _told(one: Kept) -> str:
+def _told(one: RecordedSchedule) -> str:
     """What was broken, without the numbers of steps, which say nothing alone."""
     told = one.broken.partition(": ")[2]
     if told.startswith("mark ") and "outcomes" in told:
@@ -148,7 +148,7 @@ def _told(one: Kept) -> str:
     return told or "nothing was found to go wrong"
 
 
-def _place(one: Kept) -> str:
+def _place(one: RecordedSchedule) -> str:
     if one.seed is None:
         return f"{'by hand' if one.schedule else 'none'}, {one.runs}"
     return f"{one.seed}, {one.runs}"

@@ -9,7 +9,7 @@ from lakegc_assets_tests.simulation.world import World
 
 
 @dataclass(frozen=True)
-class Ended:
+class Result:
     """How an interleaving ended.
 
     Attributes:
