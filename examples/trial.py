@@ -1,4 +1,4 @@
-"""What ``make ui`` shows where no lakeFS is configured: an embedded one, and its first wave.
+"""The trial of ``make ui`` without a configured lakeFS: an embedded one, and its first wave.
 
 It has three repositories. One is swept within limits, one waits for a person, and the mark of one
 is refused, since it would take nearly everything.

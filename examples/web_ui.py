@@ -51,7 +51,7 @@ def main(port: int, folder: Path) -> None:
 
 
 def _is_trial(folder: Path) -> bool:
-    """Whether nothing is configured: no lakeFS, and no place that may hold marks of one."""
+    """Return whether nothing is configured: no lakeFS, and no place that may hold its marks."""
     own = {"DAGSTER_HOME": folder / "dagster", "LAKEGC_ARTIFACT_ROOT": folder / "artifacts"}
     elsewhere = [
         name

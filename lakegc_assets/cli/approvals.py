@@ -1,4 +1,4 @@
-"""What waits for a person, and the approval of it."""
+"""Marks that wait for a person, and their approval."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def approve(
 
 
 def pending() -> list[dict[str, Any]]:
-    """What the last mark of each repository waits for, as JSON values, where it waits.
+    """The conditions for which the last mark of each repository waits, as JSON values.
 
     Raises:
         LakegcError: lakeFS does not answer.

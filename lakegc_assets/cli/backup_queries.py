@@ -1,4 +1,4 @@
-"""What is known about backups, and their end, for the commands."""
+"""Queries of backups, and their removal, for the commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def require_place(url: str | None) -> None:
 
 
 def backup_made(repository: str, run: str, url: str | None) -> dict[str, Any]:
-    """What a finished backup says of itself, as JSON values.
+    """The summary of a finished backup, as JSON values.
 
     Raises:
         IntegrityError: it is not there, or is damaged.

@@ -160,7 +160,7 @@ def prune(
 
 
 def _say_none(found: list[dict[str, Any]]) -> None:
-    """What is empty might be the wrong place."""
+    """Warn that an empty place may be the wrong one."""
     if not found:
         click.echo("there are no backups at this place", err=True)
 

@@ -1,4 +1,4 @@
-"""What a shell completes: names of repositories, and ids of their runs.
+"""Shell completion: names of repositories, and ids of their runs.
 
 It is asked at each press of a key, so it loads neither Dagster nor Spark, asks each server once,
 and says nothing of what goes wrong.
@@ -84,7 +84,7 @@ def completed(command: click.Command) -> click.Command:
 
 
 def defined(ctx: click.Context) -> Mapping[str, Any]:
-    """What the component says that ``--defs`` names, as far as it is plain text; empty for none.
+    """Values of the component that ``--defs`` names, as far as they are plain text; else empty.
 
     Raises:
         LookupError: it cannot be read, or there are several; nothing else is to be offered then.

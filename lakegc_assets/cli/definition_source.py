@@ -1,4 +1,4 @@
-"""Which component of a Dagster project the command stands for."""
+"""The component of a Dagster project that the command acts for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends: in a sentence, and with an exit status."""
+"""The end of a command: one sentence, and an exit status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _with_options(error: LakegcError) -> str:
-    """What an error says, and by which options the settings are given here that it names."""
+    """The message of an error, with the options that set the settings that it names."""
     from lakegc_assets.run.command_line import SETTINGS  # noqa: PLC0415 - only where it is needed
 
     said = str(error)

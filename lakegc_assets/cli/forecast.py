@@ -144,7 +144,7 @@ def _change(
     without: tuple[str, ...],
     retain: Path | None,
 ) -> Change:
-    """What the options ask for.
+    """The change of rules that the options describe.
 
     Raises:
         ConfigurationError: the file cannot be read, or a branch is given twice.

@@ -1,4 +1,4 @@
-"""What is known about holds, and their acceptance, for the command ``hold``."""
+"""Queries of holds, and their acceptance, for the command ``hold``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Link:
 
     @property
     def leads_out(self) -> bool:
-        """Whether it is of a web server."""
+        """Return whether the URL is one of a web server."""
         return self.url.startswith(("http://", "https://"))
 
 
@@ -87,7 +87,7 @@ class Section:
 
     @property
     def shows(self) -> bool:
-        """Whether there is anything in it."""
+        """Return whether it has any content."""
         return bool((self.table and self.table.rows) or self.drawn or self.notes)
 
 

@@ -1,4 +1,4 @@
-"""What a report adds to a mark: whose the storage is, and what other default days would free."""
+"""Additions to the report of a mark: attribution, and the forecast of other default days."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakegc_assets.run.command_line import command_line
 
 @dataclass(frozen=True)
 class Insights:
-    """What is known beside the report of a mark.
+    """Results beside the report of a mark.
 
     Attributes:
         classes: of all that was listed: class, why, objects, bytes; the largest first.
@@ -62,7 +62,7 @@ def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
 
 
 def _attributed(repository: str, run: str) -> Insights:
-    """What the attribution of a mark says; nothing where it has none."""
+    """The attribution of a mark; empty without one."""
     with local_context(repository, run) as ctx:
         if not ctx.root.attempt(repository, run).has(ASSET):
             return Insights()

@@ -1,4 +1,4 @@
-"""What the command ``metrics`` prints, writes or serves."""
+"""Output of the command ``metrics``: printed, written or served."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _summed(
     prices: Mapping[str, float | None],
     size_of: Callable[[Row], int | None],
 ) -> str:
-    """What all repositories that have a price cost a month; empty where none has."""
+    """The monthly cost of all repositories with a price; empty without any."""
     priced = [(row, prices.get(row.standing.repository)) for row in rows]
     costs = [(size_of(row) or 0) * price for row, price in priced if price is not None]
     return a_month(round(sum(costs)), 1.0) if costs else ""

@@ -1,4 +1,4 @@
-"""Which runs go, and their end, for the command ``prune``."""
+"""Plans and execution of the command ``prune``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _context(site: Site, repository: str) -> RunContext:
 
 
 def as_values(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
-    """What became of a repository, as JSON values: ``kept`` is null where a run goes."""
+    """The result of a repository as JSON values: ``kept`` is null where a run goes."""
     pruned = outcome.pruned
     return {
         "repository": outcome.repository,

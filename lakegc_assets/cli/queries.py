@@ -1,4 +1,4 @@
-"""What is known about repositories and their runs, from the artifacts and from lakeFS."""
+"""Queries of repositories and their runs, from the artifacts and from lakeFS."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Site:
 
 
 def outcome(repository: str, run: str) -> dict[str, Any]:
-    """What a run found and what became of it, as JSON values.
+    """The findings and the outcome of a run, as JSON values.
 
     Raises:
         RefusedError: there is no such run, or its mark did not finish.
@@ -180,7 +180,7 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
 
 
 def _restored(back: Restored | None) -> dict[str, Any] | None:
-    """What was restored of what a sweep deleted, as JSON values."""
+    """The restored objects of a sweep, as JSON values."""
     if back is None:
         return None
     return {
@@ -202,7 +202,7 @@ def sweep_command(repository: str, run: str) -> str:
 
 
 def _space(swept: Mapping[str, Any] | None, rows: pa.Table) -> dict[str, Any] | None:
-    """What of the space of deleted objects is free; None where nothing was deleted."""
+    """Freed and held space of deleted objects; None where nothing was deleted."""
     if not pc.any(pc.equal(rows["outcome"], "deleted")).as_py():
         return None
     recorded = (swept or {}).get("space") or {}
@@ -210,7 +210,7 @@ def _space(swept: Mapping[str, Any] | None, rows: pa.Table) -> dict[str, Any] | 
 
 
 def _spared(rows: pa.Table) -> dict[str, int]:
-    """How many objects a sweep spared for which reason, the most frequent reasons only."""
+    """The number of spared objects by reason, the most frequent reasons only."""
     details = rows.filter(pc.equal(rows["outcome"], "spared"))["detail"]
     counted = Counter({one["values"]: one["counts"] for one in details.value_counts().to_pylist()})
     found = {why or "no reason is recorded": count for why, count in counted.most_common(_REASONS)}
@@ -245,7 +245,7 @@ def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _put_back(swept: Mapping[str, Any] | None) -> list[str]:
-    """What a sweep deleted that was needed after all, a sentence for each."""
+    """Deleted objects that were needed after all, a sentence for each."""
     named = swept["put_back"] if swept else []
     return [f"{row['address']} was needed after all and put back: {row['detail']}" for row in named]
 
@@ -342,7 +342,7 @@ def adoptable(repository: str, run: str, mark_id: str) -> None:
 
 
 def _undo(report: Manifest, swept: Mapping[str, Any] | None, back: Restored | None) -> str | None:
-    """Whether what was deleted can be had back, is back, or is to be; older marks do not tell."""
+    """The possible or finished undo of a sweep; older marks have none."""
     if back is not None and back.whole:
         return str(back)
     if swept is not None:
@@ -412,7 +412,7 @@ def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
 
 
 def _told(root: ArtifactRoot, repository: str, run: str, guards: Guards) -> dict[str, str]:
-    """How far a run came; unreadable, and why, where nobody can tell."""
+    """The state of a run; unreadable, with the reason, where it is unknown."""
     try:
         found = run_state(RunManifests.of(root.attempt(repository, run)), guards)
     except LakegcError as error:

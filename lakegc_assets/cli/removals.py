@@ -1,4 +1,4 @@
-"""What a removal of leftovers would remove, and its doing, for the command ``leftovers remove``."""
+"""Plans and execution of the command ``leftovers remove``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
 
 
 def plan(kind: str, where: str, *, unclaimed: bool) -> Plan:
-    """What is to go.
+    """Plan the removal.
 
     Args:
         kind: ``namespace`` or ``uploads``.

@@ -108,7 +108,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an op
 
 
 def _show_sample(sample: list[dict[str, str]]) -> None:
-    """How lakeFS answers for what was restored: some of it, and all that does not read."""
+    """Show reads of restored objects through lakeFS: a sample, and all failures."""
     reads = [one for one in sample if one["after"] == "reads"]
     for one in [*(one for one in sample if one not in reads), *reads[:_SHOWN]]:
         click.echo(
@@ -137,7 +137,7 @@ def _show_plan(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - 
 
 
 def _answer(found: dict[str, Any]) -> str:
-    """What a person wants to know first: would it come back?"""
+    """The first sentence of a dry run: would all come back?."""
     back = found["would_come_back"]
     sources = ", ".join(
         f"{source.replace('_', ' ')} {count:,}"

@@ -1,4 +1,4 @@
-"""What is known about restores and pins, for the commands."""
+"""Queries of restores and pins, for the commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakegc_assets.storage.opening import open_store
 
 
 def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a restore would do, as JSON values; it does nothing.
+    """Plan a restore, as JSON values, without doing it.
 
     Raises:
         RefusedError: as a restore would be.
@@ -34,7 +34,7 @@ def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any])
 
 
 def last_restore(repository: str, run: str) -> dict[str, Any]:
-    """What the restore of a run did that ended last, as JSON values.
+    """The result of the last restore of a run, as JSON values.
 
     Raises:
         RefusedError: there is no such run.
@@ -56,7 +56,7 @@ def last_restore(repository: str, run: str) -> dict[str, Any]:
 
 
 def _not_swept(attempt: AttemptArtifacts) -> list[str]:
-    """What a person must know who restores what may never have been deleted."""
+    """Warnings about the restore of objects that may never have been deleted."""
     if attempt.has("swept_set"):
         return []
     told = (

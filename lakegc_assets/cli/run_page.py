@@ -107,7 +107,7 @@ def _tiles(found: dict[str, Any], price: float | None) -> list[html.Tile]:
 
 
 def _insights(more: Insights, price: float | None) -> list[html.Section]:
-    """Whose the storage is, and the forecast; with a price in money, too."""
+    """Attribution and forecast; with a price in money, too."""
     money = ("a month",) if price is not None else ()
 
     def cost(size: int) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def by_age(rows: Iterable[Sequence[Any]]) -> tuple[int, list[int]]:
 
 
 def _history(marks: Sequence[MarkFigures]) -> html.Section:
-    """What the last marks named, and their sweeps deleted."""
+    """The history of the last marks and their sweeps."""
     shown = marks[-_MARKS:]
     series = {"marked": [one.marked for one in shown], "deleted": [one.deleted for one in shown]}
     chart = bar_chart(

@@ -1,4 +1,4 @@
-"""What a shell shows of a run: what was found, what became of it, and where it lies."""
+"""The summary of a run on a terminal: findings, outcome and places."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _below_lakefs(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
 
 
 def _named(row: Use) -> str:
-    """What is said of a row in front of its figures."""
+    """The label of a row, before its figures."""
     if "made" not in row.more:
         return _short(row.key)
     made, committer = str(row.more["made"])[:10], _short(str(row.more["committer"]))

@@ -127,7 +127,7 @@ def next_run(
     repository: str,
     now: datetime,
 ) -> datetime | str:
-    """When a repository is due next, UTC; or why nobody can say when.
+    """The next time at which a repository is due, UTC; or the reason why it is unknown.
 
     Args:
         on: the schedules that are turned on, with their cron schedules.

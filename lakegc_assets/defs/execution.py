@@ -87,7 +87,7 @@ class Resources:
 
     @property
     def root(self) -> ArtifactRoot:
-        """Where the artifacts live."""
+        """The root of the artifacts."""
         return self.collector.root(self.stores)
 
 
@@ -204,7 +204,7 @@ def _session(pyspark: LazyPySparkResource) -> SparkSession:
 
 
 def _place(pyspark: LazyPySparkResource) -> str:
-    """Where Spark's tasks run: the Connect server or master that is configured, or in use."""
+    """The place where Spark's tasks run: the Connect server or master, configured or in use."""
     return place_of(pyspark.spark_config) or master_of(_session(pyspark))
 
 

@@ -162,7 +162,7 @@ def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the space of deleted objects is free, and when the rest is; older sweeps lack it."""
+    """Freed and held space of deleted objects, and its end; older sweeps have none."""
     space = facts.get("space")
     if space is None:
         return {}

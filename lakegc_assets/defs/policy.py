@@ -275,7 +275,7 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 
 
 class Places(BaseModel):
-    """Where artifacts, backups and namespaces are, beside the stores of repositories."""
+    """Places of artifacts, backups and namespaces, beside the stores of repositories."""
 
     artifact_root: str | None = Field(
         default=None,
@@ -338,7 +338,7 @@ class StoresSection(Places, dg.Model, dg.Resolvable):
 
 
 class MailSection(dg.Model, dg.Resolvable):
-    """Where mails go."""
+    """The mail server and its recipients."""
 
     host: str = Field(description="of the SMTP server")
     port: Annotated[int, Bounds(1, 65_535)] = Field(default=25, description="of the SMTP server")

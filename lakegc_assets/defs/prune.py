@@ -67,7 +67,7 @@ class DagsterRecords:
         return {_run_of(one) for one in ours}
 
     def last(self, run: str) -> tuple[datetime | None, str]:
-        """When something was recorded of a run last, and why it is not over; empty if it is."""
+        """The time of the last record of a run, and why it is not over; empty if it is."""
         records = self._records(run)
         last = max((record.update_timestamp for record in records), default=None)
         for one in records:

@@ -106,7 +106,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         )
 
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
-        """Where the artifacts live."""
+        """The root of the artifacts."""
         shared = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
         # No repository has such a name, so this is none to whoever has all of that place.
         own = f"{shared.rstrip('/')}/_{self.name}" if self.name else shared

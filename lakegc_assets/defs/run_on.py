@@ -32,7 +32,7 @@ def _imported(value: object) -> None:
 
 
 class RunOnSection(dg.Model, dg.Resolvable):
-    """Where marks and sweeps run: in a process that a Pipes client starts."""
+    """The remote process, started by a Pipes client, that runs marks and sweeps."""
 
     client: Annotated[Any, filled_in(_imported), dg.Resolver.default(model_field_type=str)] = Field(
         description="package.module:name of a Pipes client, or of a function that makes one"

@@ -113,7 +113,7 @@ def freshness(
 
 
 def _last_report(root: ArtifactRoot, known: Known) -> datetime | None:
-    """When the last mark was finished that has left artifacts; damaged ones do not count.
+    """The end of the last mark that has left artifacts; damaged ones do not count.
 
     Raises:
         LakegcError: the store of the artifacts does not answer.
@@ -123,7 +123,7 @@ def _last_report(root: ArtifactRoot, known: Known) -> datetime | None:
 
 
 def _last_run(instance: dg.DagsterInstance, names: Names, repository: str) -> datetime | None:
-    """When the last run of Dagster ended that marked a repository."""
+    """The end of the last run of Dagster that marked a repository."""
     ends = [
         record.end_time
         for job in _MARKING

@@ -24,7 +24,7 @@ _MARGIN: Final = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Listing:
-    """What the finished ``store_listing`` of a run says.
+    """Facts of the finished ``store_listing`` of a run.
 
     Attributes:
         start: of the run, by the store's clock.
@@ -45,7 +45,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of one run.
+    """Facts of one run.
 
     Attributes:
         id: of the run, its mark id.
@@ -148,7 +148,7 @@ def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
 
 
 def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
-    """What an optimized run asks about the time since the last clean run.
+    """Runs since the last clean one that an optimized run reads, with the reason to keep each.
 
     Args:
         runs: all of them.

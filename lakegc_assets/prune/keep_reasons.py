@@ -43,7 +43,7 @@ _DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known of a repository, besides its runs.
+    """Facts of a repository, besides its runs.
 
     Attributes:
         namespace: the store rooted at the storage namespace.
@@ -152,7 +152,7 @@ def _undoable(
     files: Files,
     now: datetime,
 ) -> str:
-    """Whether the store may still give back what a finished sweep deleted."""
+    """The reason to keep a run whose deleted objects the store may still give back."""
     if SWEPT not in manifests:
         return ""
     swept = manifests[SWEPT]
@@ -216,7 +216,7 @@ def _in_trash(
 def _backed_up(
     ctx: RunContext, attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], files: Files
 ) -> str:
-    """Whether there is a backup, of whatever state: a restore and its end read the run."""
+    """The reason to keep a run that has a backup, finished or not: restores read the run."""
     if SUCCESS not in manifests:
         return ""
     place = ctx.settings.backup_url

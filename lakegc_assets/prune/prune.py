@@ -35,14 +35,14 @@ _BATCH: Final = 1000
 
 
 class Records(Protocol):
-    """What is recorded of runs elsewhere than in the artifacts: in Dagster."""
+    """Records of runs outside of the artifacts: in Dagster."""
 
     def names(self) -> set[str]:
         """The runs of which something is recorded."""
         ...
 
     def last(self, run: str) -> tuple[datetime | None, str]:
-        """When something was recorded of a run last, and why it is not over; empty if it is."""
+        """The time of the last record of a run, and why it is not over; empty if it is."""
         ...
 
     def forget(self, run: str) -> None:
@@ -51,7 +51,7 @@ class Records(Protocol):
 
 
 class NoRecords:
-    """Where nothing is recorded elsewhere."""
+    """No records outside of the artifacts."""
 
     def names(self) -> set[str]:
         """There are none."""
@@ -67,7 +67,7 @@ class NoRecords:
 
 @dataclass(frozen=True)
 class Judged:
-    """What becomes of a run.
+    """The decision about a run.
 
     Attributes:
         run: its id.
@@ -84,7 +84,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What became of a repository.
+    """The result of pruning a repository.
 
     Attributes:
         runs: all of them, the oldest first.
@@ -107,7 +107,7 @@ class Pruned:
 
     @property
     def anything(self) -> bool:
-        """Whether something goes."""
+        """Return whether any run goes."""
         return bool(self.gone or self.left or self.cached)
 
 
@@ -187,7 +187,7 @@ def _judged(
     now: datetime,
     records: Records,
 ) -> list[Judged]:
-    """What is to become of each run."""
+    """The decision about each run."""
     store = connections.store()
     hold = read_hold(store)
     if hold is not None:

@@ -57,7 +57,7 @@ def remove_run(
 
 
 def is_left(root: ArtifactRoot, repository: str, run: str) -> bool:
-    """Whether a prune that was killed has left some of a run, which is no run any more."""
+    """Return whether a killed prune has left files of a run, which is none any more."""
     store = root.open(repository, run)
     return store.exists(PRUNING) and not store.exists(ATTEMPT)
 

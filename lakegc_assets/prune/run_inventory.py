@@ -1,4 +1,4 @@
-"""What is known of the runs of a repository, from what they left behind.
+"""The inventory of the runs of a repository, by their artifacts.
 
 An asset counts by its manifest, which is asked for by name. What no name leads to (the ledger of a
 sweep that was cut off, approvals, restores) is found by a listing, and a listing is believed only
@@ -63,7 +63,7 @@ class Files:
     last: datetime
 
     def any_in(self, folder: str) -> bool:
-        """Whether something is in a folder, with a slash at its end."""
+        """Return whether a folder, with a slash at its end, has any object."""
         return any(key.startswith(folder) for key in self.sizes)
 
     def folders_in(self, folder: str) -> set[str]:
@@ -192,7 +192,7 @@ def with_files(seen: Seen) -> tuple[Seen, Files]:
 def _not_shown(
     attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], sizes: Mapping[str, int]
 ) -> str:
-    """What a listing lacks that is named, in a sentence; empty where it has all."""
+    """Named objects that a listing lacks, in a sentence; empty where it has all."""
     named = [f"{asset}/manifest.json" for asset in manifests]
     named += [part.key for m in manifests.values() for parts in m.parts.values() for part in parts]
     lacking = [key for key in named if key not in sizes]

@@ -1,4 +1,4 @@
-"""What Dagster loads: the components of ``defs``."""
+"""The definitions that Dagster loads: the components of ``defs``."""
 
 from pathlib import Path
 
