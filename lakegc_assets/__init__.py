@@ -16,5 +16,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - as Python has it
 
 
 def __dir__() -> list[str]:
-    """What is here, with what was not loaded yet."""
+    """Names of the package, with those that are loaded on first use."""
     return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ from lakegc_assets.run.command_line import source
 
 @definitions
 def defs() -> Definitions:
-    """What a project without a file of its own has."""
+    """The definitions of a project without a file of its own."""
     return GarbageCollection().definitions()
 
 

@@ -32,13 +32,13 @@ def add_all(requests: Mapping[str, int]) -> None:
 
 
 def by_kind() -> dict[str, int]:
-    """How many were counted since this process began, by server and method with a space between."""
+    """Requests counted since this process began, by server and method with a space between."""
     with _lock:
         return dict(_sent)
 
 
 def since(before: Mapping[str, int]) -> dict[str, int]:
-    """How many were counted since ``by_kind`` said ``before``, by kind."""
+    """Requests counted since ``by_kind`` returned ``before``, by kind."""
     return {
         kind: count - before.get(kind, 0)
         for kind, count in by_kind().items()
@@ -47,5 +47,5 @@ def since(before: Mapping[str, int]) -> dict[str, int]:
 
 
 def sent() -> int:
-    """How many were counted since this process began."""
+    """The number of requests since this process began."""
     return sum(by_kind().values())

@@ -1,4 +1,4 @@
-"""Which branches keep each active commit, and the groups of branches that this makes.
+"""Groups of branches that keep each active commit.
 
 A branch keeps what an active commit holds that would be active for this branch alone. What is
 active for another reason (a dangling commit, a protected tag, lakeFS's word, the previous mark) is

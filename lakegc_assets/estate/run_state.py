@@ -161,7 +161,7 @@ class RunManifests:
 
 
 def run_state(found: RunManifests, guards: Guards) -> RunState:
-    """How far a run came.
+    """Derive the state of a run.
 
     Args:
         found: what it left.
