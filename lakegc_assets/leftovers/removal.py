@@ -23,6 +23,7 @@ from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id, unfinished
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.recovery.backup_location import placed, require_no_other_backup
 from lakegc_assets.recovery.backups import FOLDER
 from lakegc_assets.storage.base import ObjectStore
@@ -36,6 +37,7 @@ from lakegc_assets.wording import counted
 
 #: Beside the copies: of which removal they are. lakeFS writes nothing below this folder.
 COPIES: Final = f"{FOLDER}removal.json"
+_LAKEFS: Final = "_lakefs/"
 _BATCH: Final = 1000
 _THREADS: Final = 8
 #: What a store keeps by itself, so that no copy is needed.
@@ -230,7 +232,7 @@ def remove_objects(
         StorageError: some could not be deleted; the others are.
     """
     totals: Counter[str] = Counter()
-    for rows in _batches(plan.rows):
+    for rows in (batch for turn in _turns(plan.rows) for batch in _batches(turn)):
         go = _copied(plan.store, rows, kept.backup)
         still()
         outcomes = {
@@ -270,7 +272,7 @@ def require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:
     Raises:
         StorageError: it did.
     """
-    if failed := [one for one in outcomes if one.outcome == "failed"]:
+    if failed := [one for one in outcomes if one.refused]:
         raise StorageError(
             f"{store.url}: {counted(len(failed), 'object')} could not be removed, for example "
             f"{failed[0].key!r}: {failed[0].error_code}: {failed[0].detail}. Remove it again"
@@ -289,6 +291,18 @@ def planned_objects(listed: pa.Table) -> pa.Table:
     empty = pa.array([""] * listed.num_rows, pa.string())
     columns = [listed[name] for name in PLANNED.names[:-1]]
     return pa.table([*columns, empty], schema=PLANNED)
+
+
+def _turns(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows where files of lakeFS and the marker begin, which stay if anything before them does.
+
+    They tell whose namespace it is, so that what stays can be found and removed later.
+    """
+    is_data = pc.invert(pc.starts_with(rows["key"], _LAKEFS))
+    is_marker = pc.equal(rows["key"], MARKER)
+    yield rows.filter(is_data)
+    yield rows.filter(pc.invert(pc.or_(is_data, is_marker)))
+    yield rows.filter(is_marker)
 
 
 def _batches(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:

@@ -28,7 +28,9 @@ from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
@@ -311,7 +313,41 @@ def test_a_kill_loses_nothing(
     kept = files(copies) | files(old)
     assert kept.pop(COPIES)
     assert kept == before
-    assert len(files(old)) == max(0, len(before) - deleted)
+    # What lakeFS wrote for itself goes after all else.
+    data = [key for key in before if not key.startswith("_lakefs/")]
+    assert len(files(old)) == len(before) - min(deleted, len(data))
+    remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
+    assert files(old) == {}
+    assert not unfinished(server.root)
+
+
+@pytest.mark.parametrize("outcome", ["locked", "failed"])
+def test_what_the_store_refuses_keeps_what_tells_whose_it_is(
+    outcome: Any, old: Path, server: Server, tmp_path: Path
+) -> None:
+    """Without that nobody would find the rest again, nor know that this server had it."""
+    marker = old / MARKER
+    marker.parent.mkdir(parents=True)
+    told = {"installation_id": None, "repository": "old", "creation_date": 1}
+    marker.write_text(json.dumps(told))
+    age(old, 31)
+    before = files(old)
+    stays = min(key for key in before if not key.startswith("_lakefs/"))
+
+    def refuses(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
+        some = [key for key in keys if key != stays]
+        found = _delete(store, some, *args, **options)
+        return [*found, *(DeleteOutcome(key, outcome, "Code") for key in {*keys} - {*some})]
+
+    wanted = choices(server, tmp_path / "backup")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "delete_many", refuses)
+        with pytest.raises(StorageError, match="1 object could not be removed"):
+            remove_namespace(server, URL, wanted, unclaimed=True)
+    of_lakefs = {key for key in before if key.startswith("_lakefs/")}
+    assert MARKER in of_lakefs
+    assert files(old).keys() == {stays, *of_lakefs}
+    assert unfinished(server.root)
     remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
     assert files(old) == {}
     assert not unfinished(server.root)
