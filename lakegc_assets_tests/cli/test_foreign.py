@@ -166,6 +166,23 @@ def test_a_comparison_as_json(told: Completed) -> None:
     }
 
 
+@pytest.mark.usefixtures("adopted")
+@pytest.mark.parametrize(
+    ("named", "form", "objects"),
+    [("mark_id=theirs-too", "committed", 1), ("reports/standalone", "standalone", 5)],
+)
+def test_a_form_may_be_named_and_is_adopted(
+    named: str, form: str, objects: int, told: Completed
+) -> None:
+    arguments = ("adopt", "alpha", "--mark", named, "--run", f"of-{form}", "--json")
+    found = json.loads(lakegc(*arguments).stdout)
+    assert found["adopted"]["form"] == form
+    assert named.endswith(found["adopted"]["mark"])
+    assert found["adopted"]["objects"] == objects
+    # Whatever the list names, only what is dead is a candidate.
+    assert [row[0] for row in found["largest"]] == [told.expired]
+
+
 def test_the_run_is_swept_like_any_other(site: Site, told: Completed, adopted: Result) -> None:
     assert adopted.exit_code == 0
     say(lakegc("sweep", "alpha", "--run", "adopted"), 0, "deleted")
@@ -200,23 +217,6 @@ def test_what_is_refused(arguments: tuple[str, ...], status: int, words: str) ->
     result = lakegc(*arguments)
     say(result, status, words)
     assert result.stdout == ""
-
-
-@pytest.mark.usefixtures("adopted")
-@pytest.mark.parametrize(
-    ("named", "form", "objects"),
-    [("mark_id=theirs-too", "committed", 1), ("reports/standalone", "standalone", 5)],
-)
-def test_a_form_may_be_named_and_is_adopted(
-    named: str, form: str, objects: int, told: Completed
-) -> None:
-    arguments = ("adopt", "alpha", "--mark", named, "--run", f"of-{form}", "--json")
-    found = json.loads(lakegc(*arguments).stdout)
-    assert found["adopted"]["form"] == form
-    assert named.endswith(found["adopted"]["mark"])
-    assert found["adopted"]["objects"] == objects
-    # Whatever the list names, only what is dead is a candidate.
-    assert [row[0] for row in found["largest"]] == [told.expired]
 
 
 def test_a_mark_of_the_standalone_collector_is_compared_as_any_other(adopted: Result) -> None:

@@ -8,7 +8,8 @@ import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pytest
@@ -23,6 +24,7 @@ from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Override, Policies
+from lakegc_assets.defs.requests import is_retried
 from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets.defs.waves import waves_sensor
@@ -265,8 +267,13 @@ def test_what_dagster_starts_again_itself_is_left_to_it(
     run_id = daemon._start(request, "gc_sweep", {})
     daemon.kill(run_id)
     daemon.instance.add_run_tags(run_id, {"dagster/will_retry": "true"})
+    run = daemon.instance.get_run_by_id(run_id)
+    assert run is not None
+    for enabled in (True, False):
+        instance = cast("dg.DagsterInstance", SimpleNamespace(run_retries_enabled=enabled))
+        assert is_retried(instance, run) is enabled
     with monkeypatch.context() as patched:
-        patched.setattr(dg.DagsterInstance, "run_retries_enabled", property(lambda _: True))
+        patched.setattr(resume, "is_retried", lambda _, one: one.run_id == run_id)
         assert daemon.sensor("gc_resume") == []
     # Without the daemon of run_retries the tag says nothing.
     daemon.cursors.clear()

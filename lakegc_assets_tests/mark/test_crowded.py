@@ -230,8 +230,7 @@ def test_live_ranges_without_an_address_stop_the_run(
         chain = whole(self, *args)
         manifest = chain["committed_addresses"]
         parts = {**manifest.parts, "data": []}
-        fields = {**manifest.__dict__, "parts": parts, "rows": 0}
-        return {**chain, "committed_addresses": Manifest(**fields)}
+        return {**chain, "committed_addresses": replace(manifest, parts=parts, rows=0)}
 
     monkeypatch.setattr(AttemptArtifacts, "chain", emptied)
     with pytest.raises(IntegrityError, match="names what is live, and holds no address of it"):
@@ -248,7 +247,7 @@ def test_an_object_that_is_listed_twice_stops_the_run(
         chain = whole(self, *args)
         manifest = chain["store_listing"]
         parts = {**manifest.parts, "data": [*manifest.parts["data"]] * 2}
-        return {**chain, "store_listing": Manifest(**{**manifest.__dict__, "parts": parts})}
+        return {**chain, "store_listing": replace(manifest, parts=parts)}
 
     monkeypatch.setattr(AttemptArtifacts, "chain", doubled)
     with pytest.raises(IntegrityError, match="lists an object twice"):

@@ -70,7 +70,8 @@ def test_every_header_that_matters_is_signed(
     assert sent["if-none-match"] == "*"
     signed = sent["authorization"].split("SignedHeaders=")[1].split(",")[0].split(";")
     assert signed == [
-        "host", "if-none-match", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"
+        "content-md5", "host", "if-none-match", "x-amz-content-sha256", "x-amz-date",
+        "x-amz-security-token",
     ]  # fmt: skip
     assert sent["host"] == script.endpoint.removeprefix("http://")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -84,7 +85,7 @@ def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
         told = why(ctx, min(marked.candidates))
         assert (told.verdict, told.because) == ("spared", reason)
     told = why(place.context(), min(marked.candidates))
-    assert told.because.endswith(f"; the sweep: deleted; {reason}")
+    assert re.search(rf"; the sweep: deleted \(space .+\); {re.escape(reason)}$", told.because)
     # Once the pin has ended, both find what is dead; the first of them lists the store.
     store = place.context().connect()[1].store()
     ((pin, addresses),) = read_pins(store)
