@@ -36,6 +36,12 @@ _ROOTS = click.option(
     metavar="NAME",
     help="Look at this one only, and for no namespaces. May be repeated.",
 )
+@click.option(
+    "--server",
+    "every",
+    is_flag=True,
+    help="Look at all repositories and namespaces of the server, as without --repository.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_context
 @exit_status
@@ -43,6 +49,7 @@ def leftovers(
     ctx: click.Context,
     roots: tuple[str, ...],
     names: tuple[str, ...],
+    every: bool,  # noqa: FBT001 - an option
     as_json: bool,  # noqa: FBT001 - an option
 ) -> None:
     """Say what is left over on the server and in its stores.
@@ -56,6 +63,8 @@ def leftovers(
     if ctx.invoked_subcommand is not None:
         ctx.obj = roots
         return
+    if every and names:
+        raise click.UsageError("--server looks at all repositories: give it without --repository")
     from lakegc_assets.cli.servers import server_of  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.leftovers.report import find_leftovers  # noqa: PLC0415 - likewise
 

@@ -33,6 +33,9 @@ def told(site: Site) -> Site:
 
 def test_leftovers_are_shown(told: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     say(lakegc("leftovers"), 0, "no root of namespaces is set", "nothing is left over")
+    assert lakegc("leftovers", "--server").stdout == lakegc("leftovers").stdout
+    both = lakegc("leftovers", "--server", "--repository", "lasting")
+    say(both, 2, "--server looks at all repositories")
     shown = lakegc("leftovers", "--root", "local://team")
     say(
         shown, 0, "namespace\tlocal://team/gone\tnobody knows whose\t2 objects", "stays: its newest"
