@@ -75,6 +75,8 @@ def test_it_starts_without_warnings(interface: Interface) -> None:
     before, said, _ = interface.printed().partition("Serving dagster-webserver")
     assert said
     assert "three repositories" in before
+    # With run_retries on, Dagster says once of each new instance that it has no events yet.
+    before = re.sub(r".*WARNING.* - No cursor for event type .*, ignoring older events", "", before)
     assert not re.search(r"warning|deprecat|error|traceback", before, re.IGNORECASE), before
 
 
