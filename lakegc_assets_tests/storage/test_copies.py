@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.storage.azure.blobs import Sizes as AzureSizes
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.bucket_store import Sizes
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     ChangedError,
@@ -22,10 +22,8 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.gcs.objects import Sizes as GcsSizes
 from lakegc_assets.storage.gcs.store import GcsStore
 from lakegc_assets.storage.s3.store import S3Store
-from lakegc_assets.storage.s3.uploads import Sizes as S3Sizes
 from lakegc_assets_tests.storage.conftest import Kind, empty_store
 
 _MIB = 2**20
@@ -61,13 +59,13 @@ def pieces(data: bytes, each: int = 300_000) -> Iterator[bytes]:
 def in_small_parts(store: ObjectStore) -> int:
     """Let a store send in the smallest parts that its server takes; their size in bytes."""
     if isinstance(store, AzureStore):
-        store.sizes = AzureSizes(part=64 * 2**10)
+        store.sizes = Sizes(part=64 * 2**10)
         return store.sizes.part
     if isinstance(store, GcsStore):
-        store.sizes = GcsSizes(part=256 * 2**10)
+        store.sizes = Sizes(part=256 * 2**10)
         return store.sizes.part
     if isinstance(store, S3Store):
-        store.sizes = S3Sizes(part=5 * _MIB)
+        store.sizes = Sizes(part=5 * _MIB)
     return 5 * _MIB
 
 

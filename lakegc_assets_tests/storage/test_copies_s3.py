@@ -16,6 +16,7 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.bucket_store import Sizes
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
@@ -29,8 +30,8 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.s3.objects import etag_of_parts
 from lakegc_assets.storage.s3.store import S3Store
-from lakegc_assets.storage.s3.uploads import Sizes, etag_of_parts
 from lakegc_assets.storage.streams import PART
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import (

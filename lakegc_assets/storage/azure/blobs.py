@@ -1,4 +1,7 @@
-"""One blob of Azure: its properties, reads from any offset on, writes at once or in blocks."""
+"""One blob of Azure: its properties, reads from any offset on, writes at once or in blocks, copies.
+
+A copy is made by the service itself, within an account, under conditions for both blobs.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,17 @@ import requests
 
 from lakegc_assets.storage.azure.sas import signature
 from lakegc_assets.storage.azure.service import VERSION, AzureService
-from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, pieces_of, writing_once
+from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
+from lakegc_assets.storage.errors import ChangedError, StorageError
+from lakegc_assets.storage.http import (
+    HttpFailure,
+    etag_in,
+    explaining,
+    pieces_of,
+    time_in,
+    writing_once,
+)
 from lakegc_assets.storage.streams import (
-    PART,
     PIECE,
     Opened,
     counted,
@@ -34,49 +44,32 @@ _MOST_BLOCKS: Final = 50_000
 _READABLE: Final = timedelta(hours=1)
 _PRECONDITION_FAILED: Final = 412
 _CONTENT: Final = "application/octet-stream"
-#: The condition that there is no blob.
-IF_ABSENT: Final = {"If-None-Match": "*"}
+_IF_ABSENT: Final = {"If-None-Match": "*"}
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """From which sizes on something is done in blocks, in bytes.
-
-    Attributes:
-        part: of an upload; what is no larger is sent at once. Blocks are larger where there would
-            be more than 50,000: Azure takes no more.
-        whole: the most that the service copies at once; and each block of a larger copy.
-    """
-
-    part: int = PART
-    whole: int = 256 * 2**20
-
-
-@dataclass(frozen=True)
-class Blob:
-    """One blob of a container.
-
-    Attributes:
-        service: of the account.
-        container: its name.
-        name: whole, checked.
-        where: names the URL and the key, for messages.
-        tries: in a row of a read that breaks off.
-    """
+class Blob(BucketObject):
+    """One blob of a container; ``name`` is whole."""
 
     service: AzureService
     container: str
     name: str
     where: str
-    tries: int
 
     def url(self, **query: str) -> str:
         """Percent-encoded."""
         return self.service.target(self.container, self.name, query)
 
-    def look(self) -> Mapping[str, str]:
-        """The headers of the answer to HEAD. Raises StorageError."""
-        return self._read("HEAD").headers
+    def look(self) -> ObjectState:
+        """See ``BucketObject``."""
+        headers = self._read("HEAD").headers
+        with explaining(self.where):
+            etag = etag_in(headers.get("ETag"))
+        modified = time_in(headers.get("Last-Modified"), self.where)
+        size = headers.get("Content-Length", "")
+        if not size.isdecimal():
+            raise StorageError(f"{self.where}: the answer's length is {size!r}")
+        return ObjectState(int(size), modified, etag, named_by(headers))
 
     def get(self) -> bytes:
         """The content. Raises StorageError."""
@@ -89,7 +82,7 @@ class Blob:
         return answer
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        """Begin to read from an offset on. Raises HttpFailure."""
+        """See ``BucketObject``."""
         condition = {} if etag is None else {"If-Match": f'"{etag}"'}
         headers = {"x-ms-version": VERSION, **condition}
         try:
@@ -104,25 +97,107 @@ class Blob:
         named = named_by(answer.headers)
         return Opened(pieces_of(answer, PIECE), size, found, answer.close, named)
 
-    def write(
+    def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
+        """See ``BucketObject``."""
+        condition = {} if etag is None else {"If-Match": f'"{etag}"'}
+        headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
+        with explaining(self.where):
+            answer = self._send(headers, data, _IF_ABSENT if if_absent else condition)
+        self._compare_md5(answer, data)
+        with explaining(self.where):
+            return etag_in(answer.headers.get("ETag"))
+
+    def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
+        """See ``BucketObject``. The service forgets blocks without a blob after a week."""
+        if size <= sizes.part:
+            put = writing_once()(self.put) if if_absent else self.put
+            return Copied(put(whole(pieces, size, self.where), if_absent=if_absent), "md5")
+        digest = hashlib.md5(usedforsecurity=False)
+        ids = []
+        part = part_size(size, sizes.part, _MOST_BLOCKS)
+        parts = in_parts(counted(pieces, size, self.where), part)
+        for block, data in zip(_block_ids(), parts, strict=False):
+            digest.update(data)
+            query = {"comp": "block", "blockid": block}
+            with explaining(self.where):
+                answer = self._send(_md5_header(data), data, query=query)
+            self._compare_md5(answer, data)
+            ids.append(block)
+            # No part is held while the next one is made.
+            del data
+        etag = self._put_blocks(ids, digest.digest(), if_absent=if_absent)
+        self.require_written(size, etag)
+        return Copied(etag, "md5 of parts")
+
+    def _put_blocks(self, ids: Sequence[str], md5: bytes | None, *, if_absent: bool) -> str:
+        """Give blocks the blob's name. Returns the etag."""
+        listed = "".join(f"<Latest>{name}</Latest>" for name in ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{listed}</BlockList>'.encode()
+        headers = {
+            "Content-Type": "application/xml",
+            "x-ms-blob-content-type": _CONTENT,
+            **_md5_header(body),
+        }
+        if md5 is not None:
+            headers["x-ms-blob-content-md5"] = base64.b64encode(md5).decode()
+        with self.writing(once=if_absent):
+            condition = _IF_ABSENT if if_absent else {}
+            answer = self._send(headers, body, condition, {"comp": "blocklist"})
+        with explaining(self.where):
+            return etag_in(answer.headers.get("ETag"))
+
+    def _send(
         self,
         headers: Mapping[str, str],
         body: bytes = b"",
         condition: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """Write; under a condition, it is sent once. Raises StorageError."""
-        if not condition:
-            with explaining(self.where):
-                return self.service.send("PUT", self.url(**query or {}), headers, body)
-        return self._write_once({**headers, **condition}, body, query or {})
+        """Write; under a condition, it is sent once. Raises HttpFailure."""
+        headers = {**headers, **(condition or {})}
+        return self.service.send(
+            "PUT", self.url(**query or {}), headers, body, repeatable=not condition
+        )
 
-    @writing_once()
-    def _write_once(
-        self, headers: Mapping[str, str], body: bytes, query: Mapping[str, str]
-    ) -> requests.Response:
+    def copy(self, source: Blob, *, size: int, etag: str, if_absent: bool, sizes: Sizes) -> Copied:
+        """See ``ObjectStore.copy_from``. The service compares with the source's MD5, if any."""
+        md5 = source.require_original(size, etag).checksums.get("md5")
+        try:
+            if size <= sizes.whole:
+                made = self._copy_whole(source, etag, md5, if_absent=if_absent)
+            else:
+                made = self._copy_blocks(source, size, etag, md5, sizes, if_absent=if_absent)
+        except ChangedError as error:
+            raise ChangedError(
+                f"{source.where} has changed since its properties were read: {error}"
+            ) from error
+        copied = self.require_written(size, made).checksums
+        verified_by = self.compare({} if md5 is None else {"md5": md5}, copied)
+        # In blocks it is only handed on.
+        return Copied(made, verified_by if size <= sizes.whole else "size")
+
+    def _copy_whole(self, source: Blob, etag: str, md5: str | None, *, if_absent: bool) -> str:
+        headers = {"x-ms-requires-sync": "true", **source.as_source(etag)}
+        if md5:
+            headers["x-ms-source-content-md5"] = base64.b64encode(bytes.fromhex(md5)).decode()
+        with self.writing(once=if_absent):
+            answer = self._send(headers, condition=_IF_ABSENT if if_absent else {})
+        if (status := answer.headers.get("x-ms-copy-status")) != "success":
+            raise StorageError(f"{self.where}: the copy ended as {status!r}")
         with explaining(self.where):
-            return self.service.send("PUT", self.url(**query), headers, body, repeatable=False)
+            return etag_in(answer.headers.get("ETag"))
+
+    def _copy_blocks(
+        self, source: Blob, size: int, etag: str, md5: str | None, sizes: Sizes, *, if_absent: bool
+    ) -> str:
+        part, ids = part_size(size, sizes.whole, _MOST_BLOCKS), []
+        for first, block in zip(range(0, size, part), _block_ids(), strict=False):
+            last = min(first + part, size) - 1
+            headers = {**source.as_source(etag), "x-ms-source-range": f"bytes={first}-{last}"}
+            with explaining(self.where):
+                self._send(headers, query={"comp": "block", "blockid": block})
+            ids.append(block)
+        return self._put_blocks(ids, bytes.fromhex(md5) if md5 else None, if_absent=if_absent)
 
     def as_source(self, etag: str) -> dict[str, str]:
         """Headers that let the service itself read it, if it has an etag."""
@@ -137,81 +212,22 @@ class Blob:
             headers["x-ms-copy-source-authorization"] = ""
         return headers
 
-    def put_blocks(self, ids: Sequence[str], md5: bytes | None, *, if_absent: bool) -> str:
-        """Give blocks the blob's name. Returns the etag."""
-        listed = "".join(f"<Latest>{name}</Latest>" for name in ids)
-        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{listed}</BlockList>'.encode()
-        headers = {
-            "Content-Type": "application/xml",
-            "Content-MD5": base64.b64encode(md5_of(body)).decode(),
-            "x-ms-blob-content-type": _CONTENT,
-        }
-        if md5 is not None:
-            headers["x-ms-blob-content-md5"] = base64.b64encode(md5).decode()
-        condition = IF_ABSENT if if_absent else None
-        answer = self.write(headers, body, condition, {"comp": "blocklist"})
-        with explaining(self.where):
-            return etag_in(answer.headers.get("ETag"))
+    def _compare_md5(self, answer: requests.Response, data: bytes) -> None:
+        named = named_by(answer.headers).get("md5")
+        if named is not None and named != md5_of(data).hex():
+            raise StorageError(f"{self.where}: the store got other bytes: it names the MD5 {named}")
 
 
-def block_ids() -> Iterator[str]:
+def _block_ids() -> Iterator[str]:
     """Names of the blocks of one upload: no other upload to the blob has the same ones."""
     upload = secrets.token_hex(8)
     for number in range(_MOST_BLOCKS):
         yield base64.b64encode(f"{upload}-{number:06}".encode()).decode()
 
 
-def write(
-    target: Blob, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes
-) -> Copied:
-    """See ``ObjectStore.receive``. The service forgets blocks without a blob after a week."""
-    if size <= sizes.part:
-        data = whole(pieces, size, target.where)
-        return Copied(put(target, data, IF_ABSENT if if_absent else None), "md5")
-    digest = hashlib.md5(usedforsecurity=False)
-    ids = []
-    part = part_size(size, sizes.part, _MOST_BLOCKS)
-    parts = in_parts(counted(pieces, size, target.where), part)
-    for block, data in zip(block_ids(), parts, strict=False):
-        digest.update(data)
-        query = {"comp": "block", "blockid": block}
-        _compare(target, target.write(_md5_header(data), data, query=query), data)
-        ids.append(block)
-        del data
-    etag = target.put_blocks(ids, digest.digest(), if_absent=if_absent)
-    require(target, target.look(), size, etag)
-    return Copied(etag, "md5 of parts")
-
-
-def put(target: Blob, data: bytes, condition: Mapping[str, str] | None = None) -> str:
-    """Write a blob at once. Returns its etag. Raises StorageError."""
-    headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
-    answer = target.write(headers, data, condition)
-    _compare(target, answer, data)
-    with explaining(target.where):
-        return etag_in(answer.headers.get("ETag"))
-
-
 def _md5_header(data: bytes) -> dict[str, str]:
     """The header by which the service refuses other bytes than these."""
     return {"Content-MD5": base64.b64encode(md5_of(data)).decode()}
-
-
-def _compare(target: Blob, answer: requests.Response, data: bytes) -> None:
-    named = named_by(answer.headers).get("md5")
-    if named is not None and named != md5_of(data).hex():
-        raise StorageError(f"{target.where}: the store got other bytes: it names the MD5 {named}")
-
-
-def require(target: Blob, headers: Mapping[str, str], size: int, etag: str) -> None:
-    """Raises StorageError: the answer to HEAD is not about what was written."""
-    with explaining(target.where):
-        found = headers.get("Content-Length"), etag_in(headers.get("ETag"))
-    if found != (str(size), etag):
-        raise StorageError(
-            f"{target.where}: size and etag are {found}, {(size, etag)} were written: the store "
-            "cut it short, or somebody else writes there"
-        )
 
 
 def named_by(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,42 +1,46 @@
 """Azure Blob Storage and ADLS Gen2 as an object store, over its REST API.
 
 Keys that Azure reads as others (a backslash is a slash to it) or that its XML cannot carry are
-refused. Listings come in byte order, whatever order the account has.
+refused. Listings come in byte order, whatever order the account has: a flat one compares names as
+16-bit characters (see ``pages.in_byte_order``); an account with a hierarchical namespace is listed
+one directory after the other, each held in memory.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import requests
 
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.storage.azure.blobs import IF_ABSENT, Blob, Sizes, named_by, put, write
-from lakegc_assets.storage.azure.containers import AzureContainer
-from lakegc_assets.storage.azure.copies import copy
+from lakegc_assets.storage.azure.blobs import Blob
+from lakegc_assets.storage.azure.listing import read_page
 from lakegc_assets.storage.azure.service import (
     VERSION,
+    VERSION_OF_START_FROM,
     AzureService,
     failure_of_part,
     open_service,
 )
 from lakegc_assets.storage.azure.unfinished import AzureUnfinished
 from lakegc_assets.storage.azure.versions import AzureVersions, locks_of, recovery_of
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore, Sizes
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
+from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
-    InvalidKeyError,
     StorageError,
+    StoreThrottledError,
+    StoreUnavailableError,
 )
 from lakegc_assets.storage.http import (
     HttpFailure,
@@ -47,15 +51,25 @@ from lakegc_assets.storage.http import (
     time_in,
 )
 from lakegc_assets.storage.keys import path_problem
+from lakegc_assets.storage.pages import (
+    Page,
+    all_sorted,
+    check_order,
+    follow,
+    in_byte_order,
+    read_level,
+    read_range,
+    relative,
+    shared_prefix,
+    without_cut_prefixes,
+)
 from lakegc_assets.storage.parts import joined, split
-from lakegc_assets.storage.streams import Pieces, reading
 from lakegc_assets.storage.values import (
+    LISTING_SCHEMA,
     Copied,
     DataProtection,
-    DeleteOutcome,
     KeyRange,
     Lost,
-    ObjectInfo,
     Prefixes,
     Recovery,
     Retained,
@@ -63,109 +77,67 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-KEYS_PER_CALL: Final = 256
 _ACCEPTED: Final = 202
+_BAD_REQUEST: Final = 400
+_PAGE: Final = 5000
+_USUAL_PAGE: Final = 1000
 _COPY_POLL_S: Final = 0.5
-#: What is larger takes the service longer to copy than it is waited for else: bytes, and seconds.
-_LARGE: Final = 2**26
-_PATIENCE_S: Final = 300.0
 # What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
+# Where accounts may disagree on the order of names: nothing from here on is used to skip keys.
+_UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
 
-class AzureStore(ObjectStore):
-    """The blobs of a container below a prefix.
+class AzureStore(BucketStore[Blob]):
+    """The blobs of a container below a prefix."""
 
-    Attributes:
-        sizes: from which sizes on something is done in blocks.
-    """
-
-    sizes = Sizes()
+    keys_per_call = 256
+    sizes = Sizes(whole=256 * 2**20)
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
-        self._url = namespace.url()
+        super().__init__(namespace, config)
         self._account, _, self._container = namespace.authority.partition("/")
-        self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
-        self._config = config
-        self._listings = AzureContainer(
-            config, self._account, self._container, self._prefix, self._url
-        )
-
-    @property
-    def url(self) -> str:
-        """See ``ObjectStore``."""
-        return self._url
-
-    def __repr__(self) -> str:
-        return f"AzureStore({self._url!r}, {self._config!r})"
+        # Each answer about a blob says which of the two is missing.
+        self._bucket_seen = True
 
     @property
     def _service(self) -> AzureService:
         return open_service(self._config, self._account)
 
+    def object_at(self, key: str, *, patient: bool = False) -> Blob:
+        """See ``BucketStore``."""
+        name, config = self._full_key(key), self._config
+        if patient:
+            config = replace(config, read_timeout_s=max(config.read_timeout_s, PATIENCE_S))
+        service = open_service(config, self._account)
+        return Blob(service, self._container, name, self._at(key))
+
+    def reached_by(self) -> tuple[Any, ...]:
+        """See ``BucketStore``."""
+        return AzureStore, self._account, self._config.azure
+
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. Memory grows with the largest directory, if these are real ones."""
-        yield from self._listings.list(KeyRange(prefix, start_after, end_before))
+        wanted = KeyRange(prefix, start_after, end_before)
+        if self._is_hierarchical():
+            shared = shared_prefix(wanted)
+            batches = self._walk(shared[: shared.rfind("/") + 1], wanted)
+        else:
+            batches = in_byte_order(page.objects for page in self._pages(wanted))
+        yield from read_range(batches, wanted, self._listing(prefix))
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """See ``ObjectStore``."""
-        return self._listings.list_prefixes(prefix, max_objects)
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        # Nobody says how an account sorts real directories and what is beside them.
+        in_order = all_sorted if self._is_hierarchical() else in_byte_order
+        return read_level(pages, self._listing(prefix), max_objects, in_order)
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore``."""
         return self.object_at(key).get()
-
-    def head(self, key: str) -> ObjectInfo:
-        """See ``ObjectStore``."""
-        headers = self.object_at(key).look()
-        with explaining(self._at(key)):
-            etag = etag_in(headers.get("ETag"))
-        modified = time_in(headers.get("Last-Modified"), self._at(key))
-        size = headers.get("Content-Length", "")
-        if not size.isdecimal():
-            raise StorageError(f"{self._at(key)}: the answer's length is {size!r}")
-        return ObjectInfo(key, int(size), modified, etag)
-
-    def put(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
-        return put(self.object_at(key), data)
-
-    def put_if_absent(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
-        return put(self.object_at(key), data, IF_ABSENT)
-
-    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """See ``ObjectStore``."""
-        return put(self.object_at(key), data, {"If-Match": f'"{etag}"'})
-
-    @property
-    def keys_per_delete(self) -> int:
-        """See ``ObjectStore``."""
-        return KEYS_PER_CALL
-
-    def delete_many(
-        self,
-        keys: Iterable[str],
-        etags: Mapping[str, str] | None = None,
-        *,
-        singly: bool = False,
-        expires_s: float | None = None,
-        since: datetime | None = None,
-        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
-    ) -> Sequence[DeleteOutcome]:
-        """See ``ObjectStore``. Where a condition failed, HEAD tells what is there."""
-        deadline = None if expires_s is None else Deadline.after(expires_s, since)
-        bulk = Bulk(
-            where=self._url,
-            keys_per_call=1 if singly else KEYS_PER_CALL,
-            problem=self._problem,
-            send=partial(self._delete, deadline),
-            look=self._look,
-            deadline=deadline,
-        )
-        return bulk.delete(keys, etags)
 
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: not with a SAS token."""
@@ -199,112 +171,58 @@ class AzureStore(ObjectStore):
         return self._versions().kept(objects)
 
     def _versions(self) -> AzureVersions:
-        return AzureVersions(self._service, self._container, self._prefix, self._target, self._url)
+        return AzureVersions(
+            self._service, self._container, self._prefix, self.object_at, self._url
+        )
 
     def copy(self, source_key: str, target_key: str) -> None:
         """See ``ObjectStore``. Inside an account it is done at once, or soon."""
         where = f"{self._at(source_key)}, copied to {target_key!r}"
-        source, target = self._target(source_key), self._target(target_key)
+        source, target = self.object_at(source_key).url(), self.object_at(target_key).url()
         self.head(source_key)
         with explaining(where):
-            answer = self._send("PUT", target, {"x-ms-copy-source": source})
+            answer = self._service.send("PUT", target, {"x-ms-copy-source": source})
             while (status := answer.headers.get("x-ms-copy-status")) == "pending":
                 time.sleep(_COPY_POLL_S)
-                answer = self._send("HEAD", target)
+                answer = self._service.send("HEAD", target)
         if status != "success":
             description = answer.headers.get("x-ms-copy-status-description", "")
             raise StorageError(f"{where}: the copy ended as {status!r} {description}".rstrip())
-
-    def object_at(self, key: str, *, patient: bool = False) -> Blob:
-        """A blob, after a check of its key; ``patient`` with a service that works long on it."""
-        self._target(key)
-        config = self._config
-        if patient:
-            config = replace(config, read_timeout_s=max(config.read_timeout_s, _PATIENCE_S))
-        service = open_service(config, self._account)
-        name = self._prefix + key
-        return Blob(service, self._container, name, self._at(key), config.max_attempts)
-
-    def checksums(self, key: str) -> Mapping[str, str]:
-        """See ``ObjectStore``: the MD5 that who wrote the blob has named."""
-        return named_by(self.object_at(key).look())
-
-    @contextmanager
-    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """See ``ObjectStore``."""
-        blob = self.object_at(key)
-        with reading(blob.opened, etag, blob.tries, blob.where) as pieces:
-            yield pieces
-
-    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
-        """See ``ObjectStore``."""
-        target = self.object_at(key)
-        return write(target, pieces, size, if_absent=if_absent, sizes=self.sizes)
-
-    def copy_from(
-        self,
-        source: ObjectStore,
-        source_key: str,
-        key: str,
-        *,
-        size: int,
-        etag: str,
-        if_absent: bool,
-    ) -> Copied | None:
-        """See ``ObjectStore``."""
-        if not isinstance(source, AzureStore) or source.reached_by() != self.reached_by():
-            return None
-        return copy(
-            source.object_at(source_key),
-            self.object_at(key, patient=size > _LARGE),
-            size=size,
-            etag=etag,
-            if_absent=if_absent,
-            sizes=self.sizes,
-        )
-
-    def reached_by(self) -> tuple[object, ...]:
-        """Account and credentials: within what has the same ones, Azure copies by itself."""
-        return self._account, self._config.azure
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
         where = f"{self._url}: asking for the time"
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
         with explaining(where):
-            answer = self._send("GET", self._service.target(self._container, query=query))
+            answer = self._service.send("GET", self._service.target(self._container, query=query))
         return time_in(answer.headers.get("Date"), where)
 
-    def _at(self, key: str) -> str:
-        return f"{self._url}: the object {key!r}"
-
     def _problem(self, key: str) -> str | None:
-        """Why a key cannot be sent, or None."""
         problem = path_problem(self._prefix + key) if key else "it is empty"
         if problem is None and _NOT_ALLOWED.search(key):
             problem = "it has a backslash, which Azure reads as a slash, or a control character"
         return problem
 
-    def _target(self, key: str) -> str:
-        """The URL of an object, after a check that it can carry the key."""
-        if problem := self._problem(key):
-            raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
-        return self._service.target(self._container, self._prefix + key)
+    def _copied(
+        self, source: Blob, target: Blob, *, size: int, etag: str, if_absent: bool
+    ) -> Copied:
+        return target.copy(source, size=size, etag=etag, if_absent=if_absent, sizes=self.sizes)
 
-    def _send(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        repeatable: bool = True,
-        sign: Sign | None = None,
-    ) -> requests.Response:
-        return self._service.send(method, url, headers, body, repeatable=repeatable, sign=sign)
+    def _deletes(
+        self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
+    ) -> Bulk:
+        del etags
+        return Bulk(
+            where=self._url,
+            keys_per_call=1 if singly else self.keys_per_call,
+            problem=self._problem,
+            send=partial(self._delete, deadline),
+            look=self._look,
+            deadline=deadline,
+        )
 
     def _look(self, key: str) -> str:
-        return etag_in(self._send("HEAD", self._target(key)).headers.get("ETag"))
+        return etag_in(self._service.send("HEAD", self.object_at(key).url()).headers.get("ETag"))
 
     def _delete(
         self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
@@ -316,13 +234,15 @@ class AzureStore(ObjectStore):
             return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0], sign))}
         requests_ = []
         for key, condition in zip(keys, conditions, strict=True):
-            request = Request("DELETE", self._target(key), {"x-ms-version": VERSION, **condition})
+            request = Request(
+                "DELETE", self.object_at(key).url(), {"x-ms-version": VERSION, **condition}
+            )
             self._service.client.sign(request, self._signer(key, deadline))
             request.url = self._service.path(request.url)
             requests_.append(request)
         content_type, body = joined(requests_)
         query = {"restype": "container", "comp": "batch"}
-        answer = self._send(
+        answer = self._service.send(
             "POST",
             self._service.target(self._container, query=query),
             {"Content-Type": content_type},
@@ -336,6 +256,90 @@ class AzureStore(ObjectStore):
         return self._service.deleting(self._container, self._prefix + key, deadline)
 
     def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
-        status = self._send("DELETE", self._target(key), condition, sign=sign).status_code
+        status = self._service.send(
+            "DELETE", self.object_at(key).url(), condition, sign=sign
+        ).status_code
         if status != _ACCEPTED:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
+
+    def _is_hierarchical(self) -> bool:
+        """True if the account has a hierarchical namespace.
+
+        Where the credentials may not ask for that, the listing is flat, and its order is checked.
+        """
+        service = self._service
+        if service.hierarchical is None:
+            query = {"restype": "account", "comp": "properties"}
+            try:
+                answer = service.send("GET", service.target(self._container, query=query))
+                found = answer.headers.get("x-ms-is-hns-enabled", "")
+            except HttpFailure as failure:
+                if error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}:
+                    where = f"{self._url}: asking what kind of account it is"
+                    raise explained(failure.code, failure.message, where) from failure
+                found = ""
+            service.hierarchical = found.lower() == "true"
+        return service.hierarchical
+
+    def _walk(self, directory: str, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
+        """The objects of a directory and of those below it, in byte order."""
+        level = list(self._pages(KeyRange(directory), one_level=True))
+        children = sorted(name for page in level for name in page.prefixes)
+        check_order(pa.array(children, pa.string()), "", self._listing(directory))
+        objects = pa.Table.from_batches([p.objects for p in level], LISTING_SCHEMA).sort_by("key")
+        keys = objects["key"]
+        done = 0
+        for child in children:
+            upto = pc.sum(pc.less(keys, child)).as_py() or 0
+            yield from _whole(objects.slice(done, upto - done))
+            done = upto
+            if wanted.may_hold_below(child):
+                yield from self._walk(child, wanted)
+        yield from _whole(objects.slice(done))
+
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
+        where = self._listing(wanted.prefix)
+        prefix = self._prefix + shared_prefix(wanted)
+        size = self._config.page_size
+        query = {
+            "restype": "container",
+            "comp": "list",
+            "include": "metadata",
+            "maxresults": str(_PAGE if size == _USUAL_PAGE else size),
+            **({"prefix": prefix} if prefix else {}),
+            **({"delimiter": "/"} if one_level else {}),
+        }
+        start = self._prefix + _certain(wanted.start_after or "")
+        helps = not one_level and start.startswith(prefix) and len(start) > len(prefix)
+
+        def ask(token: str | None) -> Page:
+            if token is not None:
+                query["marker"] = token
+            with explaining(where):
+                answer = self._page(query, start if helps else None)
+            return read_page(answer.content, where)
+
+        for page in without_cut_prefixes(follow(ask, prefix, where, one_level=one_level)):
+            yield relative(page, self._prefix)
+
+    def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
+        """One page, from a name on where the service can start there."""
+        service = self._service
+        if start is not None and service.starts_from_names:
+            url = service.target(self._container, query={**query, "startFrom": start})
+            try:
+                return service.send("GET", url, {"x-ms-version": VERSION_OF_START_FROM})
+            except HttpFailure as failure:
+                if failure.status != _BAD_REQUEST:
+                    raise
+                service.starts_from_names = False
+        return service.send("GET", service.target(self._container, query=query))
+
+
+def _certain(bound: str) -> str:
+    """The start of a bound that sorts alike in every kind of account."""
+    return _UNCERTAIN.split(bound, maxsplit=1)[0]
+
+
+def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    yield from (batch for batch in table.combine_chunks().to_batches() if batch.num_rows)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -20,10 +19,10 @@ from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from lakegc_assets.storage.azure.blobs import Blob
 from lakegc_assets.storage.azure.listing import name_of, soft_delete_days
 from lakegc_assets.storage.azure.service import AzureService
-from lakegc_assets.storage.codes import error_class, explained
-from lakegc_assets.storage.errors import InvalidKeyError, PreconditionFailedError
+from lakegc_assets.storage.bucket_store import undelete_each
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
@@ -37,7 +36,6 @@ _LOCKS: Final = {
     "x-ms-immutable-storage-with-versioning-enabled": "blobs may have immutability policies and "
     "legal holds of their own",
 }
-_THREADS: Final = 16
 _COPY_POLL_S: Final = 0.5
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
@@ -73,43 +71,33 @@ class AzureVersions:
         service: of the account.
         container: of the blobs.
         prefix: that keys are relative to.
-        target: URL of a blob. Raises InvalidKeyError.
+        object_at: a blob. Raises InvalidKeyError.
         where: URL of the store, for messages.
     """
 
     service: AzureService
     container: str
     prefix: str
-    target: Callable[[str], str]
+    object_at: Callable[[str], Blob]
     where: str
 
     def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Bring blobs back. See ``ObjectStore.undelete_many``."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(partial(self._one, bring_back=self._bring_back), objects))
+        return undelete_each(objects, partial(self._one, self._bring_back), self.where)
 
     def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Look whether blobs could come back. See ``ObjectStore.kept_many``."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(partial(self._one, bring_back=lambda *_: None), objects))
+        return undelete_each(objects, partial(self._one, lambda *_: None), self.where)
 
-    def _one(self, lost: Lost, bring_back: Callable[[str, Kept], None]) -> UndeleteOutcome:
-        try:
-            url = self.target(lost.key)
-            kept = list(self._kept(lost.key))
-            if any(one.current for one in kept):
-                return UndeleteOutcome(lost.key, "already_there")
-            found = _newest(kept)
-            if found is None or (found.etag, found.size) != (lost.etag, lost.size):
-                return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
-            bring_back(url, found)
-        except InvalidKeyError as error:
-            return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
-        except HttpFailure as failure:
-            if error_class(failure.code) is PreconditionFailedError:
-                return UndeleteOutcome(lost.key, "already_there")
-            detail = str(explained(failure.code, failure.message, self.where))
-            return UndeleteOutcome(lost.key, "failed", failure.code, detail)
+    def _one(self, bring_back: Callable[[str, Kept], None], lost: Lost) -> UndeleteOutcome:
+        url = self.object_at(lost.key).url()
+        kept = list(self._kept(lost.key))
+        if any(one.current for one in kept):
+            return UndeleteOutcome(lost.key, "already_there")
+        found = _newest(kept)
+        if found is None or (found.etag, found.size) != (lost.etag, lost.size):
+            return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
+        bring_back(url, found)
         return UndeleteOutcome(lost.key, "restored")
 
     def _bring_back(self, url: str, found: Kept) -> None:

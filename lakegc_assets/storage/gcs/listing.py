@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import timezone
 from typing import Any
 
@@ -37,17 +38,19 @@ def _page(page: Any) -> Page:  # noqa: ANN401 - any JSON
     return Page(_objects(page.get("items", [])), prefixes, token)
 
 
-def read_object(body: bytes, where: str) -> ObjectInfo:
-    """One object with its full key, as an answer of the store describes it.
+def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]:
+    """One object with its full key, as an answer of the store describes it, and all that it says.
 
     Raises:
         StorageError: it is not about an object.
     """
     try:
-        (row,) = _objects([json.loads(body)]).to_pylist()
+        found = json.loads(body)
+        (row,) = _objects([found]).to_pylist()
     except (ValueError, LookupError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store's answer is damaged: {error!r}") from error
-    return ObjectInfo(**row | {"last_modified": row["last_modified"].astimezone(timezone.utc)})
+    row["last_modified"] = row["last_modified"].astimezone(timezone.utc)
+    return ObjectInfo(**row), found
 
 
 def _objects(items: list[Any]) -> pa.RecordBatch:

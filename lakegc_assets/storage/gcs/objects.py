@@ -1,4 +1,4 @@
-"""One object of GCS: its metadata, reads from any offset on, writes at once or in chunks."""
+"""One object of GCS: metadata, reads from any offset on, writes at once or in chunks, copies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import requests
 
-from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
+from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -23,12 +24,13 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from lakegc_assets.storage.gcs.listing import read_object
 from lakegc_assets.storage.gcs.service import GcsService
-from lakegc_assets.storage.http import HttpFailure, explaining, pieces_of, writing_once
-from lakegc_assets.storage.streams import PART, PIECE, Opened, counted, in_parts, md5_of, whole
+from lakegc_assets.storage.http import HttpFailure, explaining, pieces_of
+from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, whole
 from lakegc_assets.storage.values import Copied
 
-FIELDS: Final = "name,size,generation,md5Hash,crc32c"
+_FIELDS: Final = "name,size,updated,generation,md5Hash,crc32c"
 _MIME: Final = "application/octet-stream"
 _INCOMPLETE: Final = 308
 _NOT_FOUND: Final = 404
@@ -37,29 +39,8 @@ _SO_FAR: Final = re.compile(r"bytes=0-(\d+)")
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Bytes that are sent at once: a multiple of 256 KiB, of which GCS takes whole ones."""
-
-    part: int = PART
-
-
-class ObjectState(NamedTuple):
-    """Metadata of an object.
-
-    Attributes:
-        size: in bytes.
-        generation: our etag.
-        checksums: by name, in lower hex.
-    """
-
-    size: int
-    generation: str
-    checksums: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class GcsObject:
-    """One object of a bucket.
+class GcsObject(BucketObject):
+    """One object of a bucket, whose generation is its etag here.
 
     Attributes:
         service: the endpoint.
@@ -82,37 +63,28 @@ class GcsObject:
 
     def url(self, **query: str) -> str:
         """Percent-encoded."""
-        return f"{self.service.url}/storage/v1{self.path}?{urlencode(query)}"
-
-    def upload_url(self, kind: str, *, if_absent: bool) -> str:
-        """The URL to which it is written."""
-        query = {"uploadType": kind, "name": self.name, "fields": FIELDS}
-        if if_absent:
-            query["ifGenerationMatch"] = "0"
-        bucket = quote(self.bucket, safe="")
-        return f"{self.service.url}/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
+        url = f"{self.service.url}/storage/v1{self.path}"
+        return f"{url}?{urlencode(query)}" if query else url
 
     def look(self) -> ObjectState:
-        """Its metadata. Raises StorageError."""
+        """See ``BucketObject``."""
         with explaining(self.where):
-            return self.parse(self.service.client.send("GET", self.url(fields=FIELDS)).content)
+            return self.state()
 
-    def parse(self, body: bytes) -> ObjectState:
-        """Its metadata in an answer. Raises StorageError: the answer is about another object."""
-        return self.read(_json(body, self.where))
+    def state(self) -> ObjectState:
+        """Its metadata. Raises HttpFailure."""
+        return self.read(self.service.client.send("GET", self.url(fields=_FIELDS)).content)
 
-    def read(self, found: Any) -> ObjectState:  # noqa: ANN401 - any JSON
+    def read(self, body: bytes) -> ObjectState:
         """Its metadata in an answer. Raises StorageError: the answer is about another object."""
-        try:
-            size, generation = int(found["size"]), str(int(found["generation"]))
-            if found["name"] != self.name:
-                raise StorageError(f"{self.where}: the answer names {found['name']!r}")
-        except (LookupError, TypeError, ValueError) as error:
-            raise StorageError(f"{self.where}: the store's answer is damaged: {error!r}") from error
-        return ObjectState(size, generation, _hashes(found.get("md5Hash"), found.get("crc32c")))
+        info, found = read_object(body, self.where)
+        if info.key != self.name:
+            raise StorageError(f"{self.where}: the answer names {info.key!r}")
+        hashes = _hashes(found.get("md5Hash"), found.get("crc32c"))
+        return ObjectState(info.size, info.last_modified, info.etag, hashes)
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        """Begin to read from an offset on. Raises HttpFailure."""
+        """See ``BucketObject``."""
         condition = {} if etag is None else {"ifGenerationMatch": etag}
         url = self.url(alt="media", **condition)
         try:
@@ -120,7 +92,7 @@ class GcsObject:
         except HttpFailure as failure:
             if failure.status == _NOT_FOUND:
                 # Downloads are refused in plain text, as a proxy refuses.
-                self.service.client.send("GET", self.url(fields=FIELDS))
+                self.state()
             raise
         generation = answer.headers.get("X-Goog-Generation", "")
         if not generation:
@@ -131,47 +103,64 @@ class GcsObject:
             for part in answer.headers.get("X-Goog-Hash", "").split(",")
         )
         named = _hashes(hashes.get("md5"), hashes.get("crc32c"))
-        return Opened(
-            pieces_of(answer, PIECE),
-            size,
-            generation,
-            answer.close,
-            named,
-        )
+        return Opened(pieces_of(answer, PIECE), size, generation, answer.close, named)
 
+    def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
+        """See ``BucketObject``."""
+        with explaining(self.where):
+            return self.read(self._upload(data, "0" if if_absent else etag)).etag
 
-def write(
-    target: GcsObject, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes
-) -> Copied:
-    """See ``ObjectStore.receive``."""
-    if size <= sizes.part:
-        data = whole(pieces, size, target.where)
-        body, md5 = _write_whole(target, data, if_absent=if_absent), md5_of(data).hex()
-    else:
-        digest = hashlib.md5(usedforsecurity=False)
-        with _session(target, if_absent=if_absent) as session:
-            first, body = 0, b""
-            for data in in_parts(counted(pieces, size, target.where), sizes.part):
-                digest.update(data)
-                body = session.put(data, first, size, if_absent=if_absent)
-                first += len(data)
-                del data
-        md5 = digest.hexdigest()
-    written = target.parse(body)
-    if written.size != size:
-        raise StorageError(f"{target.where}: the store has {written.size} of {size} bytes")
-    named = written.checksums.get("md5")
-    if named not in {None, md5}:
-        raise StorageError(f"{target.where}: the store got other bytes: it names the MD5 {named}")
-    return Copied(written.generation, "md5" if named else "size")
+    def _upload(self, data: bytes, generation: str | None) -> bytes:
+        url = self._upload_url("media", generation)
+        headers, repeatable = {"Content-Type": _MIME}, generation is None
+        return self.service.client.send("POST", url, headers, data, repeatable=repeatable).content
 
+    def _upload_url(self, kind: str, generation: str | None) -> str:
+        query = {"uploadType": kind, "name": self.name, "fields": _FIELDS}
+        if generation is not None:
+            query["ifGenerationMatch"] = generation
+        bucket = quote(self.bucket, safe="")
+        return f"{self.service.url}/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
 
-def _write_whole(target: GcsObject, data: bytes, *, if_absent: bool) -> bytes:
-    url = target.upload_url("media", if_absent=if_absent)
-    with _writing(target, if_absent=if_absent):
-        return target.service.client.send(
-            "POST", url, {"Content-Type": _MIME}, data, repeatable=not if_absent
-        ).content
+    def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
+        """See ``BucketObject``."""
+        if size <= sizes.part:
+            data = whole(pieces, size, self.where)
+            with self.writing(once=if_absent):
+                body = self._upload(data, "0" if if_absent else None)
+            md5 = md5_of(data).hex()
+        else:
+            digest = hashlib.md5(usedforsecurity=False)
+            with self._session(if_absent=if_absent) as session:
+                first, body = 0, b""
+                for data in in_parts(counted(pieces, size, self.where), sizes.part):
+                    digest.update(data)
+                    body = session.put(data, first, size, if_absent=if_absent)
+                    first += len(data)
+                    del data
+            md5 = digest.hexdigest()
+        written = self.read(body)
+        if written.size != size:
+            raise StorageError(f"{self.where}: the store has {written.size} of {size} bytes")
+        named = written.checksums.get("md5")
+        if named not in {None, md5}:
+            raise StorageError(f"{self.where}: the store got other bytes: it names the MD5 {named}")
+        return Copied(written.etag, "md5" if named else "size")
+
+    @contextmanager
+    def _session(self, *, if_absent: bool) -> Iterator[_Session]:
+        url = self._upload_url("resumable", "0" if if_absent else None)
+        with explaining(self.where):
+            answer = self.service.client.send("POST", url, {"X-Upload-Content-Type": _MIME})
+        session = _Session(self, answer.headers.get("Location", ""))
+        # Requests to it carry credentials.
+        if not session.url.startswith(f"{self.service.url}/"):
+            raise StorageError(f"{self.where}: the store sends the upload to {session.url!r}")
+        try:
+            yield session
+        except BaseException:
+            session.end()
+            raise
 
 
 @dataclass(frozen=True)
@@ -197,7 +186,7 @@ class _Session:
         end, at, failed = first + len(data), first, 0
         while True:
             span = f"bytes {at}-{end - 1}/{size}"
-            with _writing(self.target, if_absent=if_absent and end == size):
+            with self.target.writing(once=if_absent and end == size):
                 try:
                     answer = self._send(span, data[at - first :])
                 except HttpFailure as failure:
@@ -240,44 +229,65 @@ class _Session:
             self.target.service.client.send("DELETE", self.url, also_good=(499,))
 
 
-@contextmanager
-def _session(target: GcsObject, *, if_absent: bool) -> Iterator[_Session]:
-    url = target.upload_url("resumable", if_absent=if_absent)
-    with explaining(target.where):
-        answer = target.service.client.send("POST", url, {"X-Upload-Content-Type": _MIME})
-    session = _Session(target, answer.headers.get("Location", ""))
-    # Requests to it carry credentials.
-    if not session.url.startswith(f"{target.service.url}/"):
-        raise StorageError(f"{target.where}: the store sends the upload to {session.url!r}")
+def copy(source: GcsObject, target: GcsObject, *, size: int, etag: str, if_absent: bool) -> Copied:
+    """See ``ObjectStore.copy_from``."""
+    asked = source.require_original(size, etag)
+    if if_absent:
+        # Compatible servers ignore the condition without a word.
+        target.require_absent()
+    query = {"ifSourceGenerationMatch": etag, **({"ifGenerationMatch": "0"} if if_absent else {})}
     try:
-        yield session
-    except BaseException:
-        session.end()
+        resource = rewrite(source, target, query, repeatable=not if_absent)
+    except HttpFailure as failure:
+        if error_class(failure.code) in {PreconditionFailedError, ObjectNotFoundError}:
+            # The service does not say which condition failed.
+            source.require_original(size, etag)
+        raise explained(failure.code, failure.message, target.where) from failure
+    copied = target.read(resource)
+    if copied.size != size:
+        raise StorageError(f"{target.where}: the copy has {copied.size} of {size} bytes")
+    try:
+        verified_by = target.compare(asked.checksums, copied.checksums)
+    except StorageError:
+        source.require_original(size, etag)
         raise
+    if verified_by == "size":
+        source.require_original(size, etag)
+    return Copied(copied.etag, verified_by)
 
 
-@contextmanager
-def _writing(target: GcsObject, *, if_absent: bool) -> Iterator[None]:
-    if not if_absent:
-        with explaining(target.where):
-            yield
-        return
-    with writing_once(), explaining(target.where):
-        yield
+def rewrite(
+    source: GcsObject, target: GcsObject, query: Mapping[str, str], *, repeatable: bool = True
+) -> bytes:
+    """Copy an object, in as many requests as it takes. Returns the metadata of the copy, in JSON.
+
+    Raises:
+        HttpFailure: it was not copied, or that is not known.
+    """
+    url = f"{source.service.url}/storage/v1{source.path}/rewriteTo{target.path}"
+    query = {**query, "fields": f"done,rewriteToken,resource({_FIELDS})"}
+    while True:
+        answer = target.service.client.send(
+            "POST", f"{url}?{urlencode(query)}", repeatable=repeatable
+        )
+        try:
+            found = json.loads(answer.content)
+            done, token = found.get("done"), found.get("rewriteToken")
+        except (ValueError, AttributeError) as error:
+            raise HttpFailure("NoAnswer", "the answer to a copy is damaged") from error
+        if done is True:
+            return json.dumps(found.get("resource")).encode()
+        if not isinstance(token, str) or not token:
+            raise HttpFailure(
+                "NoAnswer",
+                "the answer to a copy is damaged: it neither ends nor says where to go on",
+            )
+        query["rewriteToken"] = token
 
 
-def require_absent(target: GcsObject) -> None:
-    """Raises PreconditionFailedError: there is an object."""
-    with suppress(ObjectNotFoundError):
-        target.look()
-        raise PreconditionFailedError(f"{target.where} exists already")
-
-
-def _json(body: bytes, where: str) -> Any:  # noqa: ANN401 - any JSON
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise StorageError(f"{where}: the store's answer is damaged: {error!r}") from error
+def is_generation(etag: str) -> bool:
+    """True if a condition can name it: GCS may ignore other texts, and takes 0 for no object."""
+    return etag.isascii() and etag.isdecimal() and etag != "0"
 
 
 def _hashes(md5: object, crc32c: object) -> dict[str, str]:

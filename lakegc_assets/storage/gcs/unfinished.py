@@ -19,18 +19,19 @@ from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.values import MultipartUpload
 
 _GONE: Final = frozenset({"NoSuchUpload", "notFound", "NoSuchKey"})
+#: The list that has elements of a tag, and where what a request has to go on with stands in it.
+_LISTS: Final = {
+    "Upload": (
+        "ListMultipartUploadsResult",
+        {"key-marker": "NextKeyMarker", "upload-id-marker": "NextUploadIdMarker"},
+    ),
+    "Part": ("ListPartsResult", {"part-number-marker": "NextPartNumberMarker"}),
+}
 
 
 @dataclass(frozen=True)
 class GcsUnfinished:
-    """The unfinished uploads of a bucket below a prefix.
-
-    Attributes:
-        service: of the bucket.
-        bucket: of the uploads.
-        prefix: that keys are relative to.
-        where: URL of the store, for messages.
-    """
+    """The unfinished uploads of a bucket below a prefix; ``where`` is the URL of the store."""
 
     service: GcsService
     bucket: str
@@ -75,10 +76,7 @@ class GcsUnfinished:
 
     def _items(self, name: str, query: dict[str, str], tag: str) -> Iterator[ET.Element]:
         """The elements of a list, page by page. Raises HttpFailure."""
-        root_tag, markers = {
-            "Upload": ("ListMultipartUploadsResult", ("KeyMarker", "UploadIdMarker")),
-            "Part": ("ListPartsResult", ("PartNumberMarker",)),
-        }[tag]
+        root_tag, markers = _LISTS[tag]
         while True:
             answer = self.service.client.send("GET", self._url(name, query))
             try:
@@ -89,9 +87,7 @@ class GcsUnfinished:
                     raise ValueError(f"it is a {root.tag}")  # noqa: TRY301 - it is damage
                 yield from root.iter(tag)
                 more = (root.findtext("IsTruncated") or "").lower() == "true"
-                following = {
-                    _in_query(marker): root.findtext(f"Next{marker}") or "" for marker in markers
-                }
+                following = {name: root.findtext(tag) or "" for name, tag in markers.items()}
             except (ET.ParseError, ValueError) as error:
                 raise HttpFailure(
                     "NoAnswer", f"the answer is no list of {tag}s: {error}"
@@ -105,15 +101,6 @@ class GcsUnfinished:
     def _url(self, name: str, query: dict[str, str]) -> str:
         path = f"{quote(self.bucket, safe='')}/{quote(name, safe='/')}".rstrip("/")
         return f"{self.service.url}/{path}?{urlencode(query, quote_via=quote)}"
-
-
-def _in_query(marker: str) -> str:
-    """KeyMarker as a request has it: key-marker."""
-    return {
-        "KeyMarker": "key-marker",
-        "UploadIdMarker": "upload-id-marker",
-        "PartNumberMarker": "part-number-marker",
-    }[marker]
 
 
 def _text(element: ET.Element, tag: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -20,16 +19,13 @@ from urllib.parse import urlencode
 
 import requests
 
-from lakegc_assets.storage.codes import error_class, explained
-from lakegc_assets.storage.errors import (
-    InvalidKeyError,
-    ObjectNotFoundError,
-    PreconditionFailedError,
-)
+from lakegc_assets.storage.bucket_store import undelete_each
+from lakegc_assets.storage.codes import error_class
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.gcs.objects import GcsObject, is_generation, rewrite
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
-_THREADS: Final = 16
 _DAY_S: Final = 86400
 #: What is asked of a bucket for ``recovery_of`` and ``locks_of``.
 SETTINGS: Final = (
@@ -47,93 +43,68 @@ class GcsVersions:
     """The generations of a bucket.
 
     Attributes:
-        send: a request, by method and URL. Raises HttpFailure.
-        target: URL of an object. Raises InvalidKeyError.
-        path: what of that URL names the object. Raises InvalidKeyError.
-        look: whether an object is there. Raises HttpFailure.
+        object_at: an object. Raises InvalidKeyError.
+        exists: True if an object is there. Raises HttpFailure.
         where: URL of the store, for messages.
     """
 
-    send: Callable[[str, str], requests.Response]
-    target: Callable[[str], str]
-    path: Callable[[str], str]
-    look: Callable[[str], bool]
+    object_at: Callable[[str], GcsObject]
+    exists: Callable[[GcsObject], bool]
     where: str
 
     def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Bring generations back. See ``ObjectStore.undelete_many``."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            ways = (self._copied, self._restored)
-            return list(pool.map(partial(self._one, ways=ways), objects))
+        return undelete_each(objects, partial(self._back, (_copied, _restored)), self.where)
 
     def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Look whether generations are there. See ``ObjectStore.kept_many``."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(partial(self._one, ways=(self._is_kept,)), objects))
+        return undelete_each(objects, partial(self._back, (_is_kept,)), self.where)
 
-    def _one(self, lost: Lost, ways: Sequence[Callable[[Lost], bool]]) -> UndeleteOutcome:
-        if not (lost.etag.isascii() and lost.etag.isdecimal() and lost.etag != "0"):
+    def _back(
+        self, ways: Sequence[Callable[[GcsObject, str], bool]], lost: Lost
+    ) -> UndeleteOutcome:
+        """Bring an object back by the first way that has the generation."""
+        if not is_generation(lost.etag):
             detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
-        try:
-            return self._back(lost, ways)
-        except InvalidKeyError as error:
-            return UndeleteOutcome(lost.key, "failed", "InvalidKey", str(error))
-        except HttpFailure as failure:
-            if error_class(failure.code) is PreconditionFailedError:
-                return UndeleteOutcome(lost.key, "already_there")
-            detail = str(explained(failure.code, failure.message, self.where))
-            return UndeleteOutcome(lost.key, "failed", failure.code, detail)
-
-    def _back(self, lost: Lost, ways: Sequence[Callable[[Lost], bool]]) -> UndeleteOutcome:
-        """By the first way that has the generation."""
+        one = self.object_at(lost.key)
         # The condition is what counts; but emulators know none, and would overwrite.
-        if self.look(lost.key):
+        if self.exists(one):
             return UndeleteOutcome(lost.key, "already_there")
-        if any(way(lost) for way in ways):
+        if any(way(one, lost.etag) for way in ways):
             return UndeleteOutcome(lost.key, "restored")
         detail = f"the bucket keeps no generation {lost.etag} of it"
         return UndeleteOutcome(lost.key, "not_kept", None, detail)
 
-    def _copied(self, lost: Lost) -> bool:
-        """Copy a generation that is not the current one; whether there is such a one."""
-        query = {
-            "sourceGeneration": lost.etag, "ifGenerationMatch": "0", "fields": "done,rewriteToken"
-        }  # fmt: skip
-        url = f"{self.target(lost.key)}/rewriteTo{self.path(lost.key)}"
-        while True:
-            answer = self._found(f"{url}?{urlencode(query)}")
-            if answer is None:
-                return False
-            try:
-                rewrite = json.loads(answer.content)
-                if rewrite["done"]:
-                    return True
-                query["rewriteToken"] = rewrite["rewriteToken"]
-            except (ValueError, LookupError, TypeError) as error:
-                raise HttpFailure("NoAnswer", "the answer to a copy is damaged") from error
 
-    def _restored(self, lost: Lost) -> bool:
-        """Restore a generation that soft delete keeps; whether there is such a one."""
-        query = {"generation": lost.etag, "ifGenerationMatch": "0"}
-        return self._found(f"{self.target(lost.key)}/restore?{urlencode(query)}") is not None
+def _copied(one: GcsObject, generation: str) -> bool:
+    """Copy a generation that is not the current one; False if there is none."""
+    query = {"sourceGeneration": generation, "ifGenerationMatch": "0"}
+    return _found(lambda: rewrite(one, one, query))
 
-    def _is_kept(self, lost: Lost) -> bool:
-        """True if versions or soft delete have a generation."""
-        query = {"generation": lost.etag, "fields": "generation"}
-        url = self.target(lost.key)
-        return any(
-            self._found(f"{url}?{urlencode(one)}", "GET") is not None
-            for one in (query, {**query, "softDeleted": "true"})
-        )
 
-    def _found(self, url: str, method: str = "POST") -> requests.Response | None:
-        try:
-            return self.send(method, url)
-        except HttpFailure as failure:
-            if error_class(failure.code) is not ObjectNotFoundError:
-                raise
-            return None
+def _restored(one: GcsObject, generation: str) -> bool:
+    """Restore a generation that soft delete keeps; False if there is none."""
+    query = urlencode({"generation": generation, "ifGenerationMatch": "0"})
+    return _found(lambda: one.service.client.send("POST", f"{one.url()}/restore?{query}"))
+
+
+def _is_kept(one: GcsObject, generation: str) -> bool:
+    """True if versions or soft delete have a generation."""
+    query = {"generation": generation, "fields": "generation"}
+    urls = [one.url(**query), one.url(**query, softDeleted="true")]
+    return any(_found(partial(one.service.client.send, "GET", url)) for url in urls)
+
+
+def _found(send: Callable[[], object]) -> bool:
+    """False where the answer is that nothing is there. Raises HttpFailure."""
+    try:
+        send()
+    except HttpFailure as failure:
+        if error_class(failure.code) is not ObjectNotFoundError:
+            raise
+        return False
+    return True
 
 
 def retained_by(

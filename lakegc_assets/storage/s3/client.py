@@ -153,8 +153,7 @@ def clients(config: StoreConfig) -> Clients:
     addressing = config.addressing
     try:
         if addressing == "auto":
-            host = urlsplit(client(1, "auto").meta.endpoint_url).hostname or ""
-            aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+            aws = is_aws(client(1, "auto").meta.endpoint_url)
             addressing = "auto" if aws else "path"
         usual, once = (client(attempts, addressing) for attempts in (config.max_attempts, 1))
         once.meta.events.register("before-send.s3", _send_alone)
@@ -165,6 +164,12 @@ def clients(config: StoreConfig) -> Clients:
         return Clients(usual, once, small)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
+
+
+def is_aws(endpoint: str) -> bool:
+    """True for the service itself, and not a compatible server."""
+    host = urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 def _begin_signing(request: Any, **_: object) -> None:  # noqa: ANN401 - as below

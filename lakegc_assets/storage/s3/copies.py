@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.bucket_store import Sizes
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -21,15 +22,13 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.http import HttpFailure, etag_in, explaining
+from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.objects import S3Object, is_md5, named_by, tells_md5
+from lakegc_assets.storage.s3.objects import MOST_PARTS, S3Object, is_md5, tells_md5
 from lakegc_assets.storage.s3.small_objects import PAUSE_S, AlreadyThereError, SmallObjects
-from lakegc_assets.storage.s3.uploads import Sizes, require, uploading
 from lakegc_assets.storage.streams import md5_of, part_size
 from lakegc_assets.storage.values import Copied
 
-_MOST_PARTS: Final = 10_000
 _NOT_FOUND: Final = 404
 #: Larger ones are streamed where they must not overwrite, and else copied by the store.
 _SMALL: Final = 1 << 20
@@ -99,9 +98,7 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     if made == etag:
         return Copied(made, "md5")
     small.pause(target.bucket, inf)
-    answer = target.look()
-    require(target, answer, size, made)
-    if is_md5(made) and tells_md5(answer, target.bucket):
+    if "md5" in target.require_written(size, made).checksums:
         raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
     return Copied(made, "size")
 
@@ -121,9 +118,9 @@ def _in_parts(
     source: S3Object, target: S3Object, size: int, etag: str, *, if_absent: bool, sizes: Sizes
 ) -> Copied:
     """As few parts as possible: the etag of a single one is the MD5 of the whole."""
-    part = part_size(size, sizes.copied_part, _MOST_PARTS)
+    part = part_size(size, sizes.copied_part, MOST_PARTS)
     proven = False
-    with uploading(target) as upload:
+    with target.uploading() as upload:
         for first in range(0, size, part):
             last = min(first + part, size) - 1
             asked = {**_from(source, etag), "CopySourceRange": f"bytes={first}-{last}"}
@@ -135,7 +132,7 @@ def _in_parts(
                 raise _explained(failure, source, target) from failure
             proven = upload.etags == [etag] and is_md5(etag) and tells_md5(answer, target.bucket)
         if not proven:
-            _require_same(source, source.look(), etag, size)
+            source.require_original(size, etag)
         made, of_parts = upload.complete(if_absent=if_absent)
     if proven and of_parts:
         return Copied(made, "md5")
@@ -143,29 +140,10 @@ def _in_parts(
 
 
 def _compared(source: S3Object, target: S3Object, size: int, etag: str, made: str) -> Copied:
-    """Compare what both objects are said to be."""
-    asked, copied = source.look(), target.look()
-    _require_same(source, asked, etag, size)
-    require(target, copied, size, made)
-    there, here = named_by(asked, source.bucket), named_by(copied, target.bucket)
-    for name in there:
-        if name in here:
-            if there[name] != here[name]:
-                both = f"the {name} {here[name]}, the object has {there[name]}"
-                raise StorageError(f"{target.where}: the copy has {both}")
-            return Copied(made, name)
-    return Copied(made, "size")
-
-
-def _require_same(source: S3Object, answer: Any, etag: str, size: int) -> None:  # noqa: ANN401 - boto3's
-    with explaining(source.where):
-        found = etag_in(answer.get("ETag"))
-    if found != etag:
-        raise ChangedError(f"{source.where} has the etag {found}, {etag} was expected")
-    if answer.get("ContentLength") != size:
-        raise ChangedError(
-            f"{source.where} has {answer.get('ContentLength')} bytes, {size} were expected"
-        )
+    """Compare what the store says of both objects."""
+    asked = source.require_original(size, etag)
+    copied = target.require_written(size, made)
+    return Copied(made, target.compare(asked.checksums, copied.checksums))
 
 
 def _from(source: S3Object, etag: str) -> dict[str, Any]:

@@ -1,23 +1,41 @@
-"""One object of S3: its metadata, reads from any offset on, writes that are sent once."""
+"""One object of S3: its metadata, reads from any offset on, writes at once or in parts."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timezone
 from typing import Any, Final, TypeVar
 
+from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
 from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import PreconditionFailedError, StoreThrottledError
-from lakegc_assets.storage.http import HttpFailure, etag_in, repeated
+from lakegc_assets.storage.errors import (
+    PreconditionFailedError,
+    StorageError,
+    StoreThrottledError,
+)
+from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, repeated, writing_once
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
-from lakegc_assets.storage.streams import PIECE, Opened
+from lakegc_assets.storage.streams import (
+    PIECE,
+    Opened,
+    counted,
+    in_parts,
+    md5_of,
+    part_size,
+    whole,
+)
+from lakegc_assets.storage.values import Copied
 
-_Told = TypeVar("_Told")
+_Answer = TypeVar("_Answer")
 
+MOST_PARTS: Final = 10_000
 # Two conditional puts met: S3 carried out neither or the other one.
 _CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
 _OK: Final = 200
@@ -30,15 +48,8 @@ _NAMED: Final = {
 
 
 @dataclass(frozen=True)
-class S3Object:
-    """One object of a bucket.
-
-    Attributes:
-        config: how its server is reached.
-        bucket: its name.
-        key: whole, checked.
-        where: names the URL and the key, for messages.
-    """
+class S3Object(BucketObject):
+    """One object of a bucket; ``key`` is whole."""
 
     config: StoreConfig
     bucket: str
@@ -55,13 +66,21 @@ class S3Object:
         """The parameters that name it in a request."""
         return {"Bucket": self.bucket, "Key": self.key}
 
-    def look(self) -> Mapping[str, Any]:
-        """The answer to HEAD, with checksums. Raises StorageError."""
+    def look(self, *, checksums: bool = True) -> ObjectState:
+        """See ``BucketObject``. Checksums may take the permission to decrypt."""
+        asked: Any = {"ChecksumMode": "ENABLED"} if checksums else {}
         with translated(self.where):
-            return self.clients.usual.head_object(**self.named, ChecksumMode="ENABLED")
+            answer = self.clients.usual.head_object(**self.named, **asked)
+            etag = etag_in(answer.get("ETag"))
+        try:
+            modified = answer["LastModified"].astimezone(timezone.utc)
+            named = named_by(answer, self.bucket)
+            return ObjectState(answer["ContentLength"], modified, etag, named)
+        except KeyError as error:
+            raise StorageError(f"{self.where}: the answer has no {error}") from error
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        """Begin to read from an offset on. Raises HttpFailure."""
+        """See ``BucketObject``."""
         asked = dict(self.named)
         if etag is not None:
             asked["IfMatch"] = f'"{etag}"'
@@ -84,7 +103,23 @@ class S3Object:
         named = named_by(answer, self.bucket)
         return Opened(_pieces(body), size, found_etag, body.close, named)
 
-    def once(self, send: Callable[[], _Told]) -> _Told:
+    def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
+        """See ``BucketObject``."""
+        answer = self._put(data, etag=etag, if_absent=if_absent)
+        with explaining(self.where):
+            return etag_in(answer.get("ETag"))
+
+    def _put(self, data: bytes, *, etag: str | None = None, if_absent: bool) -> Mapping[str, Any]:
+        # Without the digest S3 refuses to write into a bucket with a default lock.
+        asked = {**self.named, "Body": data, "ContentMD5": _encoded(md5_of(data))}
+        if if_absent:
+            return self.once(lambda: self.clients.once.put_object(**asked, IfNoneMatch="*"))
+        if etag is not None:
+            return self.once(lambda: self.clients.once.put_object(**asked, IfMatch=f'"{etag}"'))
+        with translated(self.where):
+            return self.clients.usual.put_object(**asked)
+
+    def once(self, send: Callable[[], _Answer]) -> _Answer:
         """Send a conditional write, again only after an answer that says it was not carried out.
 
         A repeated one would meet its own first try, and report that as somebody else's.
@@ -102,6 +137,109 @@ class S3Object:
                 raise PreconditionFailedError(str(error)) from failure
             raise error from failure
 
+    def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
+        """See ``BucketObject``."""
+        if size <= sizes.part:
+            return self._write_whole(whole(pieces, size, self.where), if_absent=if_absent)
+        part = part_size(size, sizes.part, MOST_PARTS)
+        with self.uploading() as upload:
+            for data in in_parts(counted(pieces, size, self.where), part):
+                upload.put(data)
+                # No part is held while the next one is made.
+                del data
+            etag, proven = upload.complete(if_absent=if_absent)
+        if proven and upload.compared:
+            return Copied(etag, "md5 of parts")
+        self.require_written(size, etag)
+        return Copied(etag, "size")
+
+    def _write_whole(self, data: bytes, *, if_absent: bool) -> Copied:
+        answer = (writing_once()(self._put) if if_absent else self._put)(data, if_absent=if_absent)
+        with explaining(self.where):
+            etag = etag_in(answer.get("ETag"))
+        if etag == md5_of(data).hex():
+            return Copied(etag, "md5")
+        if is_md5(etag) and tells_md5(answer, self.bucket):
+            raise StorageError(f"{self.where}: the store got other bytes: it answers with {etag}")
+        self.require_written(len(data), etag)
+        return Copied(etag, "size")
+
+    @contextmanager
+    def uploading(self) -> Iterator[Upload]:
+        """An upload in parts; after any error the server forgets them."""
+        with translated(self.where):
+            answer = self.clients.usual.create_multipart_upload(**self.named)
+        upload = Upload(self, answer["UploadId"])
+        try:
+            yield upload
+        except BaseException:
+            with suppress(HttpFailure), failing():
+                self.clients.usual.abort_multipart_upload(**self.named, UploadId=upload.id)
+            raise
+
+
+@dataclass
+class Upload:
+    """An upload in parts.
+
+    Attributes:
+        target: what it will be.
+        id: by which the server knows it.
+        etags: of the parts so far.
+        compared: whether all parts that were sent have the MD5 that their etags name.
+    """
+
+    target: S3Object
+    id: str
+    etags: list[str] = field(default_factory=list)
+    compared: bool = True
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """The parameters that name the next part in a request."""
+        return {**self.target.named, "UploadId": self.id, "PartNumber": len(self.etags) + 1}
+
+    def put(self, data: bytes) -> None:
+        """Send the next part."""
+        digest = md5_of(data)
+        with translated(self.target.where):
+            answer = self.target.clients.usual.upload_part(
+                **self.part, Body=data, ContentMD5=_encoded(digest)
+            )
+            etag = etag_in(answer.get("ETag"))
+        named = is_md5(etag) and tells_md5(answer, self.target.bucket)
+        if named and etag != digest.hex():
+            raise StorageError(f"{self.target.where}: the store got a part as other bytes")
+        self.compared = self.compared and named
+        self.etags.append(etag)
+
+    def complete(self, *, if_absent: bool) -> tuple[str, bool]:
+        """Give the object its name.
+
+        Returns:
+            Its etag, and whether that proves that it is made of these parts.
+        """
+        parts = [{"ETag": f'"{e}"', "PartNumber": n} for n, e in enumerate(self.etags, 1)]
+        asked: dict[str, Any] = {
+            **self.target.named, "UploadId": self.id, "MultipartUpload": {"Parts": parts}
+        }  # fmt: skip
+        answer: Mapping[str, Any]
+        if if_absent:
+            answer = self._complete_once(asked)
+        else:
+            with translated(self.target.where):
+                answer = self.target.clients.usual.complete_multipart_upload(**asked)
+        with explaining(self.target.where):
+            etag = etag_in(answer.get("ETag"))
+        return etag, etag == etag_of_parts(self.etags)
+
+    @writing_once()
+    def _complete_once(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        # Many servers ignore the condition without a word.
+        self.target.require_absent()
+        client = self.target.clients.once
+        return self.target.once(lambda: client.complete_multipart_upload(**asked, IfNoneMatch="*"))
+
 
 def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's StreamingBody, or as it
     try:
@@ -109,6 +247,10 @@ def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's Streamin
             yield from body.iter_chunks(PIECE)
     except OSError as error:
         raise HttpFailure("ConnectionFailed", f"it broke off: {type(error).__name__}") from error
+
+
+def _encoded(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
 
 
 def is_md5(etag: str) -> bool:
@@ -141,3 +283,11 @@ def named_by(answer: Mapping[str, Any], bucket: str) -> dict[str, str]:
             if value:
                 named[name] = value.hex()
     return named
+
+
+def etag_of_parts(etags: Sequence[str]) -> str | None:
+    """The etag that S3 gives to what is made of parts with such etags; None for other etags."""
+    if not all(map(is_md5, etags)):
+        return None
+    digests = b"".join(map(bytes.fromhex, etags))
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(etags)}"

@@ -1,0 +1,344 @@
+"""The parts of S3, Azure and Google Cloud Storage that are the same: one bucket, below a prefix."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+
+import pyarrow as pa
+
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.bulk import Bulk
+from lakegc_assets.storage.codes import error_class, explained
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.errors import (
+    ChangedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
+from lakegc_assets.storage.http import HttpFailure, explaining, writing_once
+from lakegc_assets.storage.keys import url_problem
+from lakegc_assets.storage.pages import Page, read_level, read_range
+from lakegc_assets.storage.streams import PART, Opened, Pieces, reading
+from lakegc_assets.storage.values import (
+    Copied,
+    DeleteOutcome,
+    KeyRange,
+    Lost,
+    ObjectInfo,
+    Prefixes,
+    UndeleteOutcome,
+)
+
+#: What is larger takes a service longer to copy than it is waited for else: bytes, and seconds.
+_LARGE: Final = 2**26
+PATIENCE_S: Final = 300.0
+#: Objects that come back at a time.
+_THREADS: Final = 16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """From which sizes on something is done in parts, in bytes.
+
+    Attributes:
+        part: of an upload; what is no larger is sent at once. Parts are larger where there would
+            be more of them than the service takes. GCS takes multiples of 256 KiB only.
+        whole: the most that the service copies at once.
+        copied_part: of a copy in parts.
+    """
+
+    part: int = PART
+    whole: int = 5 * 2**30
+    copied_part: int = 5 * 2**30
+
+
+class ObjectState(NamedTuple):
+    """Metadata of an object; its checksums are those of ``ObjectStore.checksums``."""
+
+    size: int
+    last_modified: datetime
+    etag: str
+    checksums: Mapping[str, str]
+
+
+class BucketObject(ABC):
+    """One object of a bucket, whose key was checked; ``where`` names it in messages."""
+
+    where: str
+
+    @abstractmethod
+    def look(self) -> ObjectState:
+        """Its metadata. Raises StorageError."""
+
+    @abstractmethod
+    def opened(self, offset: int, etag: str | None) -> Opened:
+        """Begin to read from an offset on. Raises HttpFailure."""
+
+    @abstractmethod
+    def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
+        """Write it at once, where it has an etag, or is absent. Returns its new etag.
+
+        Under a condition it is sent again only after an answer that it was not carried out. Raises
+        StorageError.
+        """
+
+    @abstractmethod
+    def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
+        """See ``ObjectStore.receive``."""
+
+    @contextmanager
+    def writing(self, *, once: bool) -> Iterator[None]:
+        """Raise what goes wrong as our own errors; ``once`` for a write under a condition."""
+        with writing_once() if once else nullcontext(), explaining(self.where):
+            yield
+
+    def require_absent(self) -> None:
+        """Raises PreconditionFailedError: it exists."""
+        with suppress(ObjectNotFoundError):
+            self.look()
+            raise PreconditionFailedError(f"{self.where} exists already")
+
+    def require_original(self, size: int, etag: str) -> ObjectState:
+        """Its metadata. Raises ChangedError: it is not what was to be copied."""
+        found = self.look()
+        if found.etag != etag:
+            raise ChangedError(f"{self.where} has the etag {found.etag}, {etag} was expected")
+        if found.size != size:
+            raise ChangedError(f"{self.where} has {found.size} bytes, {size} were expected")
+        return found
+
+    def require_written(self, size: int, etag: str) -> ObjectState:
+        """Its metadata. Raises StorageError: it is not what was written."""
+        found = self.look()
+        if (found.size, found.etag) != (size, etag):
+            raise StorageError(
+                f"{self.where}: size and etag are {found.size} and {found.etag}, {size} and {etag} "
+                "were written: the store cut it short, or somebody else writes there"
+            )
+        return found
+
+    def compare(self, original: Mapping[str, str], copied: Mapping[str, str]) -> str:
+        """The name of the first checksum in common, or ``size``. Raises StorageError: another."""
+        for name, expected in original.items():
+            if name in copied:
+                if copied[name] != expected:
+                    raise StorageError(
+                        f"{self.where}: the copy has the {name} {copied[name]}, the object has "
+                        f"{expected}"
+                    )
+                return name
+        return "size"
+
+
+_Object = TypeVar("_Object", bound=BucketObject)
+
+
+class BucketStore(ObjectStore, Generic[_Object]):
+    """The objects of a bucket or container below a prefix, by what each service adds.
+
+    Attributes:
+        keys_per_call: the most keys of a bulk delete.
+        starts_after: True if listings begin exactly behind ``start_after``.
+        sizes: from which sizes on something is done in parts.
+    """
+
+    keys_per_call: ClassVar[int]
+    starts_after: ClassVar[bool] = True
+    sizes = Sizes()
+
+    def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
+        self._url = namespace.url()
+        self._bucket = namespace.authority
+        self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
+        self._config = config
+        self._bucket_seen = False
+
+    @property
+    def url(self) -> str:
+        """See ``ObjectStore``."""
+        return self._url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r}, {self._config!r})"
+
+    @abstractmethod
+    def object_at(self, key: str, *, patient: bool = False) -> _Object:
+        """An object, after a check of its key; ``patient`` with a service that works long on it."""
+
+    @abstractmethod
+    def reached_by(self) -> tuple[Any, ...]:
+        """Service and credentials: within what has the same ones, the service copies by itself."""
+
+    @abstractmethod
+    def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
+        """The pages of a listing, with keys relative to the store."""
+
+    @abstractmethod
+    def _deletes(
+        self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
+    ) -> Bulk:
+        """The calls that delete. Raises ConfigurationError: these credentials sign no deadline."""
+
+    @abstractmethod
+    def _copied(
+        self, source: _Object, target: _Object, *, size: int, etag: str, if_absent: bool
+    ) -> Copied | None:
+        """A copy that the service makes. See ``ObjectStore.copy_from``."""
+
+    def list(
+        self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``ObjectStore``. One batch for each page."""
+        wanted = KeyRange(prefix, start_after, end_before)
+        objects = (page.objects for page in self._pages(wanted))
+        last = start_after if self.starts_after else None
+        return read_range(objects, wanted, self._listing(prefix), last or "")
+
+    def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
+        """See ``ObjectStore``."""
+        pages = self._pages(KeyRange(prefix), one_level=True)
+        return read_level(pages, self._listing(prefix), max_objects)
+
+    def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore``."""
+        with self._bucket_confirmed():
+            return ObjectInfo(key, *self.object_at(key).look()[:3])
+
+    def checksums(self, key: str) -> Mapping[str, str]:
+        """See ``ObjectStore``."""
+        with self._bucket_confirmed():
+            return self.object_at(key).look().checksums
+
+    def put(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        return self.object_at(key).put(data)
+
+    @writing_once()
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ``ObjectStore``."""
+        return self.object_at(key).put(data, if_absent=True)
+
+    @writing_once()
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ``ObjectStore``."""
+        return self.object_at(key).put(data, etag=etag)
+
+    @property
+    def keys_per_delete(self) -> int:
+        """See ``ObjectStore``."""
+        return self.keys_per_call
+
+    def delete_many(
+        self,
+        keys: Iterable[str],
+        etags: Mapping[str, str] | None = None,
+        *,
+        singly: bool = False,
+        expires_s: float | None = None,
+        since: datetime | None = None,
+        trash: str | None = None,  # noqa: ARG002 - the service keeps what it keeps
+    ) -> Sequence[DeleteOutcome]:
+        """See ``ObjectStore``. Where a condition failed, the metadata tell what is there."""
+        deadline = None if expires_s is None else Deadline.after(expires_s, since)
+        return self._deletes(deadline, etags, singly=singly).delete(keys, etags)
+
+    @contextmanager
+    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
+        """See ``ObjectStore``."""
+        one = self.object_at(key)
+        with reading(one.opened, etag, self._config.max_attempts, one.where) as pieces:
+            yield pieces
+
+    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+        """See ``ObjectStore``."""
+        target = self.object_at(key, patient=size > _LARGE)
+        return target.write(pieces, size, if_absent=if_absent, sizes=self.sizes)
+
+    def copy_from(
+        self,
+        source: ObjectStore,
+        source_key: str,
+        key: str,
+        *,
+        size: int,
+        etag: str,
+        if_absent: bool,
+    ) -> Copied | None:
+        """See ``ObjectStore``."""
+        if not isinstance(source, BucketStore) or source.reached_by() != self.reached_by():
+            return None
+        original = cast("_Object", source.object_at(source_key))
+        target = self.object_at(key, patient=size > _LARGE)
+        return self._copied(original, target, size=size, etag=etag, if_absent=if_absent)
+
+    def _at(self, key: str) -> str:
+        return f"{self._url}: the object {key!r}"
+
+    def _listing(self, prefix: str) -> str:
+        return f"{self._url}: listing {prefix!r}"
+
+    def _problem(self, key: str) -> str | None:
+        """Why a key cannot be sent, or None."""
+        return url_problem(self._prefix + key) if key else "it is empty"
+
+    def _full_key(self, key: str) -> str:
+        """The key in the bucket, after a check that a URL can carry it."""
+        if problem := self._problem(key):
+            raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
+        return self._prefix + key
+
+    @contextmanager
+    def _bucket_confirmed(self) -> Iterator[None]:
+        """Tell a missing bucket from a missing object, where the answer about an object does not.
+
+        Raises:
+            ConfigurationError: there is no such bucket.
+        """
+        try:
+            yield
+        except ObjectNotFoundError:
+            self._require_bucket()
+            raise
+
+    def _require_bucket(self) -> None:
+        if not self._bucket_seen:
+            self.server_time()
+            self._bucket_seen = True
+
+
+def undelete_each(
+    objects: Sequence[Lost], undelete: Callable[[Lost], UndeleteOutcome], where: str
+) -> list[UndeleteOutcome]:
+    """The outcomes of objects that come back one by one, several at a time.
+
+    Args:
+        objects: each key once.
+        undelete: brings one back, or finds out whether it could. Raises StorageError, and
+            HttpFailure: by its code also that an object is at the key by now.
+        where: URL of the store, for messages.
+    """
+
+    def outcome(lost: Lost) -> UndeleteOutcome:
+        try:
+            return undelete(lost)
+        except HttpFailure as failure:
+            if error_class(failure.code) is PreconditionFailedError:
+                return UndeleteOutcome(lost.key, "already_there")
+            detail = str(explained(failure.code, failure.message, where))
+            return UndeleteOutcome(lost.key, "failed", failure.code, detail)
+        except StorageError as error:
+            code = "InvalidKey" if isinstance(error, InvalidKeyError) else "NoAnswer"
+            return UndeleteOutcome(lost.key, "failed", code, str(error))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(outcome, objects))
