@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.storage.azure.service import AzureService
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.pages import Page, require_whole
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
+_Read = TypeVar("_Read")
+
+_BAD_REQUEST: Final = 400
 # A text without entities and line ends: XML changes nothing in it.
 _TEXT: Final = r"[^<&\x00-\x1f\x7f]*"
 # Metadata that are not empty, resource types and encoded names are left to the parser.
@@ -54,6 +59,57 @@ def read_page(body: bytes, where: str) -> Page:
         return _read(root, blobs, rows, may_hold_returns=b"\r" in body)
     except (ET.ParseError, ValueError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
+
+
+def read_pages(
+    service: AzureService,
+    container: str,
+    prefix: str,
+    include: Sequence[str],
+    read: Callable[[ET.Element, bool], _Read],
+) -> Iterator[_Read]:
+    """Read all pages of a listing that holds more than blobs.
+
+    Args:
+        service: of the account.
+        container: that is listed.
+        prefix: of the names.
+        include: what is asked for, the most first, where the account does not know it.
+        read: reads the blobs of a page, and whether a name may hold a carriage return. Raises
+            ValueError.
+
+    Raises:
+        HttpFailure: a request was refused, or a page is damaged.
+    """
+    which = iter(include)
+    query = {"restype": "container", "comp": "list", "include": next(which)}
+    if prefix:
+        query["prefix"] = prefix
+    while True:
+        try:
+            answer = service.send("GET", service.target(container, query=query))
+        except HttpFailure as failure:
+            # Accounts with real directories have no versions, and take the word for an error.
+            if failure.status != _BAD_REQUEST or query["include"] == include[-1]:
+                raise
+            query["include"] = next(which)
+            continue
+        try:
+            root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
+            blobs = root.find("Blobs")
+            if root.tag != "EnumerationResults" or blobs is None:
+                raise ValueError("it is not a listing")  # noqa: TRY301 - it is damage
+            found = read(blobs, b"\r" in answer.content)
+        except (ET.ParseError, ValueError) as error:
+            what = query["include"]
+            raise HttpFailure("NoAnswer", f"a damaged list of blobs ({what}): {error}") from error
+        yield found
+        marker = root.findtext("NextMarker") or ""
+        if not marker:
+            return
+        if marker == query.get("marker"):
+            raise HttpFailure("NoAnswer", "the list of blobs does not go on")
+        query["marker"] = marker
 
 
 def _split(body: bytes) -> tuple[Sequence[Sequence[str | None]], bytes]:

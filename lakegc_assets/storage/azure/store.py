@@ -30,7 +30,7 @@ from lakegc_assets.storage.azure.service import (
     failure_of_part,
     open_service,
 )
-from lakegc_assets.storage.azure.unfinished import AzureUnfinished
+from lakegc_assets.storage.azure.unfinished import uncommitted_blobs
 from lakegc_assets.storage.azure.versions import AzureVersions, locks_of, recovery_of
 from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore, Sizes
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
@@ -160,7 +160,7 @@ class AzureStore(BucketStore[Blob]):
     def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
         """See ``ObjectStore``."""
         with explaining(f"{self._url}: listing uncommitted blobs"):
-            return AzureUnfinished(self._service, self._container, self._prefix).blobs()
+            return uncommitted_blobs(self._service, self._container, self._prefix)
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a version is copied, or a blob undeleted."""

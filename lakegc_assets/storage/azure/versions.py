@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from lakegc_assets.storage.azure.blobs import Blob
-from lakegc_assets.storage.azure.listing import name_of, soft_delete_days
+from lakegc_assets.storage.azure.listing import name_of, read_pages, soft_delete_days
 from lakegc_assets.storage.azure.service import AzureService
 from lakegc_assets.storage.bucket_store import undelete_each
 from lakegc_assets.storage.http import HttpFailure
@@ -127,9 +127,9 @@ class AzureVersions:
     def _kept(self, key: str) -> Iterator[Kept]:
         """All that a blob's name stands for; it comes before the names that start with it."""
         name = self.prefix + key
-        for names, kept in self._pages(name, _ALL[1:]):
-            yield from (one for listed, one in zip(names, kept, strict=True) if listed == name)
-            if names and names[-1] != name:
+        for page in read_pages(self.service, self.container, name, _ALL[1:], _read_versions):
+            yield from (one for listed, one in page if listed == name)
+            if page and page[-1][0] != name:
                 return
 
     def retained(self, prefix: str) -> Retained:
@@ -137,56 +137,23 @@ class AzureVersions:
         objects = size = locked = 0
         ends: list[datetime] = []
         now = datetime.now(timezone.utc)
-        for _, kept in self._pages(self.prefix + prefix, _ALL):
-            old = [one for one in kept if not one.current]
+        below = self.prefix + prefix
+        for page in read_pages(self.service, self.container, below, _ALL, _read_versions):
+            old = [one for _, one in page if not one.current]
             objects, size = objects + len(old), size + sum(one.size for one in old)
             ends += [one.until for one in old if one.until and one.until > now]
             locked += sum(one.held or bool(one.until and one.until > now) for one in old)
             ends = sorted(ends)[-1:]
         return Retained(objects, size, 0, locked, *ends)
 
-    def _pages(self, prefix: str, include: Sequence[str]) -> Iterator[tuple[list[str], list[Kept]]]:
-        """Names, and what is kept of each, of all versions below a prefix.
 
-        Args:
-            prefix: of the blobs.
-            include: what is asked for, the most first, where the account does not know it.
-        """
-        which = iter(include)
-        query = {
-            "restype": "container", "comp": "list", "include": next(which), "prefix": prefix
-        }  # fmt: skip
-        while True:
-            try:
-                url = self.service.target(self.container, query=query)
-                answer = self.service.send("GET", url)
-            except HttpFailure as failure:
-                # Accounts with real directories have no versions, and take the word for an error.
-                if failure.status != _BAD_REQUEST or query["include"] == include[-1]:
-                    raise
-                query["include"] = next(which)
-                continue
-            names, kept, marker = read_versions(answer.content)
-            yield names, kept
-            if not marker:
-                return
-            if marker == query.get("marker"):
-                raise HttpFailure("NoAnswer", "the list of versions does not go on")
-            query["marker"] = marker
-
-
-def read_versions(body: bytes) -> tuple[list[str], list[Kept], str | None]:
-    """Names, what is kept of them, and what to ask for next. Raises HttpFailure."""
-    try:
-        root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
-        blobs = root.find("Blobs")
-        if root.tag != "EnumerationResults" or blobs is None:
-            raise ValueError("it is not a listing")  # noqa: TRY301 - it is damage
-        found = [blob for blob in blobs.iter("Blob") if blob.find("Snapshot") is None]
-        names = [name_of(blob, may_hold_returns=b"\r" in body) for blob in found]
-        return names, [_read(blob) for blob in found], root.findtext("NextMarker") or None
-    except (ET.ParseError, ValueError) as error:
-        raise HttpFailure("NoAnswer", f"a damaged list of versions: {error}") from error
+def _read_versions(
+    blobs: ET.Element,
+    may_hold_returns: bool,  # noqa: FBT001 - read_pages'
+) -> list[tuple[str, Kept]]:
+    """Names, and what is kept of each."""
+    found = [blob for blob in blobs.iter("Blob") if blob.find("Snapshot") is None]
+    return [(name_of(one, may_hold_returns=may_hold_returns), _read(one)) for one in found]
 
 
 def _read(blob: ET.Element) -> Kept:

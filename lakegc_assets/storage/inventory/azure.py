@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.inventory.files import batches, plain_name
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
     Document,
@@ -28,11 +27,16 @@ from lakegc_assets.storage.inventory.report import (
     damaged,
     read_manifest,
 )
-from lakegc_assets.storage.inventory.rows import Columns, listing_batch, truth
+from lakegc_assets.storage.inventory.rows import (
+    Columns,
+    ReportForm,
+    plain_name,
+    refuse_without,
+    truth,
+)
 
 _LEVELS: Final = (r"\d{4}", r"\d{2}", r"\d{2}", r"\d{2}-\d{2}-\d{2}")
 _REPORT: Final = re.compile(f"(.+)/({'/'.join(_LEVELS)}/[^/]+)", re.ASCII)
-_COLUMNS: Final = Columns("name", "contentlength", "lastmodified", "etag")
 #: As a rule names its fields.
 _FIELDS: Final = ("Name", "Content-Length", "Last-Modified", "Etag")
 #: What a rule that includes more than base blobs must say of each.
@@ -42,45 +46,56 @@ _MORE: Final = {
     "includeDeleted": "Deleted",
 }
 _FOLDER: Final = "hdiisfolder"
-_WANTED: Final = (*map(plain_name, (*_FIELDS, *_MORE.values())), _FOLDER)
 
 
-def split(url: str) -> tuple[str, str | None]:
-    """The place of the reports in a URL, and the folder of one report; None if it names none."""
-    found = _REPORT.fullmatch(url)
-    return (found[1], found[2]) if found else (url, None)
+class AzureInventory(ReportForm):
+    """Reports of Azure's blob inventory, of which only base blobs that are not deleted count."""
 
+    columns = Columns("name", "contentlength", "lastmodified", "etag")
+    wanted = (*map(plain_name, (*_FIELDS, *_MORE.values())), _FOLDER)
 
-def newest(place: ObjectStore, source: str, only: str | None = None) -> Report:
-    """The newest complete report at a place.
+    def split(self, url: str) -> tuple[str, str | None]:
+        """See ``ReportForm``: a report is named by its folder."""
+        found = _REPORT.fullmatch(url)
+        return (found[1], found[2]) if found else (url, None)
 
-    Args:
-        place: the container to which a rule writes.
-        source: container that the report must be about.
-        only: folder of the report to take; None for the newest complete one.
-
-    Raises:
-        RefusedError: there is none, there are those of several rules, or it is about other
-            containers.
-        IntegrityError: its manifest is damaged, or its run did not succeed.
-    """
-    for run in [only.rpartition("/")[0]] if only else _runs(place, ""):
-        rules = [only] if only else [folder.rstrip("/") for folder in _folders(place, f"{run}/")]
-        found = [one for one in (_manifest(place, rule) for rule in rules) if one is not None]
-        mine = [one for one in found if _is_about(one, source)]
-        if len(mine) > 1:
-            raise RefusedError(
-                f"{place.url}/{run} has the reports of several rules about the container "
-                f"{source!r}: {sorted(one.text('ruleName') for one in mine)}. Let one of them "
-                "write to a container of its own, and set inventory_place to that; or to one report"
+    def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
+        """See ``ReportForm``."""
+        for run in [only.rpartition("/")[0]] if only else _runs(place, ""):
+            rules = (
+                [only] if only else [folder.rstrip("/") for folder in _folders(place, f"{run}/")]
             )
-        if mine:
-            return _report(place, mine[0], source)
-    raise RefusedError(
-        f"{place.url} has no complete report of a blob inventory about blobs of the container "
-        f"{source!r}: inventory_place is the container to which a rule writes, or the folder of "
-        "one report (…/2026/01/31/01-00-00/RULE)"
-    )
+            found = [one for one in (_manifest(place, rule) for rule in rules) if one is not None]
+            mine = [one for one in found if _is_about(one, source)]
+            if len(mine) > 1:
+                raise RefusedError(
+                    f"{place.url}/{run} has the reports of several rules about the container "
+                    f"{source!r}: {sorted(one.text('ruleName') for one in mine)}. Let one of them "
+                    "write to a container of its own, and set inventory_place to that; or to one "
+                    "report"
+                )
+            if mine:
+                return _report(place, mine[0], source)
+        raise RefusedError(
+            f"{place.url} has no complete report of a blob inventory about blobs of the container "
+            f"{source!r}: inventory_place is the container to which a rule writes, or the folder "
+            "of one report (…/2026/01/31/01-00-00/RULE)"
+        )
+
+    def objects_in(
+        self, batch: pa.RecordBatch, report: Report, url: str
+    ) -> tuple[pa.RecordBatch, pa.Array]:
+        """See ``ReportForm``."""
+        del url
+        names = batch.schema.names
+        _refuse([field for field in _FIELDS if plain_name(field) not in names], report.url)
+        blobs = _base_blobs(batch)
+        keys = blobs["name"].cast(pa.string())
+        # Names begin with the container.
+        within = pc.fill_null(pc.starts_with(keys, f"{report.source}/"), True)
+        return blobs.filter(within), pc.utf8_slice_codeunits(
+            keys.filter(within), len(report.source) + 1
+        )
 
 
 def _runs(place: ObjectStore, above: str, level: int = 0) -> Iterator[str]:
@@ -148,47 +163,8 @@ def _require_fields(manifest: Document, rule: Document) -> None:
     _refuse([field for field in wanted if plain_name(field) not in names], manifest.url)
 
 
-def require_columns(report: Report) -> None:
-    """Do nothing: ``newest`` has compared the columns that the manifest names."""
-    del report
-
-
 def _refuse(missing: list[str], url: str) -> None:
-    if missing:
-        raise RefusedError(
-            f"the inventory report {url} lacks {', '.join(missing)}: without these an object "
-            "cannot be compared with the store before it is deleted. Add them to the rule "
-            "(schemaFields), and wait for its next report"
-        )
-
-
-def rows(
-    place: ObjectStore, report: Report, file: ReportFile, prefix: str
-) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-    """The rows of one file that are objects of a namespace: base blobs that are not deleted.
-
-    Args:
-        place: of the reports.
-        report: that the file is of.
-        file: to read.
-        prefix: of the namespace, ending in a slash; empty for a whole container.
-
-    Yields:
-        The number of rows read, and those of them that are objects of the namespace: a batch of
-        ``LISTING_SCHEMA`` in the order of its keys, or None.
-
-    Raises:
-        RefusedError: the report lacks a column that is needed.
-        IntegrityError: the file is not what the manifest says, or a row is not whole.
-    """
-    url = f"{place.url}/{file.key}"
-    for batch in batches(place, report, file, _WANTED):
-        names = batch.schema.names
-        _refuse([field for field in _FIELDS if plain_name(field) not in names], report.url)
-        blobs = _base_blobs(batch)
-        keys = blobs["name"].cast(pa.string())
-        within = f"{report.source}/{prefix}"
-        yield batch.num_rows, listing_batch(blobs, _COLUMNS, keys, within, url)
+    refuse_without(missing, url, "the rule (schemaFields)")
 
 
 def _base_blobs(batch: pa.RecordBatch) -> pa.RecordBatch:

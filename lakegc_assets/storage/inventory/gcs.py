@@ -8,7 +8,6 @@ rows they have together. What stands for an etag here is the generation of an ob
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +16,6 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.storage.inventory.files import batches, plain_name
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
     Document,
@@ -25,50 +23,66 @@ from lakegc_assets.storage.inventory.report import (
     ReportFile,
     damaged,
 )
-from lakegc_assets.storage.inventory.rows import Columns, listing_batch
+from lakegc_assets.storage.inventory.rows import (
+    Columns,
+    ReportForm,
+    plain_name,
+    refuse_without,
+    require_bucket,
+)
 
 _MANIFEST: Final = re.compile(
     r"(?:.*/)?[^/]+_(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2})?)_manifest\.json", re.ASCII
 )
-_COLUMNS: Final = Columns("name", "size", "updated", "generation")
 #: As a configuration names its metadata fields.
 _FIELDS: Final = ("bucket", "name", "size", "updated", "generation", "timeDeleted")
-_WANTED: Final = tuple(map(plain_name, _FIELDS))
 
 
-def split(url: str) -> tuple[str, str | None]:
-    """The place of the reports in a URL, and the name of one manifest; None if it names none."""
-    place, _, last = url.rpartition("/")
-    return (place, last) if _MANIFEST.fullmatch(last) else (url, None)
+class GcsInventory(ReportForm):
+    """Reports of Storage Insights, of which only the rows of live versions count."""
 
+    columns = Columns("name", "size", "updated", "generation")
+    wanted = tuple(map(plain_name, _FIELDS))
 
-def newest(place: ObjectStore, source: str, only: str | None = None) -> Report:
-    """The newest complete report at a place.
+    def split(self, url: str) -> tuple[str, str | None]:
+        """See ``ReportForm``: a report is named by its manifest."""
+        place, _, last = url.rpartition("/")
+        return (place, last) if _MANIFEST.fullmatch(last) else (url, None)
 
-    Args:
-        place: the folder to which configurations write.
-        source: bucket that the report must be about.
-        only: name of the manifest of the report to take; None for the newest one.
+    def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
+        """See ``ReportForm``."""
+        others: set[str] = set()
+        for key in [only] if only else _manifests(place):
+            try:
+                manifest = Document(f"{place.url}/{key}", place.get(key))
+            except ObjectNotFoundError:
+                continue
+            about = _bucket(manifest)
+            if about in {source, ""}:
+                return _report(manifest, key, source)
+            others.add(about)
+        raise RefusedError(
+            f"{place.url} has no inventory report about the bucket {source!r}"
+            f"{f', but about {sorted(others)}' if others else ''}: inventory_place is the folder "
+            "to which a configuration of Storage Insights writes, where "
+            "CONFIG_TIME_manifest.json is"
+        )
 
-    Raises:
-        RefusedError: there is none about the bucket.
-        IntegrityError: its manifest is damaged.
-    """
-    others: set[str] = set()
-    for key in [only] if only else _manifests(place):
-        try:
-            manifest = Document(f"{place.url}/{key}", place.get(key))
-        except ObjectNotFoundError:
-            continue
-        about = _bucket(manifest)
-        if about in {source, ""}:
-            return _report(manifest, key, source)
-        others.add(about)
-    raise RefusedError(
-        f"{place.url} has no inventory report about the bucket {source!r}"
-        f"{f', but about {sorted(others)}' if others else ''}: inventory_place is the folder to "
-        "which a configuration of Storage Insights writes, where CONFIG_TIME_manifest.json is"
-    )
+    def objects_in(
+        self, batch: pa.RecordBatch, report: Report, url: str
+    ) -> tuple[pa.RecordBatch, pa.Array]:
+        """See ``ReportForm``."""
+        names = batch.schema.names
+        refuse_without(
+            [field for field in _FIELDS if plain_name(field) not in names],
+            report.url,
+            "the metadata fields of the configuration, let CSV files have a header",
+        )
+        require_bucket(batch, report, url)
+        live = batch.filter(pc.is_null(batch["timedeleted"]))
+        generations = live["generation"].cast(pa.string())
+        at = live.schema.get_field_index("generation")
+        return live.set_column(at, "generation", generations), live["name"]
 
 
 def _manifests(place: ObjectStore) -> list[str]:
@@ -115,50 +129,3 @@ def _report(manifest: Document, key: str, source: str) -> Report:
         rows=manifest.number("records_processed"),
         delimiter=delimiter,
     )
-
-
-def require_columns(report: Report) -> None:
-    """Do nothing: the columns are in the files alone, and ``rows`` compares them."""
-    del report
-
-
-def rows(
-    place: ObjectStore, report: Report, file: ReportFile, prefix: str
-) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-    """The rows of one file that are objects of a namespace: live versions only.
-
-    Args:
-        place: of the reports.
-        report: that the file is of.
-        file: to read.
-        prefix: of the namespace, ending in a slash; empty for a whole bucket.
-
-    Yields:
-        The number of rows read, and those of them that are objects of the namespace: a batch of
-        ``LISTING_SCHEMA`` in the order of its keys, or None.
-
-    Raises:
-        RefusedError: the report lacks a column that is needed.
-        IntegrityError: the file is missing, or a row is not whole.
-    """
-    url = f"{place.url}/{file.key}"
-    for batch in batches(place, report, file, _WANTED):
-        missing = [f for f in _FIELDS if plain_name(f) not in batch.schema.names]
-        if missing:
-            raise RefusedError(
-                f"the inventory report {report.url} lacks {', '.join(missing)}: without these an "
-                "object cannot be compared with the store before it is deleted. Add them to the "
-                "metadata fields of the configuration, let CSV files have a header, and wait for "
-                "the next report"
-            )
-        others = pc.fill_null(pc.not_equal(batch["bucket"], report.source), True)
-        if pc.any(others).as_py():
-            bucket = batch["bucket"].filter(others)[0].as_py()
-            raise damaged(url, f"a row is about the bucket {bucket!r}, not {report.source!r}")
-        live = batch.filter(pc.is_null(batch["timedeleted"]))
-        live = live.set_column(
-            live.schema.get_field_index("generation"),
-            "generation",
-            live["generation"].cast(pa.string()),
-        )
-        yield batch.num_rows, listing_batch(live, _COLUMNS, live["name"], prefix, url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Final
 
 import pyarrow as pa
@@ -12,12 +11,17 @@ import pyarrow as pa
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.inventory import azure, gcs, s3
+from lakegc_assets.storage.inventory.azure import AzureInventory
+from lakegc_assets.storage.inventory.gcs import GcsInventory
 from lakegc_assets.storage.inventory.report import Report, ReportFile
+from lakegc_assets.storage.inventory.rows import ReportForm
+from lakegc_assets.storage.inventory.s3 import S3Inventory
 
 #: Whose reports are about the namespaces of a scheme. No service writes any about local files:
 #: a program that does writes those of S3.
-_FORMS: Final[dict[str, ModuleType]] = {"s3": s3, "azure": azure, "gs": gcs, "local": s3}
+_FORMS: Final[dict[str, ReportForm]] = {
+    "s3": S3Inventory(), "azure": AzureInventory(), "gs": GcsInventory(), "local": S3Inventory()
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,22 +41,9 @@ class Inventory:
     def rows(
         self, place: ObjectStore, file: ReportFile
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """The rows of one file that are objects of the namespace.
-
-        Args:
-            place: the store at ``place``.
-            file: of the report.
-
-        Yields:
-            The number of rows read, and those of them that are objects of the namespace: a batch
-            of ``LISTING_SCHEMA`` in the order of its keys, or None.
-
-        Raises:
-            RefusedError: the report lacks a column that is needed.
-            IntegrityError: the file is missing or damaged.
-        """
+        """The rows of one file of the report at ``place``. See ``ReportForm.rows``."""
         prefix = self.namespace.key("") if self.namespace.prefix else ""
-        yield from _form(self.namespace).rows(place, self.report, file, prefix)
+        return _form(self.namespace).rows(place, self.report, file, prefix)
 
 
 def newest_inventory(
@@ -77,7 +68,7 @@ def newest_inventory(
     return Inventory(namespace, place, report)
 
 
-def _form(namespace: StorageNamespace) -> ModuleType:
+def _form(namespace: StorageNamespace) -> ReportForm:
     if namespace.scheme not in _FORMS:
         raise RefusedError(
             f"{namespace.url()}: inventory reports of this kind of store cannot be read; list the "
