@@ -2,7 +2,8 @@
 
 What is to go is recorded in the ledger before the first delete. Whether it may go is asked anew
 right before each batch. And each object is copied first, unless the store keeps what is deleted, or
-somebody does without.
+somebody does without. An object that is new, or another one than was planned, shows that somebody
+writes there, which ends the removal.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,13 +27,17 @@ from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.recovery.backup_location import placed, require_no_other_backup
 from lakegc_assets.recovery.backups import FOLDER
+from lakegc_assets.run import strings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
+from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.lease_record import PROBES
+from lakegc_assets.sweep.monotonic_age import elapsed
+from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked, compare
 from lakegc_assets.wording import counted
 
 #: Beside the copies: of which removal they are. lakeFS writes nothing below this folder.
@@ -229,29 +234,73 @@ def remove_objects(
             where nothing may go any more.
 
     Raises:
+        RefusedError: an object is new, or another one than was planned. It stays, and so does all
+            that is behind it in the plan.
         StorageError: some could not be deleted; the others are.
     """
     totals: Counter[str] = Counter()
-    for rows in (batch for turn in _turns(plan.rows) for batch in _batches(turn)):
-        go = _copied(plan.store, rows, kept.backup)
-        still()
-        outcomes = {
-            one.key: one
-            for one in plan.store.delete_many(
-                [row["key"] for row in go],
-                {row["key"]: row["etag"] for row in go} if kept.condition != "none" else None,
-                singly=kept.condition == "single",
-            )
-        }
-        spared = "it is gone, or has changed"
-        found = [
-            outcomes.get(row["key"], DeleteOutcome(row["key"], "spared", None, spared))
-            for row in rows
-        ]
-        ledger.add(found)
-        totals.update(one.outcome for one in found)
-        require_done(plan.store, found)
+    for turn, following in _turns(plan.rows):
+        if following.num_rows < plan.rows.num_rows:
+            _require_nothing_new(plan, following, totals)
+        for rows in _batches(turn):
+            found = _removed(plan.store, rows, kept, still)
+            ledger.add(found)
+            totals.update(one.outcome for one in found)
+            if changed := [one for one in found if one.outcome == "spared"]:
+                raise _written(plan, changed[0].key, changed[0].detail or "", totals)
+            require_done(plan.store, found)
     return totals
+
+
+def _removed(
+    store: ObjectStore,
+    rows: Sequence[Mapping[str, Any]],
+    kept: Safeguard,
+    still: Callable[[], None],
+) -> list[DeleteOutcome]:
+    """The outcomes of a batch; where another object is at one of its keys nothing is deleted."""
+    found = _not_copied(store, rows, kept.backup)
+    still()
+    copied = [row for row in rows if row["key"] not in found]
+    marked = [Marked(*(row[name] for name in PLANNED.names[:4])) for row in copied]
+    # Also where deletes are conditional: the same content written again has the same etag.
+    for one, state, _ in compare(store, marked, elapsed):
+        if state == "missing":
+            found[one.address] = DeleteOutcome(one.address, "already_missing")
+        elif state == "rewritten":
+            found[one.address] = DeleteOutcome(one.address, "spared", None, REWRITTEN)
+    if all(one.outcome != "spared" for one in found.values()):
+        etags = {row["key"]: row["etag"] for row in rows if row["key"] not in found}
+        outcomes = store.delete_many(
+            list(etags),
+            etags if kept.condition != "none" else None,
+            singly=kept.condition == "single",
+        )
+        found |= {one.key: one for one in outcomes}
+    return list(found.values())
+
+
+def _require_nothing_new(plan: Plan, following: pa.Table, totals: Counter[str]) -> None:
+    """Require that a namespace holds nothing but what is still to go.
+
+    Raises:
+        RefusedError: somebody has written an object there since the plan.
+    """
+    for page in list_to_the_end(plan.store):
+        new = page["key"].filter(pc.invert(strings.among(page["key"], following["key"])))
+        # A probe that a store did not let go is our own.
+        new = new.filter(pc.invert(pc.starts_with(new, PROBES)))
+        if len(new):
+            raise _written(plan, new[0].as_py(), "it was written since the plan", totals)
+
+
+def _written(plan: Plan, key: str, why: str, totals: Counter[str]) -> RefusedError:
+    removed = counted(totals["deleted"], "object was", "objects were")
+    return RefusedError(
+        f"{plan.where} stays: somebody writes there, for {key!r} is not what was planned: {why}. "
+        f"{removed} removed before that was seen, and what tells whose namespace it is stays. Find "
+        "out who writes there; when nobody does any more, look at it again with `lakegc leftovers`"
+    )
 
 
 def close_earlier(server: Server, plan: Plan) -> None:
@@ -293,16 +342,18 @@ def planned_objects(listed: pa.Table) -> pa.Table:
     return pa.table([*columns, empty], schema=PLANNED)
 
 
-def _turns(rows: pa.Table) -> Iterator[pa.Table]:
+def _turns(rows: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Cut rows where files of lakeFS and the marker begin, which stay if anything before them does.
 
-    They tell whose namespace it is, so that what stays can be found and removed later.
+    They tell whose namespace it is, so that what stays can be found and removed later. Each comes
+    with the rows that are left when it begins.
     """
     is_data = pc.invert(pc.starts_with(rows["key"], _LAKEFS))
     is_marker = pc.equal(rows["key"], MARKER)
-    yield rows.filter(is_data)
-    yield rows.filter(pc.invert(pc.or_(is_data, is_marker)))
-    yield rows.filter(is_marker)
+    yield rows.filter(is_data), rows
+    of_lakefs = rows.filter(pc.invert(is_data))
+    yield rows.filter(pc.invert(pc.or_(is_data, is_marker))), of_lakefs
+    yield rows.filter(is_marker), rows.filter(is_marker)
 
 
 def _batches(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
@@ -310,20 +361,22 @@ def _batches(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
         yield rows.slice(at, _BATCH).to_pylist()
 
 
-def _copied(
-    store: ObjectStore, rows: list[dict[str, Any]], backup: ObjectStore | None
-) -> list[dict[str, Any]]:
-    """Those of some objects that are copied; all where no copy is wanted."""
+def _not_copied(
+    store: ObjectStore, rows: Sequence[Mapping[str, Any]], backup: ObjectStore | None
+) -> dict[str, DeleteOutcome]:
+    """Copy objects, where that is wanted; outcomes of those that could not be, by their keys."""
     if backup is None:
-        return rows
-    done = thread_map(partial(_copy, store, backup), rows, _THREADS)
-    return [row for row, copied in zip(rows, done, strict=True) if copied]
+        return {}
+    found = thread_map(partial(_copy, store, backup), rows, _THREADS)
+    return {one.key: one for one in found if one is not None}
 
 
-def _copy(store: ObjectStore, backup: ObjectStore, row: dict[str, Any]) -> bool:
+def _copy(store: ObjectStore, backup: ObjectStore, row: Mapping[str, Any]) -> DeleteOutcome | None:
     key = row["key"]
     try:
         copy_object(store, key, backup, key, size=row["size"], etag=row["etag"], if_absent=True)
-    except (ChangedError, ObjectNotFoundError):
-        return False
-    return True
+    except ObjectNotFoundError as error:
+        return DeleteOutcome(key, "already_missing", None, str(error))
+    except ChangedError as error:
+        return DeleteOutcome(key, "spared", None, str(error))
+    return None

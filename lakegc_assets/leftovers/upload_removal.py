@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Final
 
 from lakegc_assets.errors import LakegcError, RefusedError
@@ -18,7 +19,7 @@ from lakegc_assets.leftovers.removal import (
     require_done,
 )
 from lakegc_assets.leftovers.server import Server
-from lakegc_assets.leftovers.uploads import old_uploads
+from lakegc_assets.leftovers.uploads import latest_part, old_uploads
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
@@ -75,19 +76,26 @@ def _abort(server: Server, plan: Plan, place: StorageNamespace, ledger: Ledger) 
     totals: Counter[str] = Counter()
     for at in range(0, plan.rows.num_rows, _BATCH):
         _require_unguarded(server, place)
-        # Somebody may have gone on with one of them.
-        now = {one.upload_id: one for one in old_uploads(plan.store)}
+        # Somebody may have ended one of them, or gone on with it.
+        before = latest_part(plan.store)
+        now = {one.upload_id: one for one in plan.store.multipart_uploads(before)}
         rows = plan.rows.slice(at, _BATCH).to_pylist()
-        outcomes = [_aborted(plan.store, now.get(row["upload_id"]), row["key"]) for row in rows]
+        outcomes = [
+            _aborted(plan.store, now.get(row["upload_id"]), row["key"], before) for row in rows
+        ]
         ledger.add(outcomes, [row["upload_id"] for row in rows])
         totals.update(one.outcome for one in outcomes)
         require_done(plan.store, outcomes)
     return totals
 
 
-def _aborted(store: ObjectStore, upload: MultipartUpload | None, key: str) -> DeleteOutcome:
+def _aborted(
+    store: ObjectStore, upload: MultipartUpload | None, key: str, before: datetime
+) -> DeleteOutcome:
     if upload is None or upload.key != key:
-        return DeleteOutcome(key, "spared", None, "it has ended, or somebody goes on with it")
+        return DeleteOutcome(key, "already_missing", None, "it was completed or aborted")
+    if upload.newest >= before:
+        return DeleteOutcome(key, "spared", None, f"somebody has gone on with it: {upload.newest}")
     try:
         gone = not store.abort_upload(upload)
     except LakegcError as error:

@@ -134,6 +134,11 @@ def _places(server: Server, names: Sequence[str]) -> list[tuple[str, str]]:
 
 def old_uploads(store: ObjectStore) -> list[MultipartUpload]:
     """The uploads of a store whose last part is older than ``MIN_AGE``, the oldest first."""
-    before = store.server_time() - MIN_AGE
+    before = latest_part(store)
     old = [one for one in store.multipart_uploads(before) if one.newest < before]
     return sorted(old, key=lambda one: (one.begun, one.key, one.upload_id))
+
+
+def latest_part(store: ObjectStore) -> datetime:
+    """The time by the store's clock before which the last part of an old upload was written."""
+    return store.server_time() - MIN_AGE

@@ -21,7 +21,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
-from lakegc_assets.leftovers.namespaces import leftover_namespaces
+from lakegc_assets.leftovers.namespaces import guarded, leftover_namespaces
 from lakegc_assets.leftovers.references import named_by
 from lakegc_assets.leftovers.removal import COPIES, Choices
 from lakegc_assets.leftovers.server import Server
@@ -349,5 +349,96 @@ def test_what_the_store_refuses_keeps_what_tells_whose_it_is(
     assert files(old).keys() == {stays, *of_lakefs}
     assert unfinished(server.root)
     remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
+    assert files(old) == {}
+    assert not unfinished(server.root)
+
+
+def _written(old: Path, before: dict[str, bytes], what: str) -> str:
+    """Let somebody write into a namespace whose data is being removed; the key that is written."""
+    data = sorted(key for key in before if not key.startswith("_lakefs/"))
+    key = {
+        "another object": data[0],
+        "the same content again": data[0],
+        "a new object": f"data/{SLICE}/{XID}",
+        "a new table": "_lakefs/" + "f0" * 32,
+    }[what]
+    (old / key).parent.mkdir(parents=True, exist_ok=True)
+    (old / key).write_bytes(before[key] if "same" in what else b"of somebody else")
+    return key
+
+
+@pytest.mark.parametrize(
+    ("what", "why", "at"),
+    [
+        ("another object", "has", "the copies"),
+        ("another object", "it was written again since", "the delete"),
+        ("the same content again", "it was written again since", "the delete"),
+        ("another object", "it was written since the plan", "the end of the data"),
+        ("a new object", "it was written since the plan", "the end of the data"),
+        ("a new table", "it was written since the plan", "the end of the data"),
+    ],
+)
+def test_what_somebody_writes_meanwhile_ends_it(
+    what: str, why: str, at: str, old: Path, server: Server, tmp_path: Path
+) -> None:
+    """Whoever writes there needs the tables of lakeFS, too, and the marker of a collection."""
+    (old / MARKER).parent.mkdir(parents=True)
+    told = {"installation_id": None, "repository": "old", "creation_date": 1}
+    (old / MARKER).write_text(json.dumps(told))
+    age(old, 31)
+    before = files(old)
+    written: list[str] = []
+
+    def write(*_: Any) -> None:
+        if not written:
+            written.append(_written(old, before, what))
+
+    def copy_late(*args: Any, **options: Any) -> None:
+        write()
+        copy_object(*args, **options)
+
+    def look(*args: Any) -> str:
+        write()
+        return guarded(*args)
+
+    def delete(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
+        keys = list(keys)
+        found = _delete(store, keys, *args, **options)
+        if set(keys) & before.keys():
+            write()
+        return found
+
+    wanted = choices(server, tmp_path / "backup")
+    with pytest.MonkeyPatch.context() as patch:
+        if at == "the copies":
+            patch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_late)
+        elif at == "the delete":
+            patch.setattr("lakegc_assets.leftovers.namespace_removal.guarded", look)
+        else:
+            patch.setattr(LocalStore, "delete_many", delete)
+        with pytest.raises(RefusedError, match=f"somebody writes there, for '.*{why}") as raised:
+            remove_namespace(server, URL, wanted, unclaimed=True)
+    (key,) = written
+    assert repr(key) in str(raised.value)
+    left = files(old)
+    assert {k for k in before if k.startswith("_lakefs/")} | {key} <= left.keys()
+    assert left[key] == (before[key] if "same" in what else b"of somebody else")
+    (removal,) = unfinished(server.root)
+    assert removal.url.endswith("team/old")
+
+
+def test_what_is_gone_meanwhile_ends_nothing(old: Path, server: Server, tmp_path: Path) -> None:
+    before = files(old)
+    first = min(key for key in before if not key.startswith("_lakefs/"))
+
+    def copy_and_lose(source: LocalStore, key: str, *args: Any, **options: Any) -> None:
+        (old / first).unlink(missing_ok=True)
+        copy_object(source, key, *args, **options)
+
+    wanted = choices(server, tmp_path / "backup")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_and_lose)
+        found = remove_namespace(server, URL, wanted, unclaimed=True)
+    assert found == {"deleted": len(before) - 1, "already_missing": 1}
     assert files(old) == {}
     assert not unfinished(server.root)
