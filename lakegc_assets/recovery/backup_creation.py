@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -181,18 +182,19 @@ class _Creation:
         earlier = self._journal("")
         copied = self._verified(earlier) if earlier else []
         tried: list[Part] = []
-        for number in range(_ROUNDS):
+        for number in count():
             left = self._left([*copied, *tried])
             if not left:
                 break
+            if number == _ROUNDS:
+                raise StorageError(
+                    f"tasks that copy to {self.store.url} end without a word; what was done is "
+                    f"recorded. Back {self.ctx.run!r} up again, and look at the logs of Spark's "
+                    "workers"
+                )
             name = f"{self.session}-{number:02d}"
             self._copy(name, left)
             tried += self._journal(name)
-        else:
-            raise StorageError(
-                f"tasks that copy to {self.store.url} end without a word; what was done is "
-                f"recorded. Back {self.ctx.run!r} up again, and look at the logs of Spark's workers"
-            )
         return self._finish(record, earlier, copied, tried)
 
     # What is done, by relations

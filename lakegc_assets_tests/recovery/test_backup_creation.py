@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation, backup_task, circuit_breaker
 from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backup_task import Orders, Portion, TaskResult, copy_portions
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
-from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, running
 from lakegc_assets_tests.recovery.conftest import ODD, Place, make_odd
@@ -102,6 +103,32 @@ def test_tasks_on_spark_and_every_setting_copy_the_same(place: Place, marked: Ma
         ]
         assert sorted(line["address"] for line in lines) == sorted(marked.candidates)
         assert {line["outcome"] for line in lines} == {"copied"}
+
+
+@pytest.mark.parametrize(("lost", "is_enough"), [(4, True), (5, False)])
+def test_what_tasks_left_that_died_is_copied_up_to_the_last_round(
+    lost: int,
+    is_enough: bool,  # noqa: FBT001 - a parameter
+    place: Place,
+    marked: Marked,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = 0
+
+    def dies(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
+        nonlocal rounds
+        rounds += 1
+        return TaskResult() if rounds <= lost else copy_portions(orders, portions)
+
+    monkeypatch.setattr(backup_creation, "copy_portions", dies)
+    if is_enough:
+        record = make_backup(place.context())
+        assert record is not None
+        assert record.objects == len(marked.candidates)
+    else:
+        with pytest.raises(StorageError, match="end without a word"):
+            make_backup(place.context())
+    assert rounds == 5
 
 
 def test_what_changed_or_went_since_it_was_listed_is_told_and_not_copied(
