@@ -88,6 +88,10 @@ class Bulk:
                 answers = self.send(batch, etags)
             except HttpFailure as raised:
                 error = self._read(raised)
+                if len(batch) == 1 and error_class(error.code) is ObjectLockedError:
+                    # The lock is its own, and says nothing about any other key.
+                    outcomes[batch[0]] = self._outcome(batch[0], error, etags)
+                    continue
                 failure = str(explained(error.code, error.message, self.where))
                 outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
                 continue

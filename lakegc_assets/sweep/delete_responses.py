@@ -9,6 +9,7 @@ from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.codes import EXPIRED, error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ObjectLockedError,
     StoreThrottledError,
     StoreUnavailableError,
 )
@@ -18,8 +19,10 @@ from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked
 
 #: How often a key is sent before its failure counts, where the store may yet take it.
 TRIES: Final = 8
+#: Another call before failed as a whole.
+NOT_SENT: Final = "NotSent"
 #: Answers after which a key is sent again although the store did not ask for less.
-_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, "NotSent"})
+_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NOT_SENT})
 #: Answers that ask for less without saying so.
 _LATE: Final = frozenset(
     {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
@@ -83,6 +86,11 @@ def sort_answers(
         for answer in answers
     )
     return Sorted(outcomes, again, slow or failed, bool(slow), unanswered)
+
+
+def is_refused_with_others(answer: DeleteOutcome) -> bool:
+    """True of a key whose request a store has refused as a whole: something in it is locked."""
+    return answer.outcome == "failed" and _kind(answer) is ObjectLockedError
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:

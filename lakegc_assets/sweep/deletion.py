@@ -26,7 +26,12 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delete_responses import hopeless, sort_answers
+from lakegc_assets.sweep.delete_responses import (
+    NOT_SENT,
+    hopeless,
+    is_refused_with_others,
+    sort_answers,
+)
 from lakegc_assets.sweep.delta_extension import Known
 from lakegc_assets.sweep.delta_extension_task import Extender, Found, TooMuchError
 from lakegc_assets.sweep.delta_snapshot import read_known
@@ -168,6 +173,8 @@ class DeletingTask:
         #: What extensions of the delta mark keep alive, and what of the present stretch that is.
         self._found: list[Found] = []
         self._spared: dict[str, str] = {}
+        #: What the store has refused together with something that is locked: sent one by one.
+        self._alone: set[str] = set()
         #: Whether a batch may have been sent whose outcomes are not recorded.
         self._sent = False
         self._records = 0
@@ -340,37 +347,48 @@ class DeletingTask:
         self._delta = self._delta._replace(heads=heads)
 
     def _send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
-        """Send the request of a batch; where conditions need it, one for each key; while it may."""
-        if not batch:
+        """Send the request of a batch, or one for each key where that is needed; while it may.
+
+        That is where conditions need it, and where the store has refused a request as a whole
+        since one of its objects is locked: only requests with one key each say which one that is.
+        """
+        if self._orders.condition == "single":
+            return self._send_singly(batch, _SINGLES_TIME)
+        if alone := [marked for marked in batch if marked.address in self._alone]:
+            answers = self._send_singly(alone, CHECK_TIME)
+            self._alone -= {answer.key for answer in answers}
+            return answers
+        if not batch or self._is_late(CHECK_TIME):
             return []
-        etags = None
-        if self._orders.condition != "none":
-            etags = {marked.address: marked.etag for marked in batch}
-        if self._orders.condition != "single":
-            if self._is_late(CHECK_TIME):
-                return []
-            self._pace.sent(len(batch))
-            addresses = [marked.address for marked in batch]
-            deleted = self._reach.deleting.delete_many(
-                addresses, etags, trash=self._orders.trash, **self._deadline
-            )
-            return list(deleted)
-        outcomes: list[DeleteOutcome] = []
+        answers = self._delete(batch)
+        refused = {answer.key for answer in answers if is_refused_with_others(answer)}
+        if refused:
+            self._alone |= refused | {one.key for one in answers if one.error_code == NOT_SENT}
+        return [answer for answer in answers if answer.key not in self._alone]
+
+    def _send_singly(self, batch: Sequence[Marked], seconds: float) -> list[DeleteOutcome]:
+        """Send a request for each key, until so many seconds after the look, or a failure."""
+        answers: list[DeleteOutcome] = []
         for marked in batch:
             self._pace.wait()
-            if self._is_late(_SINGLES_TIME):
+            if self._is_late(seconds):
                 break
-            self._pace.sent(1)
-            outcomes += self._reach.deleting.delete_many(
-                [marked.address],
-                etags,
-                singly=True,
-                trash=self._orders.trash,
-                **self._deadline,
-            )
-            if outcomes[-1].outcome == "failed":
+            answers += self._delete([marked])
+            if answers[-1].outcome == "failed":
                 break
-        return outcomes
+        return answers
+
+    def _delete(self, some: Sequence[Marked]) -> list[DeleteOutcome]:
+        condition = self._orders.condition
+        self._pace.sent(len(some))
+        answers = self._reach.deleting.delete_many(
+            [marked.address for marked in some],
+            {marked.address: marked.etag for marked in some} if condition != "none" else None,
+            singly=condition == "single",
+            trash=self._orders.trash,
+            **self._deadline,
+        )
+        return list(answers)
 
     def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:
         """The state of the space of an object that the store has just deleted."""

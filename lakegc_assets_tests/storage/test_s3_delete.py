@@ -207,6 +207,20 @@ def test_after_a_call_that_fails_as_a_whole_no_other_is_sent(script: Script) -> 
     assert len(script.requests) == 2
 
 
+def test_a_call_with_one_key_that_is_locked_says_so_of_that_key_alone(script: Script) -> None:
+    """As a server answers that looks for locks before it deletes anything."""
+    why = "<Error><Code>InvalidRequest</Code><Message>Object is WORM protected</Message></Error>"
+    locked = Answer(400, why)
+    script.answers = [locked, Answer(204)]
+    store = open_store("s3://bkt/ns", script.config())
+    (alone, after) = store.delete_many(["a", "ctl\x01"])
+    assert (alone.outcome, alone.error_code) == ("locked", "ObjectLocked")
+    assert after.outcome == "deleted"
+    script.answers = [locked]
+    both = store.delete_many(["a", "b"])
+    assert [(one.outcome, one.error_code) for one in both] == [("failed", "ObjectLocked")] * 2
+
+
 def test_keys_are_sent_so_that_nothing_on_the_way_can_change_them(script: Script) -> None:
     """XML keeps dots and empty segments, a URL keeps control characters; neither keeps both."""
     script.answers = [Answer(body=delete_result()), Answer(204), Answer(204)]

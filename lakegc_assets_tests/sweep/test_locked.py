@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,14 @@ from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.space import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.deleting import Time, orders, plant, reach_at, recorded, run, time
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+
+__all__ = ["orders", "time"]
 
 WHY = "Access Denied because object protected by object lock."
 
@@ -103,6 +108,50 @@ def test_a_whole_batch_that_is_locked_ends_no_sweep(
     # A mark that leaves out what earlier sweeps have deleted does not leave these out.
     assert "locked" not in _GONE
     assert _deleted(manifest) == gone
+
+
+@pytest.mark.parametrize("condition", ["none", "bulk"])
+def test_a_store_that_refuses_a_whole_batch_since_one_is_locked(
+    condition: Any, bare: SmallLake, orders: Orders, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go one by one, each batch of them behind a look of its own."""
+    addresses = plant(bare, 9)
+    held = {addresses[0], addresses[4]}
+    calls: list[list[str]] = []
+    delete_many = LocalStore.delete_many
+
+    def refuse(
+        store: LocalStore, keys: Iterable[str], etags: Any = None, **more: Any
+    ) -> Sequence[DeleteOutcome]:
+        wanted = list(keys)
+        calls.append(wanted)
+        time.now += 4
+        if not held & {*wanted}:
+            return delete_many(store, wanted, etags, **more)
+        outcome: Any = "locked" if len(wanted) == 1 else "failed"
+        return [DeleteOutcome(key, outcome, "ObjectLocked", WHY) for key in wanted]
+
+    monkeypatch.setattr(LocalStore, "delete_many", refuse)
+    looks = 0
+    look = DeletingTask._look
+
+    def count(task: DeletingTask) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(task)
+
+    monkeypatch.setattr(DeletingTask, "_look", count)
+    told = list(
+        run(replace(orders, batch=6, condition=condition), addresses, reach=reach_at(orders, time))
+    )
+    assert {one.outcome for one in told} == {"deleted", "locked"}
+    assert recorded(orders) == {a: "locked" if a in held else "deleted" for a in addresses}
+    assert held <= bare.keys()
+    assert calls[0] == addresses[:6]
+    # Of those only as many follow one look as a batch has time for.
+    assert calls[1:5] == [[address] for address in addresses[:4]]
+    assert calls[5:] == [[addresses[4]], [addresses[5]], addresses[6:]]
+    assert looks == 4
 
 
 def test_nothing_but_locked_objects(
