@@ -73,7 +73,7 @@ class Collector:
             run: its id.
             clean: list the whole store, whatever earlier runs have seen.
         """
-        ctx = replace(self.ctx, run=run, settings=replace(self.ctx.settings, clean=clean))
+        ctx = replace(self.ctx, run=run, settings=self.ctx.settings.changed(clean=clean))
         jobs, tasks = self.session.work()
         cpu = self.cpu.seconds()
         total = math.fsum(

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
@@ -158,7 +157,7 @@ def bare(server: Server, count: int) -> Cost:
 
 def mark(folder: Path, garbage: int) -> None:
     """Mark all that is garbage, however young it is: the server gave it its times."""
-    collector = Collector.new(folder, REPOSITORY, min_age=timedelta(0), allow_unsafe_min_age=True)
+    collector = Collector.new(folder, REPOSITORY, min_age_hours=0, allow_unsafe_min_age=True)
     time.sleep(1)
     marked, _ = collector.mark(_RUN)
     marked.candidates(garbage)

@@ -7,8 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -47,7 +46,7 @@ STAGES = (
     report,
 )
 SETTINGS = Settings(
-    min_age=timedelta(seconds=1),
+    min_age_hours=1 / 3600,
     allow_unsafe_min_age=True,
     max_candidate_share=0.9,
     listing_num_partitions=1,
@@ -131,7 +130,7 @@ class SmallLake:
         return RunContext(
             repository=REPOSITORY,
             run=run,
-            settings=replace(SETTINGS, **settings),  # type: ignore[arg-type] # checked by Settings
+            settings=SETTINGS.changed(**settings),
             lakefs=self.config,
             root=self.root,
             session=spark,

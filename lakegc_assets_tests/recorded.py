@@ -46,9 +46,9 @@ STAGES: tuple[Callable[[RunContext], Manifest], ...] = (
 #: lakeFS's own mark was made with a minimum age of 1 s. Small data needs few partitions, and the
 #: skew is 0 so that every recorded object is old enough to be missed in a listing.
 SETTINGS = Settings(
-    min_age=timedelta(seconds=1),
+    min_age_hours=1 / 3600,
     allow_unsafe_min_age=True,
-    clock_skew=timedelta(0),
+    clock_skew_seconds=0,
     max_candidate_share=0.9,
     listing_num_partitions=2,
     range_num_partitions=2,
@@ -201,11 +201,11 @@ def context(
     """
     # Of the other repositories of the recorded server only the names are known.
     known = {found["id"] for found in server.recording.body("repositories")["results"]}
-    others = tuple(sorted(known - {server.repository}))
+    others = sorted(known - {server.repository})
     return RunContext(
         repository=server.repository,
         run=run,
-        settings=replace(SETTINGS, **{"ignored_repositories": others, **settings}),
+        settings=SETTINGS.changed(**{"ignored_repositories": others, **settings}),
         lakefs=server.config(folder),
         root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(endpoint_url=endpoint)),
         session=spark,
@@ -266,7 +266,7 @@ def rewind(marked: Marked, folder: Path, asset: str = "gc_report", **settings: A
     ctx = marked.ctx
     shutil.copytree(ctx.root.url, folder / "artifacts")
     root = ArtifactRoot(str(folder / "artifacts"), ctx.root.stores)
-    ctx = replace(ctx, root=root, settings=replace(ctx.settings, **settings))
+    ctx = replace(ctx, root=root, settings=ctx.settings.changed(**settings))
     names = (*MARK_ASSETS, "swept_set")
     for name in names[names.index(asset) :]:
         shutil.rmtree(folder_of(ctx, name), ignore_errors=True)

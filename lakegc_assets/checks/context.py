@@ -133,7 +133,7 @@ class Case:
     @cached_property
     def retained(self) -> set[str]:
         """The commits that rules which lakeFS does not have keep now, whatever their age is."""
-        retain, repository = self.ctx.settings.retain, self.ctx.repository
+        retain, repository = self.ctx.settings.retained, self.ctx.repository
         if not retain or self.chain["active_commits"].facts["rules"] is None:
             return set()
         tags = {tag.id: tag.commit_id for tag in self.client.tags(repository)}
@@ -142,7 +142,7 @@ class Case:
     @cached_property
     def below(self) -> Below:
         """Entries of inactive commits that stay, since they lie below the paths of rules."""
-        retain, active = self.ctx.settings.retain, self.chain["active_commits"]
+        retain, active = self.ctx.settings.retained, self.chain["active_commits"]
         if not retain.paths or active.facts["rules"] is None:
             return Below({}, SPANS.empty_table())
         client, repository = self.client, self.ctx.repository

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.setting_fields import CollectorSettings
+from lakegc_assets.run.settings import CollectorSettings
 
 if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain

@@ -14,10 +14,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.definitions import component
-from lakegc_assets.defs.connections import built
-from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.engine.spark import configured_by, session_settings, start_session
+from lakegc_assets.engine.spark import configured_by, prepare_environment, start_session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
@@ -83,26 +81,19 @@ class Site:
         Raises:
             ConfigurationError: the file of Spark settings is wrong, or a resource.
         """
-        # Before Dagster wraps what is wrong with them into a trace of its own.
-        session_settings()
-        asked_of = component()
-        names, defined = asked_of.names(), asked_of.definitions().resources or {}
-        needed = names.resources("lakefs", "stores", "collector")
-        # As a run does: what is given as EnvVar gets its value.
-        with built(defined, None, needed) as given:
-            resources = Resources(given, names)
-            collector = resources.collector
-            if backup_url:
-                collector = collector.model_copy(update={"backup_url": backup_url})
-            root = collector.root(resources.stores)
-            return cls(
-                resources.lakefs.config(),
-                root.stores,
-                root,
-                collector.settings(),
-                collector.roots(),
-                lambda repository: collector.of_repository(repository, {}).settings(),
-            )
+        prepare_environment()
+        lakefs, stores, collector = component().connections()
+        if backup_url:
+            collector = collector.model_copy(update={"backup_url": backup_url})
+        root = collector.root(stores)
+        return cls(
+            lakefs.config(),
+            root.stores,
+            root,
+            collector.settings(),
+            collector.roots(),
+            lambda repository: collector.of_repository(repository, {}).settings(),
+        )
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,6 +14,7 @@ import pydantic
 from dagster.components.resolved.base import resolve_fields
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from dagster_aws.s3 import S3Resource
+from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from lakegc_assets.defs.checks import attribution_check, candidate_checks
@@ -36,7 +37,7 @@ from lakegc_assets.defs.policy import (
     StoresSection,
 )
 from lakegc_assets.defs.prune import prune_schedule
-from lakegc_assets.defs.resources import CollectorResource, configurable, located, resources
+from lakegc_assets.defs.resources import CollectorResource, configurable, located
 from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
@@ -50,10 +51,11 @@ from lakegc_assets.defs.staleness import (
     staleness_sensor,
 )
 from lakegc_assets.defs.waves import waves_sensor
+from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import Source, given_settings
-from lakegc_assets.run.setting_fields import RepositorySettings
+from lakegc_assets.run.settings import RepositorySettings
 from lakegc_assets.storage.config import StoreConfig
 
 Translation = Annotated[
@@ -357,22 +359,30 @@ class GarbageCollection(dg.Component, Policy):
     def _collector(self, policies: Policies) -> CollectorResource:
         return CollectorResource(
             name=self.name or "",
-            backup_url=self.stores.backup_url or "",
+            backup_url=self.stores.backup_url,
             policies=policies.dump(),
             **{name: getattr(self.stores, name) for name in Places.model_fields},
             **{name: getattr(self, name) for name in RepositorySettings.model_fields},
         )
 
+    def connections(self) -> tuple[LakeFSResource, ObjectStoreResource, CollectorResource]:
+        """The resources as they are outside of a run, variables looked up now.
+
+        Raises:
+            ConfigurationError: a variable is not set.
+        """
+        collector = self._collector(self.policies())
+        return _lakefs(self.lakefs, _looked_up), _stores(self.stores), collector
+
     def _resources(self, policies: Policies, names: Names) -> dict[str, Any]:
-        found = dict(resources().resources or {})
-        stores = self.stores
-        if self.lakefs.model_fields_set:
-            found["lakefs"] = _lakefs(self.lakefs)
-        if stores.model_fields_set:
-            found["stores"] = _stores(stores)
-        if self.model_fields_set:
-            found["collector"] = self._collector(policies)
-        return {names.of(name): configurable(one) for name, one in found.items()}
+        prepare_environment()
+        made = {
+            "lakefs": _lakefs(self.lakefs, dg.EnvVar),
+            "stores": _stores(self.stores),
+            "pyspark": LazyPySparkResource(spark_config=session_settings()),
+            "collector": self._collector(policies),
+        }
+        return {names.of(name): configurable(one) for name, one in made.items()}
 
 
 def _wrong(
@@ -384,18 +394,25 @@ def _wrong(
     return made
 
 
-def _lakefs(section: ServerSection) -> LakeFSResource:
+def _lakefs(section: ServerSection, variable: Callable[[str], str]) -> LakeFSResource:
     """The server, with variables instead of secrets."""
 
-    def variable(name: str | None) -> Any:  # noqa: ANN401 - what Dagster takes in place of text
-        return dg.EnvVar(name) if name else None
+    def secret(name: str | None) -> str | None:
+        return variable(name) if name else None
 
     return LakeFSResource(
         endpoint=section.endpoint,
-        access_key_id=variable(section.access_key_id_variable),
-        secret_access_key=variable(section.secret_access_key_variable),
+        access_key_id=secret(section.access_key_id_variable),
+        secret_access_key=secret(section.secret_access_key_variable),
         credentials_file=section.credentials_file,
     )
+
+
+def _looked_up(variable: str) -> str:
+    value = os.environ.get(variable)
+    if value is None:
+        raise ConfigurationError(f"a variable that lakefs needs is not set: {variable}")
+    return value
 
 
 def _endpoint(section: ServerSection) -> str | None:

@@ -64,13 +64,13 @@ def require_keys_on_nodes(master: str, *files: str | None) -> None:
 
 @contextmanager
 def built(
-    resources: Mapping[str, Any], instance: dg.DagsterInstance | None, wanted: Collection[str]
+    resources: Mapping[str, Any], instance: dg.DagsterInstance, wanted: Collection[str]
 ) -> Iterator[Any]:
     """Some resources, for a sensor that must not fail where they cannot be made.
 
     Args:
         resources: all of them, as they are defined.
-        instance: of Dagster; None for one that is forgotten.
+        instance: of Dagster.
         wanted: keys of those that are.
 
     Raises:

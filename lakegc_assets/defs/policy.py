@@ -30,7 +30,7 @@ from lakegc_assets.defs.fields import (
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.retention.rules import Rules, RulesError
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.setting_fields import MAX_DAYS, CollectorSettings, RepositorySettings
+from lakegc_assets.run.settings import MAX_DAYS, CollectorSettings, RepositorySettings
 from lakegc_assets.sweep.auto_sweep import MODES, REQUIRED, Limits
 
 #: In which notices are posted.

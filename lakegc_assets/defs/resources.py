@@ -1,4 +1,4 @@
-"""The resources of the graph: those of connections, Spark, and the settings of a run."""
+"""The resource of the settings of a run; and resources of which a run configures single fields."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
-from dagster_aws.s3 import S3Resource
-from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.connections import ObjectStoreResource
 from lakegc_assets.defs.policy import Places, Policies, Policy
-from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.setting_fields import CollectorSettings, RepositorySettings
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.settings import CollectorSettings, RepositorySettings, Settings
 from lakegc_assets.storage.config import S3Access
 
 
@@ -66,7 +62,8 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
             "backup_log": self.backup_log,
             "inventory_place": self.inventory_place,
         }
-        return Settings.of(self, **{k: located(v) if v else None for k, v in places.items()})
+        values = {name: getattr(self, name) for name in CollectorSettings.model_fields}
+        return Settings(**values | {k: located(v) if v else None for k, v in places.items()})
 
     def all_policies(self) -> Policies:
         """The policies of all repositories."""
@@ -168,8 +165,11 @@ def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinitio
     )
     def configured(context: dg.InitResourceContext) -> Iterator[dg.ConfigurableResource[Any]]:
         given = {k: v for k, v in context.resource_config.items() if v is not None}
-        with kind(**values | given).process_config_and_initialize_cm() as made:
-            yield made
+        # With the instance of the run: without one Dagster makes one, with databases in memory.
+        with dg.build_resources(
+            {"made": kind(**values | given)}, context.instance, log_manager=context.log
+        ) as built:
+            yield built.made
 
     return configured
 
@@ -185,20 +185,4 @@ def _optional(field: dg.Field, value: object) -> dg.Field:
         is_required=False,
         description=field.description,
         **default,
-    )
-
-
-@dg.definitions
-def resources() -> dg.Definitions:
-    """The resources, as they are where nothing else is configured."""
-    prepare_environment()
-    return dg.Definitions(
-        resources={
-            "lakefs": LakeFSResource(),
-            "stores": ObjectStoreResource(
-                s3=S3Resource(), local_root=os.environ.get("LAKEGC_LOCAL_ROOT")
-            ),
-            "pyspark": LazyPySparkResource(spark_config=session_settings()),
-            "collector": CollectorResource(),
-        },
     )

@@ -127,7 +127,7 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
         IntegrityError: a file is missing, or is not what the manifest says.
     """
     branches = mark.rows(active, "heads", ["branch"])["branch"].to_pylist()
-    if not ctx.settings.protect_tags and not ctx.settings.retain.reads_tags:
+    if not ctx.settings.protect_tags and not ctx.settings.retained.reads_tags:
         return Refs(branches)
     return Refs(branches, mark.rows(active, "tags", ["tag"])["tag"].to_pylist())
 
@@ -305,7 +305,7 @@ def find_liveness(
         refs: that an earlier mark found.
         known: commits that an earlier look has read; they are not read again.
     """
-    retain = ctx.settings.retain
+    retain = ctx.settings.retained
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
     heads_before = read_heads(client, ctx.repository, refs.branches)

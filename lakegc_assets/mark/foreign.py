@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.publication_layout import OURS
-from lakegc_assets.run.setting_fields import Publish
+from lakegc_assets.run.settings import Publish
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 

@@ -178,7 +178,7 @@ def _require_same_rules(client: LakeFSClient, ctx: RunContext, last: Earlier) ->
     raw = client.gc_rules(ctx.repository)
     now = None if raw is None else Rules.parse(raw).to_json()
     facts = last.attempt.recorded("active_commits").facts
-    if now != facts["rules"] or ctx.settings.retain.to_json() != facts.get("retain", {}):
+    if now != facts["rules"] or ctx.settings.retained.to_json() != facts.get("retain", {}):
         raise _CleanRunError(f"the retention rules have changed since run {last.attempt.run!r}")
 
 

@@ -26,7 +26,7 @@ from lakegc_assets.mark.publication_layout import Forms, left_behind, mark_folde
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
-from lakegc_assets.run.setting_fields import Publish
+from lakegc_assets.run.settings import Publish
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.setting_fields import Mode, Publish
+from lakegc_assets.run.settings import Mode, Publish
 from lakegc_assets.storage.base import ObjectStore
 
 _GC: Final = "_lakefs/retention/gc/"

@@ -358,7 +358,7 @@ class _Reading:
         """The commits of a repository, tagged ones active too; None where lakeFS may not tell."""
         if other.repository.read_only or not look.has_default_branch:
             return None
-        settings = replace(self.ctx.settings, protect_tags=True)
+        settings = self.ctx.settings.changed(protect_tags=True)
         ctx = replace(self.ctx, repository=other.name, settings=settings)
         try:
             return find_liveness(ctx, self.client, other.connections, self.start)

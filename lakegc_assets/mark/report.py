@@ -173,7 +173,7 @@ def report(ctx: RunContext) -> Manifest:
 
 def _undo(ctx: RunContext, store: ObjectStore) -> str:
     """The ways to undo a sweep of the mark, by the settings; the sweep probes them by itself."""
-    recovery = with_trash(store.recovery(), ctx.settings.trash_days)
+    recovery = with_trash(store.recovery(), ctx.settings.trash_lifetime)
     return whether_undone(recovery, ctx.settings.backup_url)
 
 

@@ -54,7 +54,7 @@ def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
         RefusedError: the repository is at another namespace now.
         LakegcError: lakeFS or the store do not tell.
     """
-    ctx = replace(ctx, settings=replace(ctx.settings, protect_tags=True))
+    ctx = replace(ctx, settings=ctx.settings.changed(protect_tags=True))
     client, connections = ctx.connect()
     if connections.namespace_url != namespace:
         raise RefusedError(

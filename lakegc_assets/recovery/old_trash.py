@@ -45,7 +45,7 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
         LakegcError: nobody can tell what is needed, and nothing was removed; or something could not
             be removed.
     """
-    if not ctx.settings.trash_days:
+    if not ctx.settings.trash_lifetime:
         return Pruned(0, "")
     _, connections = ctx.connect()
     if connections.namespace_url != namespace:
@@ -54,7 +54,7 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
             "stays. If nothing needs it any more, remove it by hand"
         )
     store = connections.store()
-    folders = old_trash(store, ctx.settings.trash_days, store.server_time())
+    folders = old_trash(store, ctx.settings.trash_lifetime, store.server_time())
     if not folders:
         return Pruned(0, "")
     found = _found(store, folders)

@@ -53,7 +53,7 @@ class Retain:
     """
 
     tags: tuple[str, ...] = ()
-    # Settings are hashed, and what is equal is so in its tags.
+    # Mappings have no hash; what is equal is so in its tags.
     branches: Mapping[str, OfBranches] = field(default_factory=dict, hash=False)
     metadata: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     paths: Mapping[str, int] = field(default_factory=dict, hash=False)

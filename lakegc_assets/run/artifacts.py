@@ -27,7 +27,7 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.run.setting_fields import Mode
+from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (

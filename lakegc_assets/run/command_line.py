@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.retention.retain import Retain
-from lakegc_assets.run.settings import SETTING_NAMES, Settings, time_unit
+from lakegc_assets.run.settings import CollectorSettings, Settings, as_today
 
 if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -32,7 +33,7 @@ _BACKUP: Final = frozenset(
         *(f"backup_{way}" for way in _WAYS),
     }
 )
-_LEASE: Final = frozenset({"lease_duration", "lease_wait"})
+_LEASE: Final = frozenset({"lease_duration_seconds", "lease_wait_seconds"})
 #: Settings that only a mark reads: a sweep has them from its mark.
 _OF_A_MARK: Final = frozenset(
     {
@@ -40,24 +41,26 @@ _OF_A_MARK: Final = frozenset(
         "allow_unsafe_min_age",
         "attribution",
         "clean",
-        "clean_every",
-        "inventory_max_age",
+        "clean_every_hours",
+        "inventory_max_age_days",
         "inventory_place",
         "listing",
         "listing_check",
         "listing_num_partitions",
-        "min_age",
+        "min_age_hours",
         "mode",
         "skip_new_slices",
     }
 )
 #: Of the collector resource, and not of the core.
 _EXCLUDED: Final = "collect_excluded"
-_ALL: Final = frozenset(SETTING_NAMES) | _BACKUP | {_EXCLUDED}
+_ALL: Final = frozenset(CollectorSettings.model_fields) | _BACKUP | {_EXCLUDED}
+#: Messages about times leave the unit out.
+_UNIT: Final = re.compile("_(seconds|hours|days)$")
 #: Names of settings as messages have them, but for those that are words of every day, too.
 SETTINGS: Final = tuple(
     sorted(
-        (_ALL | set(SETTING_NAMES.values()))
+        (_ALL | {_UNIT.sub("", name) for name in _ALL} - {"pin", "trash"})
         - {"adopt", "attribution", "clean", "listing", "mode", "retain"}
     )
 )
@@ -147,9 +150,7 @@ def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _N
     changed = _keeping_more(_changed(settings, usual), usual or {})
     for name, value in {**changed, **given.always}.items():
         if name in _TAKEN.get(command, ()):
-            key = SETTING_NAMES.get(name, name)
-            unit = time_unit(key) if name in SETTING_NAMES else None
-            words += ["--set", f"{key}={_text(value / unit.total_seconds() if unit else value)}"]
+            words += ["--set", f"{name}={_text(value)}"]
     return " ".join(map(quote, words))
 
 
@@ -176,13 +177,13 @@ def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
         attempt: the artifacts of the mark.
     """
     try:
-        return attempt.recorded("gc_report").settings
+        return as_today(attempt.recorded("gc_report").settings)
     except LakegcError:
         return _NONE
 
 
 def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Those that are not usual, in the order of the fields of ``Settings``."""
+    """Those that are not usual, in the order of the fields of ``CollectorSettings``."""
     usual = Settings().to_json() if usual is None else usual
     return {
         name: settings[name]

@@ -1,172 +1,355 @@
-"""The settings of a run, as the core has them: times as such, rules parsed."""
+"""The settings of a run: each with its type, unit, default, limits and help, declared once.
 
-# ruff: noqa: RUF009 - the calls make fields, as dataclasses.field does
+The collector resource, the component's policies, the options of the command, the table in
+docs/operations.md and the errors are made of these fields. ``Settings`` has the same fields, with
+values that make sense together.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from functools import cache, reduce
+from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import ValidationError
+from pydantic import (
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from lakegc_assets.engine.choice import EngineSetting
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.setting_fields import (
-    CollectorSettings,
-    CompareWith,
-    Distribution,
-    Listing,
-    ListingCheck,
-    Mode,
-    Publish,
-)
 
-MIN_SAFE_AGE = timedelta(hours=24)
-CUTOFF_MARGIN = timedelta(hours=1)
-#: The recorded name of a setting, in the metadata of a field of ``Settings``.
-_NAME: Final = "setting"
+#: What may become a candidate.
+Mode = Literal["unified", "committed", "uncommitted"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+Distribution = Literal["dynamic", "uniform"]
+Publish = Literal["unified", "sgc"]
+CompareWith = Literal["none", "unified", "sgc"]
+#: What tells which objects there are, and what a listing is held against.
+Listing = Literal["store", "inventory"]
+ListingCheck = Literal["none", "inventory"]
 
+MIN_SAFE_AGE: Final = timedelta(hours=24)
+CUTOFF_MARGIN: Final = timedelta(hours=1)
+MAX_BATCH: Final = 1000
+#: In days: beyond a hundred years a time is a slip, and no date can be computed.
+MAX_DAYS: Final = 36_500
 
-def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
-    """The rules that keep more than lakeFS's by any of some settings.
-
-    Args:
-        recorded: settings as manifests have them; those of earlier versions have no such rules.
-    """
-    return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
+_Tasks = Annotated[int, Bounds(1)]
+_Hours = Annotated[float, Bounds(0, MAX_DAYS * 24, unit="hours")]
+_Days = Annotated[float, Bounds(0, MAX_DAYS, unit="days")]
+_Seconds = Annotated[float, Bounds(0, MAX_DAYS * 86_400, unit="seconds")]
 
 
-@cache
-def time_unit(name: str) -> timedelta | None:
-    """The unit of a setting that is a time; None of all others.
+class RepositorySettings(BaseModel):
+    """Settings that a policy may give for single repositories."""
 
-    Args:
-        name: of a field of ``CollectorSettings``.
-    """
-    for one in CollectorSettings.model_fields[name].metadata:
-        if isinstance(one, Bounds) and one.unit in {"seconds", "hours", "days"}:
-            return timedelta(**{one.unit: 1})
-    return None
+    min_age_hours: _Hours = Field(
+        default=24.0,
+        description="younger objects are never candidates; less than 24 takes a run with "
+        "`allow_unsafe_min_age`",
+    )
+    max_candidate_share: Annotated[float, Bounds(0, 1)] = Field(
+        default=0.5,
+        description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
+    )
+    protect_tags: bool = Field(
+        default=False, description="tagged commits keep their objects, whatever the rules say"
+    )
+    retain: dict[str, Any] = Field(
+        default={},
+        description="rules that lakeFS does not have, which keep more: tags, branches, metadata, "
+        "paths; a sweep follows those of its mark, too",
+    )
+    ignored_repositories: list[str] = Field(
+        default_factory=list,
+        description="other repositories of the server that are not read for what they name of "
+        "this one's objects, which can then be deleted; separated by commas in `--set`",
+    )
+    clean_every_hours: _Hours = Field(
+        default=168.0,
+        description="how often the whole store is listed: a run is a clean one if the last clean "
+        "one is older than this",
+    )
+    listing: Listing = Field(
+        default="store",
+        description="what tells which objects there are: a listing of the store, or the newest "
+        "inventory report at `inventory_place`. The mode committed needs neither",
+    )
+    inventory_place: str | None = Field(
+        default=None,
+        description="URL of the folder of inventory reports about the bucket of the repository, of "
+        "which the newest complete one is read, or of one report",
+    )
+    inventory_max_age_days: Annotated[float, Bounds(0, MAX_DAYS, above=True, unit="days")] = Field(
+        default=3.0, description="an inventory report that was begun longer ago is refused"
+    )
+    listing_check: ListingCheck = Field(
+        default="none",
+        description="inventory: hold a listing of the store against the newest inventory report, "
+        "and warn of what one of them lacks",
+    )
+    publish: Publish = Field(
+        default="unified",
+        description="forms of lakeFS's collectors in which a mark is published: that of its Spark "
+        "client (unified), or that of its standalone collector, too (sgc): "
+        "`reports/<id>/deleted.csv` and its `summary.json`",
+    )
+    compare_with: CompareWith = Field(
+        default="none",
+        description="shadow mode: compare each mark with the newest one that lakeFS's Spark client "
+        "(unified) or its standalone collector (sgc) has finished; the metadata of `gc_report` say "
+        "how they differ",
+    )
+    attribution: bool = Field(
+        default=True,
+        description="say of each mark whose the storage is that it has listed; nothing depends on "
+        "it",
+    )
 
 
-def _for_core(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field
-    """A value of ``CollectorSettings`` as ``Settings`` has it."""
-    if unit := time_unit(name):
-        return value * unit
-    if name == "retain":
-        return Retain.parse(value)
-    if isinstance(value, list):
-        return tuple(value)
-    return None if value == "" else value
+class CollectorSettings(RepositorySettings):
+    """Settings of a run: the objects that it may collect, and the division of its work."""
 
-
-def _as_written(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field
-    """A value of ``Settings`` as ``CollectorSettings`` has it."""
-    if unit := time_unit(name):
-        return value / unit
-    if isinstance(value, Retain):
-        return value.to_json()
-    if isinstance(value, tuple):
-        return list(value)
-    absent = value is None and CollectorSettings.model_fields[name].annotation is str
-    return "" if absent else value
-
-
-def _setting(name: str) -> Any:  # noqa: ANN401 - of the type that the field says
-    """A field with the default of a setting."""
-    default = CollectorSettings.model_fields[name].get_default(call_default_factory=True)
-    return field(default=_for_core(name, default), metadata={_NAME: name})
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of one run: see ``CollectorSettings``."""
-
-    mode: Mode = _setting("mode")
-    min_age: timedelta = _setting("min_age_hours")
-    allow_unsafe_min_age: bool = _setting("allow_unsafe_min_age")
-    clock_skew: timedelta = _setting("clock_skew_seconds")
-    max_candidate_share: float = _setting("max_candidate_share")
-    protect_tags: bool = _setting("protect_tags")
-    retain: Retain = _setting("retain")
-    accept_missing: str | None = _setting("accept_missing")
-    skip_new_slices: bool = _setting("skip_new_slices")
-    clean: bool = _setting("clean")
-    clean_every: timedelta = _setting("clean_every_hours")
-    listing: Listing = _setting("listing")
-    inventory_place: str | None = _setting("inventory_place")
-    inventory_max_age: timedelta = _setting("inventory_max_age_days")
-    listing_check: ListingCheck = _setting("listing_check")
-    range_num_partitions: int = _setting("range_num_partitions")
-    address_num_partitions: int = _setting("address_num_partitions")
-    listing_num_partitions: int = _setting("listing_num_partitions")
-    sweep_num_partitions: int = _setting("sweep_num_partitions")
-    sweep_batch: int = _setting("sweep_batch")
-    sweep_keys_per_second: float = _setting("sweep_keys_per_second")
-    sweep_requests_per_second: float = _setting("sweep_requests_per_second")
-    require_conditional_deletes: bool = _setting("require_conditional_deletes")
-    lease_duration: timedelta = _setting("lease_duration_seconds")
-    lease_wait: timedelta = _setting("lease_wait_seconds")
-    restore_revived: bool = _setting("restore_revived")
-    pin_days: timedelta = _setting("pin_days")
-    trash_days: timedelta = _setting("trash_days")
-    ignored_repositories: tuple[str, ...] = _setting("ignored_repositories")
-    max_served_lookups: int = _setting("max_served_lookups")
-    snapshot_attempts: int = _setting("snapshot_attempts")
-    engine: EngineSetting = _setting("engine")
-    embedded_rows: int = _setting("embedded_rows")
-    embedded_memory: int | None = _setting("embedded_memory")
-    adopt: str | None = _setting("adopt")
-    publish: Publish = _setting("publish")
-    compare_with: CompareWith = _setting("compare_with")
-    attribution: bool = _setting("attribution")
-    backup_url: str | None = _setting("backup_url")
-    without_backup: bool = _setting("without_backup")
-    backup_num_partitions: int = _setting("backup_num_partitions")
-    backup_bandwidth: float | None = _setting("backup_bandwidth")
-    backup_log: str | None = _setting("backup_log")
-    backup_list_threads: int = _setting("backup_list_threads")
-    backup_distribution: Distribution = _setting("backup_distribution")
-
-    @classmethod
-    def of(cls, written: CollectorSettings, **places: str | None) -> Settings:
-        """The settings of a run.
-
-        Args:
-            written: as people have written them.
-            places: URLs in place of those in ``written``.
-
-        Raises:
-            ConfigurationError: they make no sense together.
-            RulesError: the rules of ``retain`` cannot be parsed.
-        """
-        values = {core: getattr(written, name) for core, name in SETTING_NAMES.items()} | places
-        return cls(
-            **{core: _for_core(SETTING_NAMES[core], value) for core, value in values.items()}
+    mode: Mode = Field(
+        default="unified",
+        description="what may become a candidate: what only expired commits hold, without a "
+        "listing of the store (committed); what was never committed (uncommitted); or both "
+        "(unified). A sweep is of the mode of its mark",
+    )
+    allow_unsafe_min_age: bool = Field(
+        default=False,
+        description="take `min_age_hours` as it is, without grace period, skew and margin; only "
+        "where nobody writes",
+    )
+    clock_skew_seconds: _Seconds = Field(
+        default=300.0,
+        description="how far the clocks of lakeFS and of the store may differ from this machine's",
+    )
+    accept_missing: str | None = Field(
+        default=None,
+        description="digest of objects at HEADs that are known to be lost; the error that stops a "
+        "run names it",
+    )
+    skip_new_slices: bool = Field(
+        default=True,
+        description="do not list slices made after the cutoff, by their names: they cannot hold a "
+        "candidate",
+    )
+    clean: bool = Field(
+        default=False,
+        description="list the whole store; else what earlier runs saw of old slices is carried "
+        "forward",
+    )
+    engine: EngineSetting = Field(
+        default="auto",
+        description="what computes: threads and processes of this machine without a JVM "
+        "(embedded), spark, or auto: Spark for every stage where it is configured "
+        "(`LAKEGC_SPARK_CONF`, `SPARK_REMOTE`, a `spark_config` of the resource pyspark), or where "
+        "more rows are known than `embedded_rows`",
+    )
+    embedded_rows: Annotated[int, Bounds(0)] = Field(
+        default=10_000_000,
+        description="rows that this run, or the one before it, has listed and decoded, from which "
+        "on auto takes Spark; without a Java the embedded engine goes on, and says so",
+    )
+    embedded_memory: Annotated[int | None, Bounds(128, unit="MB")] = Field(
+        default=None,
+        description="MB that joins of the embedded engine may use before they spill to disk, below "
+        "`TMPDIR`; without it a quarter of the machine's memory, 4,096 at most",
+    )
+    range_num_partitions: _Tasks = Field(
+        default=50, description="the most tasks that read metaranges"
+    )
+    address_num_partitions: _Tasks = Field(
+        default=200, description="the most tasks that read ranges, or compare addresses"
+    )
+    listing_num_partitions: _Tasks = Field(
+        default=200, description="the most tasks that list the store"
+    )
+    sweep_num_partitions: _Tasks = Field(default=32, description="the most tasks that delete")
+    sweep_batch: Annotated[int, Bounds(1, MAX_BATCH)] = Field(
+        default=MAX_BATCH,
+        description="the most objects in one delete request (Azure takes 256); HEADs, rules and "
+        "the lease are read before each",
+    )
+    sweep_keys_per_second: Annotated[float, Bounds(0, above=True)] = Field(
+        default=10_000.0,
+        description="the most objects that a sweep deletes in a second, in all its tasks; halved "
+        "whenever the store asks for less, raised slowly again",
+    )
+    sweep_requests_per_second: Annotated[float, Bounds(0, above=True)] = Field(
+        default=1_000.0, description="the most requests that delete it sends in a second"
+    )
+    require_conditional_deletes: bool = Field(
+        default=False,
+        description="delete only what still has the etag that was listed: one by one where the "
+        "store honours that only for single requests (versitygw), not at all where it never does "
+        "(MinIO)",
+    )
+    lease_duration_seconds: Annotated[float, Bounds(120, MAX_DAYS * 86_400, unit="seconds")] = (
+        Field(
+            default=180.0,
+            description="for how long a sweep that died keeps others out; on the machine on which "
+            "it was killed for a minute, if it may have deleted, else not at all",
         )
+    )
+    lease_wait_seconds: _Seconds = Field(
+        default=0.0,
+        description="how long to wait for another sweep of the repository that is alive, and for "
+        "any other run on it on this machine",
+    )
+    restore_revived: bool = Field(
+        default=True,
+        description="put back at once what a sweep deleted and is needed after all; a hold is "
+        "written for the rest only",
+    )
+    pin_days: _Days = Field(
+        default=30.0,
+        description="for how many days no mark and no sweep takes what was restored; 0: pins are "
+        "not written",
+    )
+    trash_days: _Days = Field(
+        default=7.0,
+        description="for how long files that a sweep deletes from a local store stay in "
+        "`_lakefs/retention/gc/lakegc/trash/` of the namespace, counted from the beginning of the "
+        "sweep (later sweeps with less keep it as long), and longer where it is the only copy of "
+        "something that is needed now; 0: they are deleted at once, and older trash stays where "
+        "it is. Other stores keep what their own settings say",
+    )
+    max_served_lookups: Annotated[int, Bounds(0)] = Field(
+        default=100_000_000,
+        description="the most paths at HEADs to look up; candidates that need more stay alive, and "
+        "so do those for which there was no time",
+    )
+    snapshot_attempts: _Tasks = Field(
+        default=3,
+        description="how often an uncommitted snapshot is started again before the run stops",
+    )
+    adopt: str | None = Field(
+        default=None,
+        description="id of a mark of lakeFS's own collector: only what it names, too, is a "
+        "candidate (`lakegc adopt`)",
+    )
+    backup_url: str | None = Field(
+        default=None,
+        description="URL or path of backups; else `LAKEGC_BACKUP_URL`. A sweep then deletes only "
+        "what is verified in the backup of its mark",
+    )
+    without_backup: bool = Field(
+        default=False,
+        description="where no `backup_url` is set, go on with a sweep that did not end and had "
+        "relied on a backup",
+    )
+    backup_num_partitions: _Tasks = Field(
+        default=20, description="the most tasks that copy (`-m`, `--max-maps`)"
+    )
+    backup_bandwidth: Annotated[float | None, Bounds(0, above=True, unit="MB/s")] = Field(
+        default=None,
+        description="the most that all of these tasks copy together, in MB/s (`--bandwidth`)",
+    )
+    backup_log: str | None = Field(
+        default=None,
+        description="folder or URL of logs of backups, one line of JSON for each object (`--log`)",
+    )
+    backup_list_threads: Annotated[int, Bounds(1, 40)] = Field(
+        default=8, description="threads that list a backup (`--num-liststatus-threads`)"
+    )
+    backup_distribution: Distribution = Field(
+        default="dynamic",
+        description="dynamic: tasks that copy take the next of many portions of equal bytes; "
+        "uniform: each gets one (`--strategy`)",
+    )
 
-    def __post_init__(self) -> None:
-        """Refuse values that make no sense.
 
-        Raises:
-            ConfigurationError: a value is beyond its limits, or values contradict each other.
-        """
-        values = {
-            name: _as_written(name, getattr(self, core)) for core, name in SETTING_NAMES.items()
-        }
+class Settings(CollectorSettings, frozen=True, strict=True, extra="forbid"):
+    """The settings of one run, which make sense together; times as such, rules parsed.
+
+    Raises:
+        ConfigurationError: a value is beyond its limits, or values contradict each other.
+        RulesError: the rules of ``retain`` cannot be parsed.
+    """
+
+    @field_validator(
+        "accept_missing", "adopt", "backup_log", "backup_url", "inventory_place", mode="before"
+    )
+    @classmethod
+    def _absent(cls, value: object) -> object:
+        """``--set backup_url=`` means none."""
+        return None if value == "" else value
+
+    @field_validator("retain")
+    @classmethod
+    def _parsed(cls, value: object) -> object:
+        return Retain.parse(value).to_json()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse(cls, values: object, handler: ModelWrapValidatorHandler[Settings]) -> Settings:
         try:
-            CollectorSettings.model_validate(values, strict=True)
+            return handler(values)
         except ValidationError as error:
             raise refusal(error) from error
-        self._check_scope()
-        self._check_listing()
 
-    def _check_scope(self) -> None:
+    @property
+    def retained(self) -> Retain:
+        """The rules that keep more than lakeFS's."""
+        return Retain.parse(self.retain)
+
+    @property
+    def min_age(self) -> timedelta:
+        """Younger objects are never candidates."""
+        return timedelta(hours=self.min_age_hours)
+
+    @property
+    def clock_skew(self) -> timedelta:
+        """The most that clocks may differ."""
+        return timedelta(seconds=self.clock_skew_seconds)
+
+    @property
+    def clean_every(self) -> timedelta:
+        """The whole store is listed if the last clean run is older."""
+        return timedelta(hours=self.clean_every_hours)
+
+    @property
+    def inventory_max_age(self) -> timedelta:
+        """Inventory reports that were begun earlier are refused."""
+        return timedelta(days=self.inventory_max_age_days)
+
+    @property
+    def lease_duration(self) -> timedelta:
+        """The time for which a lease holds that is not renewed."""
+        return timedelta(seconds=self.lease_duration_seconds)
+
+    @property
+    def lease_wait(self) -> timedelta:
+        """The time for which another run is waited for."""
+        return timedelta(seconds=self.lease_wait_seconds)
+
+    @property
+    def pin_lifetime(self) -> timedelta:
+        """The time for which restored objects are left alone."""
+        return timedelta(days=self.pin_days)
+
+    @property
+    def trash_lifetime(self) -> timedelta:
+        """The time for which deleted files stay in the trash."""
+        return timedelta(days=self.trash_days)
+
+    def changed(self, **values: Any) -> Settings:  # noqa: ANN401 - of any field
+        """These settings with other values of some fields."""
+        return Settings(**{**dict(self), **values})
+
+    @model_validator(mode="after")
+    def _check_scope(self) -> Settings:
         if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
             raise ConfigurationError(
                 f"min_age is {self.min_age}, below {MIN_SAFE_AGE}: an upload that is still on its "
@@ -179,10 +362,12 @@ class Settings:
             )
         if not all(self.ignored_repositories):
             raise ConfigurationError(
-                f"ignored_repositories is {list(self.ignored_repositories)}: a name is empty"
+                f"ignored_repositories is {self.ignored_repositories}: a name is empty"
             )
+        return self
 
-    def _check_listing(self) -> None:
+    @model_validator(mode="after")
+    def _check_listing(self) -> Settings:
         for name in ("listing", "listing_check"):
             if getattr(self, name) == "inventory" and not self.inventory_place:
                 raise ConfigurationError(
@@ -193,6 +378,7 @@ class Settings:
                 "listing and listing_check are both inventory: a listing of the store is held "
                 "against a report, and there is none where the report is read in its place"
             )
+        return self
 
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
         """The time before which an object must have been written to be a candidate.
@@ -207,20 +393,9 @@ class Settings:
         return start - (age + 2 * self.clock_skew + CUTOFF_MARGIN)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON values, times in seconds; recorded in every manifest."""
+        """The settings as JSON values, by their names; recorded in every manifest."""
         # All values are plain: a deep copy of them would take longer than all else in a manifest.
-        values = {
-            name: value.total_seconds() if isinstance(value, timedelta) else value
-            for name, value in self.__dict__.items()
-        }
-        return values | {
-            "ignored_repositories": list(self.ignored_repositories),
-            "retain": self.retain.to_json(),
-        }
-
-
-#: The names of settings as people write them, by those that ``Settings`` and manifests have.
-SETTING_NAMES: Final = {one.name: str(one.metadata[_NAME]) for one in fields(Settings)}
+        return dict(self)
 
 
 def refusal(error: ValidationError) -> ConfigurationError:
@@ -236,3 +411,36 @@ def refusal(error: ValidationError) -> ConfigurationError:
             for one in found
         )
     )
+
+
+def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
+    """The rules that keep more than lakeFS's by any of some settings.
+
+    Args:
+        recorded: settings as manifests have them; those of earlier versions have no such rules.
+    """
+    return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
+
+
+#: Of times in manifests of earlier versions, which have seconds: names and units of today.
+_EARLIER: Final = {
+    "min_age": ("min_age_hours", timedelta(hours=1)),
+    "clock_skew": ("clock_skew_seconds", timedelta(seconds=1)),
+    "clean_every": ("clean_every_hours", timedelta(hours=1)),
+    "inventory_max_age": ("inventory_max_age_days", timedelta(days=1)),
+    "lease_duration": ("lease_duration_seconds", timedelta(seconds=1)),
+    "lease_wait": ("lease_wait_seconds", timedelta(seconds=1)),
+    "pin_days": ("pin_days", timedelta(days=1)),
+    "trash_days": ("trash_days", timedelta(days=1)),
+}
+
+
+def as_today(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of a manifest, whatever version wrote it, by the names of ``CollectorSettings``."""
+    if "min_age" not in recorded:
+        return recorded
+    found = dict(recorded)
+    for name, (now, unit) in _EARLIER.items():
+        if name in found:
+            found[now] = found.pop(name) / unit.total_seconds()
+    return found

@@ -345,10 +345,10 @@ def _pin_unclear(
 ) -> None:
     """Pin what may yet be had back by hand, so that no prune removes what was kept of it."""
     unclear = sorted({one for alarm in alarms for one in alarm.having(TAKEN, UNKNOWN)})
-    if not unclear or not ctx.settings.pin_days:
+    if not unclear or not ctx.settings.pin_lifetime:
         return
     runs = ", ".join(sorted({alarm.run for alarm in alarms}))
-    until = store.server_time() + ctx.settings.pin_days
+    until = store.server_time() + ctx.settings.pin_lifetime
     pin = Pin(f"hold-{hold_id}", until, runs, "its loss was accepted unseen", len(unclear))
     write_pin(store, pin, pa.array(unclear, pa.string()))
 

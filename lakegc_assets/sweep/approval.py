@@ -163,7 +163,7 @@ def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
 
 def with_share(ctx: RunContext, share: float) -> RunContext:
     """A run in which a person has approved that a share of the listing goes."""
-    settings = dataclasses.replace(ctx.settings, max_candidate_share=share)
+    settings = ctx.settings.changed(max_candidate_share=share)
     return dataclasses.replace(ctx, settings=settings)
 
 

@@ -153,7 +153,7 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
 def _tried(ctx: RunContext) -> Recovery:
     """The recovery options of the store, as probed: its settings alone promise nothing."""
     store = ctx.connect()[1].store()
-    token, days, trash = secrets.token_hex(8), ctx.settings.trash_days, None
+    token, days, trash = secrets.token_hex(8), ctx.settings.trash_lifetime, None
     if days:
         trash = trash_folder(f"probe-{token}", store.server_time(), days)
     return probe_recovery(store, f"{PROBES}{token}/", trash)

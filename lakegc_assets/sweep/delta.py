@@ -166,7 +166,7 @@ class Deltas:
             liveness.heads,
             liveness.commits,
             liveness.active.active.keys(),
-            ctx.settings.retain,
+            ctx.settings.retained,
             {pattern: kept.keys() for pattern, kept in liveness.paths.items()},
         )
         self._read_new_ranges(connections, known, folder, unread)
@@ -187,7 +187,7 @@ class Deltas:
         )
         tags = liveness.tags
         if not ctx.settings.protect_tags:
-            tags = deciding(ctx.settings.retain, tags)
+            tags = deciding(ctx.settings.retained, tags)
         return DeltaMark(
             seen=fingerprint_of(liveness.heads, liveness.rules, tags),
             taken=taken,

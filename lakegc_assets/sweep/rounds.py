@@ -182,7 +182,7 @@ class Rounds:
             expires_s=CHECK_LIFETIME if self.means.deadlines else None,
             trash=self.means.trash,
             protection=self.means.protection,
-            retain=settings.retain,
+            retain=settings.retained,
         )
 
     def _portions(self, survivors: Candidates) -> list[Portion]:

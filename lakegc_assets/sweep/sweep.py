@@ -91,11 +91,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     marked = chain["deletion_candidates"]
     # What the mark protected stays protected, whoever sweeps it, and its mode is that of its sweep.
     tags = ctx.settings.protect_tags or marked.settings["protect_tags"]
-    settings = dataclasses.replace(
-        ctx.settings,
-        protect_tags=tags,
-        retain=ctx.settings.retain | recorded_retain(m.settings for m in chain.values()),
-        mode=chain["store_listing"].mode,
+    retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
+    settings = ctx.settings.changed(
+        protect_tags=tags, retain=retained.to_json(), mode=chain["store_listing"].mode
     )
     ctx = dataclasses.replace(ctx, settings=settings)
     folder = f"{ASSET}/{lease.sweep}/"
@@ -106,8 +104,8 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
     store = connections.store()
     trash, began = None, store.server_time()
-    if ctx.settings.trash_days:
-        trash = trash_folder(lease.sweep, began, ctx.settings.trash_days)
+    if ctx.settings.trash_lifetime:
+        trash = trash_folder(lease.sweep, began, ctx.settings.trash_lifetime)
     if candidates.rows:
         condition = _condition(ctx, connections)
         deadlines = probe_deadlines(
@@ -265,7 +263,7 @@ def _put_back(
 def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
     """The recovery options for the deleted objects, as probed."""
     found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
-    found = with_trash(found, ctx.settings.trash_days)
+    found = with_trash(found, ctx.settings.trash_lifetime)
     backup_url = ctx.settings.backup_url
     doubtful = found.kind == "unknown" or (found.kind == "nothing" and not backup_url)
     ctx.log.log(logging.WARNING if doubtful else logging.INFO, whether_undone(found, backup_url))

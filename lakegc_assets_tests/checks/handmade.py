@@ -37,9 +37,9 @@ from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 
 BUCKET = "lab"
 SETTINGS = Settings(
-    min_age=timedelta(seconds=1),
+    min_age_hours=1 / 3600,
     allow_unsafe_min_age=True,
-    clock_skew=timedelta(0),
+    clock_skew_seconds=0,
     max_candidate_share=0.9,
 )
 TIME = pa.timestamp("us", "UTC")
@@ -344,7 +344,7 @@ class Marked:
             chain: manifests in place of the mark's.
             settings: of the run, that differ.
         """
-        ctx = replace(self.ctx, settings=replace(self.ctx.settings, **settings))
+        ctx = replace(self.ctx, settings=self.ctx.settings.changed(**settings))
         client, connections = ctx.connect()
         found = self.attempt.chain("deletion_candidates", connections.namespace_url)
         parts = [] if only else list(found["deletion_candidates"].parts["data"])

@@ -55,7 +55,7 @@ def test_every_planted_candidate_is_seen_on_spark(
 ) -> None:
     lab = labs(repository)
     marked = lab.mark()
-    on_spark = replace(marked.ctx, settings=replace(SETTINGS, engine="spark"), session=spark)
+    on_spark = replace(marked.ctx, settings=SETTINGS.changed(engine="spark"), session=spark)
     assert [r.name for r in evaluate(on_spark) if not r.passed] == []
     held = min(lab.held(lab.heads["main"]))
     staged = min(a for a in staged_addresses(lab) if a.startswith("data/"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import shutil
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -447,3 +448,21 @@ def test_paths_are_told_from_where_the_user_is(
 def test_a_setting_that_is_a_list_is_given_in_one_option() -> None:
     for text in ("one,two", "one, two", " one two,"):
         assert checked({"ignored_repositories": text}) == {"ignored_repositories": ["one", "two"]}
+
+
+def test_no_command_makes_an_instance_of_dagster_in_memory(told: Completed) -> None:
+    """It takes half a second to make the tables of one."""
+    assert told
+    opened: list[str] = []
+    listening = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if listening and event == "sqlite3.connect":
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(hook)
+    say(lakegc("mark", "alpha", "--run", "memory", "--json"), 0)
+    say(lakegc("report", "alpha", "--run", "memory"), 0)
+    listening = False
+    assert opened
+    assert [name for name in opened if "memory" in name.partition("?")[2]] == []

@@ -258,7 +258,7 @@ def test_what_a_run_logs_is_said_in_words(
 def test_settings_that_are_not_given_keep_their_defaults(site: Site) -> None:
     recorded = site.root.attempt("collected", _RUN).manifest("store_listing").settings
     assert recorded["max_candidate_share"] == 0.45
-    assert recorded["min_age"] == 24 * 3600
+    assert recorded["min_age_hours"] == 24
     assert recorded["address_num_partitions"] == 200
 
 

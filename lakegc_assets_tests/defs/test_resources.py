@@ -22,7 +22,7 @@ from dagster_azure.blob import (
 )
 
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.defs.resources import CollectorResource, configurable
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import AzureAccess, GcsAccess
@@ -151,6 +151,46 @@ def test_a_key_may_be_a_variable_of_the_environment(monkeypatch: pytest.MonkeyPa
     assert _SECRET not in repr(resource)
     assert _SECRET not in logs
     assert _SECRET not in str(run)
+
+
+class _Probe(dg.ConfigurableResource[Any]):
+    """Remembers the instance that it was set up with."""
+
+    plain: str = "as it is"
+    changed: str = "as it is"
+    variable: str | None = None
+    s3: S3Resource
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        _SEEN.append(context.instance)
+
+
+_SEEN: list[dg.DagsterInstance | None] = []
+
+
+def test_a_run_changes_single_fields_and_variables_are_looked_up_with_its_instance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MY_SECRET", _SECRET)
+    monkeypatch.setenv("MY_REGION", "eu-south-1")
+    probe = _Probe(
+        plain="of the component",
+        variable=dg.EnvVar("MY_SECRET"),
+        s3=S3Resource(region_name=dg.EnvVar("MY_REGION"), profile_name="mine"),
+    )
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_resources(
+            {"probe": configurable(probe)},
+            instance,
+            resource_config={"probe": {"config": {"changed": "by the run", "plain": None}}},
+        ) as found,
+    ):
+        made = found.probe
+    assert (made.plain, made.changed, made.variable) == ("of the component", "by the run", _SECRET)
+    assert (made.s3.region_name, made.s3.profile_name) == ("eu-south-1", "mine")
+    # One that Dagster makes for itself costs a database in memory for each resource.
+    assert [instance] == _SEEN
 
 
 @pytest.mark.parametrize("absent", ["access_key_id", "secret_access_key"])

@@ -204,7 +204,7 @@ def test_what_is_sent_holds_no_secret_and_makes_the_component_again(
         assert secret not in json.dumps(fields)
     again = GarbageCollection(**fields)
     assert again.usual_settings("abc") == component.usual_settings("abc")
-    assert again.usual_settings("abc")["min_age"] == 48 * 3600
+    assert again.usual_settings("abc")["min_age_hours"] == 48
     assert again.usual_settings("abc")["backup_url"] == str(tmp_path / "backups")
     assert (again.lakefs.endpoint or "").startswith(site.server.endpoint)
     assert fields["repositories"][0]["inventory_place"] == str(Path("lists").resolve())

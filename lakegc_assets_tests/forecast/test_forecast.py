@@ -227,7 +227,7 @@ class Forecasts(History):
         for name in without:
             client.delete_branch(REPOSITORY, name)
         self.lake.rules(default, **branches)
-        other = candidates(mark(self.lake, self.spark, run, retain=retain))
+        other = candidates(mark(self.lake, self.spark, run, retain=retain.to_json()))
         assert not other & self._held_below(retain, Rules(default, branches))
         for name in without:
             client.create_branch(REPOSITORY, name, heads[name])

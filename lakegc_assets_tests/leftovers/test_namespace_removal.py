@@ -62,7 +62,7 @@ def choices(server: Server, backup: Path | None = None, *, without: bool = False
 def with_backups(server: Server, url: str | None) -> Callable[[str], RunContext]:
     """The contexts of a server, with this ``backup_url``."""
     ctx = server.context(REPOSITORY)
-    settings = replace(ctx.settings, backup_url=url)
+    settings = ctx.settings.changed(backup_url=url)
     return lambda _: replace(ctx, settings=settings)
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def adopted(golden: Goldens, repository: str, folder: Path, **settings: Any) -> 
     copy = recorded.rewind(golden(repository).marked, folder).ctx
     with recorded.preserved(repository):
         settings = {"adopt": foreign.load_recorded(repository), **settings}
-        ctx = replace(copy, run="adopted", settings=replace(copy.settings, **settings))
+        ctx = replace(copy, run="adopted", settings=copy.settings.changed(**settings))
         yield recorded.mark(ctx, publish=True)
 
 
@@ -154,7 +153,7 @@ def test_every_reason_to_stay_is_told(golden: Goldens, tmp_path: Path) -> None:
         foreign.with_summary(put, list(names), "odd")
         # The server's own list of staged objects lies in the folder of its id.
         put(f"{foreign.GC}uncommitted/odd/uncommitted/x", b"parquet")
-        ctx = replace(copy, run="adopted", settings=replace(copy.settings, adopt="odd"))
+        ctx = replace(copy, run="adopted", settings=copy.settings.changed(adopt="odd"))
         found = recorded.mark(ctx, publish=True)
     assert found.candidates == {dead}
     expected = {name: kind for name, kind in names.items() if kind is not None}
@@ -254,7 +253,7 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
 
 
 def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunContext:
-    no_age = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+    no_age = {"min_age_hours": 0, "max_candidate_share": 1.0}
     ctx = lake.context(spark, run, **{**no_age, **settings})
     for stage in STAGES:
         stage(ctx)

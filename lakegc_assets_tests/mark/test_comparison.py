@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def test_shadow_mode_shows_what_a_mark_of_lakefs_itself_would_have_destroyed(
     golden: Goldens,
 ) -> None:
     ctx = golden("identical").marked.ctx
-    watching = replace(ctx, settings=replace(ctx.settings, compare_with="unified"))
+    watching = replace(ctx, settings=ctx.settings.changed(compare_with="unified"))
     with beside_recorded(golden, "identical") as found:
         shown = compare_with_newest(watching)
         assert shown["other"]["id"] == found.other["id"]
@@ -158,7 +157,7 @@ def test_whatever_a_mark_names_the_sets_add_up(seed: int, golden: Goldens, tmp_p
     with recorded.preserved("small"):
         foreign.with_summary(put, sorted(names), "made", files=1 + seed)
         found = compare(copy, "run1", "made", ALL)
-        settings = replace(copy.settings, adopt="made")
+        settings = copy.settings.changed(adopt="made")
         adopted = recorded.mark(replace(copy, run="adopted", settings=settings))
     assert set(named(found.only_other)) == names - ours
     assert {one["address"] for one in found.only_run.objects} == ours - names
@@ -181,7 +180,7 @@ def test_what_is_needed_and_lost_is_named_with_who_needs_it(
         foreign.with_summary(put, [staged, held], "made")
         for address in (staged, held):
             recorded.remove("small", address)
-        recorded.mark(replace(copy, run="after", settings=replace(copy.settings, clean=True)))
+        recorded.mark(replace(copy, run="after", settings=copy.settings.changed(clean=True)))
         kept = named(compare(copy, "after", "made", ALL).only_other)
     assert kept[held].endswith(" holds it, and it is not in the run's listing of the store")
     assert kept[staged].startswith("it is staged on branch ")
@@ -246,7 +245,7 @@ def test_expired_objects_name_the_commit_that_held_them_last(golden: Goldens) ->
 
 def test_two_runs_of_ours_name_the_reasons_of_both(golden: Goldens, tmp_path: Path) -> None:
     copy = recorded.rewind(golden("retention").marked, tmp_path).ctx
-    young = replace(copy.settings, min_age=timedelta(days=1), skip_new_slices=False)
+    young = copy.settings.changed(min_age_hours=24, skip_new_slices=False)
     recorded.mark(replace(copy, run="young", settings=young))
     found = compare(copy, "run1", "young", ALL)
     assert found.only_run.kept.keys() == {"it was written after the cutoff"}
@@ -310,7 +309,7 @@ def test_an_adopted_run_beside_its_mark(golden: Goldens, tmp_path: Path) -> None
     copy = recorded.rewind(golden("retention").marked, tmp_path).ctx
     with recorded.preserved("retention"):
         mark = foreign.load_recorded("retention")
-        settings = replace(copy.settings, adopt=mark)
+        settings = copy.settings.changed(adopt=mark)
         recorded.mark(replace(copy, run="adopted", settings=settings))
         beside = compare(copy, "adopted", mark, ALL)
         runs = compare(copy, "adopted", "run1", ALL)

@@ -20,14 +20,13 @@ from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import evidence
 from lakegc_assets.mark.incremental_listing import settled, settled_before
-from lakegc_assets.retention.retain import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
 
-NO_AGE = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+NO_AGE = {"min_age_hours": 0, "max_candidate_share": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +274,7 @@ def test_what_cannot_be_relied_on_is_listed_again(
 
 
 def test_other_rules_of_what_stays_are_other_rules(lake: SmallLake, spark: Session) -> None:
-    first, rules = mark(lake, spark, "first"), Retain(tags=("v*",))
+    first, rules = mark(lake, spark, "first"), {"tags": ["v*"]}
     assert "the retention rules have changed" in why_clean(mark(lake, spark, "more", retain=rules))
     assert listing(mark(lake, spark, "again", retain=rules)).facts["mode"] == "optimized"
     assert "the retention rules have changed" in why_clean(mark(lake, spark, "fewer"))
@@ -286,7 +285,7 @@ def test_clean_runs_are_made_on_demand_and_every_week(lake: SmallLake, spark: Se
     mark(lake, spark, "first")
     asked = mark(lake, spark, "asked", clean=True)
     assert why_clean(asked) == "a clean run was asked for"
-    later = mark(lake, spark, "later", clean_every=timedelta(0))
+    later = mark(lake, spark, "later", clean_every_hours=0)
     assert why_clean(later).startswith("the last clean run, 'asked', was at ")
 
 

@@ -39,7 +39,7 @@ from lakegc_assets_tests.sessions import Session
 
 __all__ = ["told"]
 
-CHOSEN = {"min_age": timedelta(0), "max_candidate_share": 1.0, "clean": True}
+CHOSEN = {"min_age_hours": 0, "max_candidate_share": 1.0, "clean": True}
 LISTED = STAGES[: STAGES.index(find_candidates) + 1]
 
 
@@ -229,7 +229,7 @@ def test_a_listing_is_held_against_a_report(
         ({"listing": "inventory"}, "inventory_place is not set"),
         ({"listing_check": "inventory"}, "inventory_place is not set"),
         ({"listing": "all"}, "'store' or 'inventory'"),
-        ({"inventory_max_age": timedelta(0)}, "inventory_max_age_days is .*more than 0"),
+        ({"inventory_max_age_days": 0}, "inventory_max_age_days is .*more than 0"),
         (
             {"listing": "inventory", "listing_check": "inventory", "inventory_place": "x"},
             "both inventory",

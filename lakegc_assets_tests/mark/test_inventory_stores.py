@@ -29,7 +29,7 @@ from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
 OBJECTS = 30
-SETTINGS = {"min_age": timedelta(0), "max_candidate_share": 1.0, "clean": True}
+SETTINGS = {"min_age_hours": 0, "max_candidate_share": 1.0, "clean": True}
 PREFIX = f"a+folder of lakes/{REPOSITORY}/"
 
 
@@ -169,7 +169,7 @@ def test_a_report_that_is_too_old_is_refused_though_an_older_limit_would_take_it
     with pytest.raises(RefusedError, match="there is no mark"):
         bucket.lake.root.attempt(REPOSITORY, "stale")
     # Nothing is older than a scan of four days ago.
-    ctx = bucket.context(spark, "taken", inventory_max_age=timedelta(days=5))
+    ctx = bucket.context(spark, "taken", inventory_max_age_days=5)
     for stage in STAGES:
         stage(ctx)
     assert candidates(ctx) == set()
@@ -184,7 +184,11 @@ def test_a_listing_is_held_against_a_report(
     time.sleep(2 * skew.total_seconds() + 1)
     bucket.report(now())
     bucket.store.delete_many([gone])
-    settings = {"listing": "store", "listing_check": "inventory", "clock_skew": skew}
+    settings = {
+        "listing": "store",
+        "listing_check": "inventory",
+        "clock_skew_seconds": skew.total_seconds(),
+    }
     with caplog.at_level(logging.WARNING, "lakegc"):
         ctx = bucket.context(spark, "listed", **settings)
         for stage in STAGES:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.setting_fields import MODES, Mode
+from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, running
 from lakegc_assets_tests.mark.test_incremental_listing import History, candidates, listing

@@ -24,7 +24,7 @@ from lakegc_assets.mark import live_ranges
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.setting_fields import MODES, Mode
+from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.lists import list_to_the_end
@@ -39,7 +39,7 @@ from lakegc_assets_tests.sessions import Session
 
 __all__ = ["told"]
 
-NO_AGE = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+NO_AGE = {"min_age_hours": 0, "max_candidate_share": 1.0}
 COMMITTED = ("replaced", "second", "removed", "given up")
 
 
@@ -101,7 +101,7 @@ def test_a_sweep_is_of_the_mode_of_its_mark(
     ctx = mark(lake, spark, mode)
     # Whatever the sweep is told.
     other = MODES[MODES.index(mode) - 1]
-    sweep(replace(ctx, settings=replace(ctx.settings, mode=other)))
+    sweep(replace(ctx, settings=ctx.settings.changed(mode=other)))
     assert before - lake.keys() == garbage(told)[mode]
     rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set")
     assert rows.schema.names == SWEPT.names
@@ -275,7 +275,7 @@ def test_what_heads_hold_counts_however_young_it_is(
 ) -> None:
     """A repository that is younger than the clock skew: none of its objects would be listed."""
     dead = len(garbage(told)["committed"])
-    ctx = mark(lake, spark, "committed", clock_skew=timedelta(days=365))
+    ctx = mark(lake, spark, "committed", clock_skew_seconds=365 * 86_400)
     assert share(ctx) == {"candidates": dead, "listed": dead + 7, "share": dead / (dead + 7)}
 
 
@@ -323,7 +323,6 @@ def test_an_old_slice_that_somebody_writes_to(
 
 def test_an_object_that_is_older_than_its_slice(tmp_path: Path, spark: Session) -> None:
     """A listing skips slices that are too new by their names; a look by name stops the run."""
-    hour = timedelta(hours=1)
     with running(tmp_path / "lake") as lake:
         lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
         lake.rules(20)
@@ -335,9 +334,9 @@ def test_an_object_that_is_older_than_its_slice(tmp_path: Path, spark: Session) 
         lake.client.commit_branch(REPOSITORY, "main", "old", date=long_ago)
         lake.calendar.days_ago = 0
         os.utime(lake.objects / first, (1_600_000_000, 1_600_000_000))
-        assert candidates(mark(lake, spark, "unified", min_age=hour)) == set()
+        assert candidates(mark(lake, spark, "unified", min_age_hours=1)) == set()
         with pytest.raises(IntegrityError, match="holds an object of 2020"):
-            mark(lake, spark, "committed", min_age=hour)
+            mark(lake, spark, "committed", min_age_hours=1)
 
 
 def test_what_may_not_be_asked_about_is_spared_by_its_size_alone(

@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.graveler.sstable import table_kind
-from lakegc_assets.run.setting_fields import Mode
+from lakegc_assets.run.settings import Mode
 from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded

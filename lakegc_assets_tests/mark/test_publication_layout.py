@@ -21,7 +21,7 @@ from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.mark.publication_layout import Forms, forms
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.setting_fields import MODES, Mode, Publish
+from lakegc_assets.run.settings import MODES, Mode, Publish
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_report import fail_at, told
@@ -141,7 +141,7 @@ def test_a_mark_is_published_as_the_standalone_collector_would_where_it_is_asked
     fault: tuple[str, str, int] | None, lake: SmallLake, told: Marked, spark: Session
 ) -> None:
     plain = lake.context(spark)
-    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    ctx = replace(plain, settings=plain.settings.changed(publish="sgc"))
     if fault is not None:
         with pytest.MonkeyPatch.context() as patch:
             fail_at(patch, *fault)
@@ -163,7 +163,7 @@ def test_a_csv_that_does_not_read_back_leaves_no_mark_of_the_standalone_collecto
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = lake.context(spark)
-    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    ctx = replace(plain, settings=plain.settings.changed(publish="sgc"))
     whole = LocalStore.put_stream
 
     def cut(self: LocalStore, key: str, pieces: Iterable[bytes], size: int, **options: Any) -> str:
@@ -253,7 +253,7 @@ def test_an_id_that_lakefs_collector_used_is_refused(
 ) -> None:
     """Its lists may be all that a backup can be restored by: they are left alone."""
     plain = lake.context(spark)
-    ctx = replace(plain, settings=replace(plain.settings, publish="sgc"))
+    ctx = replace(plain, settings=plain.settings.changed(publish="sgc"))
     put(lake, key)
     unused = partial(require_unused, ctx.connect()[1].store(), RUN, "sgc")
     for stage in (partial(report, ctx), unused):

@@ -136,7 +136,7 @@ class Planted:
 @pytest.fixture
 def twins(golden: Goldens, tmp_path: Path) -> Iterator[Planted]:
     marked = recorded.rewind(golden("small").marked, tmp_path, "store_listing")
-    ctx = replace(marked.ctx, settings=replace(marked.ctx.settings, max_served_lookups=0))
+    ctx = replace(marked.ctx, settings=marked.ctx.settings.changed(max_served_lookups=0))
     listing = golden("small").marked.attempt.read("store_listing")
     written = max(listing["last_modified"].to_pylist()).replace(microsecond=0)
     ctx = replace(ctx, clocks=recorded.FixedClocks(written + timedelta(seconds=10)), run="twins")

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -45,7 +44,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[T
             os.utime(path, (time.time() - 7200,) * 2)
         (lake.objects / "data" / "young").write_text("just written")
         for stage in STAGES[: STAGES.index(find_candidates) + 1]:
-            stage(lake.context(spark, min_age=timedelta(hours=1)))
+            stage(lake.context(spark, min_age_hours=1))
         addresses = [
             lake.client.stat(REPOSITORY, "main", "a/0"),
             lake.client.stat(REPOSITORY, "dev", "s/0"),

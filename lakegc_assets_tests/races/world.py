@@ -214,7 +214,7 @@ class World:
 
     def context(self, spark: Session, run: str, **settings: Any) -> RunContext:
         """A run with all margins, at the moment at which the clock stands."""
-        safe = {"min_age": _DAY, "allow_unsafe_min_age": False, "max_candidate_share": 1.0}
+        safe = {"min_age_hours": 24, "allow_unsafe_min_age": False, "max_candidate_share": 1.0}
         found = self.lake.context(spark, run, **{**safe, **settings})
         return dataclasses.replace(found, clocks=Standing())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from lakegc_assets.engine.spark import start_session
@@ -33,7 +32,7 @@ def main(at: int, folder: Path, endpoint: str, local_root: str, url: str) -> Non
     ctx = RunContext(
         repository=REPOSITORY,
         run=RUN,
-        settings=replace(SETTINGS, backup_url=url),
+        settings=SETTINGS.changed(backup_url=url),
         lakefs=LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml")),
         root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(local_root=local_root)),
         session=start_session,

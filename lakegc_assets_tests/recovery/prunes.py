@@ -35,7 +35,7 @@ def prune(
 
     def context(repository: str, run: str) -> RunContext:
         ctx = replace(place.context(run), repository=repository, clocks=Later(days))
-        return replace(ctx, settings=replace(ctx.settings, clock_skew=timedelta(days=400)))
+        return replace(ctx, settings=ctx.settings.changed(clock_skew_seconds=400 * 86_400))
 
     pruning = Pruning(context, place.root.stores, place.url, older_than, names, dry_run=dry_run)
     return {one.found.name: one.kept for one in pruning.run()}

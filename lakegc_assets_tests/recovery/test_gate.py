@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -151,7 +151,7 @@ def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
     with monkeypatch.context() as patch:
         patch.setattr("lakegc_assets.sweep.ledger_state.Recorded.write", die)
         with pytest.raises(Killed):
-            sweep(place.context(backup_url=None, trash_days=timedelta(0)))
+            sweep(place.context(backup_url=None, trash_days=0))
     make_backup(place.context())
     facts = sweep(place.context()).facts
     check_swept(place.lake, marked, {})

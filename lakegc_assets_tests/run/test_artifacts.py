@@ -64,7 +64,7 @@ def write_chain(
             digest="2-0",
             parts={"data": [part]},
             previous=previous,
-            settings={"min_age": 86400.0},
+            settings={"min_age_hours": 24.0},
             facts={"number": number},
         )
         manifest = change(manifest) if asset == broken else manifest

@@ -37,7 +37,7 @@ def server() -> Iterator[ReplayServer]:
 
 @pytest.fixture
 def ctx(server: ReplayServer, s3_server: str, spark: Session, tmp_path: Path) -> RunContext:
-    return recorded.context(server, s3_server, tmp_path, spark, clock_skew=5 * MINUTES)
+    return recorded.context(server, s3_server, tmp_path, spark, clock_skew_seconds=300)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_clock_that_is_off_is_refused(
 def test_the_clock_of_the_store_begins_the_run(ctx: RunContext) -> None:
     moment = ctx.clocks.now()
     near = recorded.FixedClocks(moment, lakefs_skew=-5 * MINUTES, store_skew=5 * MINUTES)
-    safe = replace(ctx.settings, allow_unsafe_min_age=False, min_age=timedelta(hours=30))
+    safe = ctx.settings.changed(allow_unsafe_min_age=False, min_age_hours=30)
     listing = list_store(replace(ctx, clocks=near, settings=safe))
     assert listing.facts["start"] == (moment + 5 * MINUTES).isoformat()
     assert listing.facts["grace_period_seconds"] == 86400

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -167,7 +166,7 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
 def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:
     ctx = context(world, _RUN, 2)
     settings = dataclasses.replace(
-        ctx.settings, backup_url=BACKUPS, backup_num_partitions=2, trash_days=timedelta(hours=1)
+        ctx.settings, backup_url=BACKUPS, backup_num_partitions=2, trash_days=1 / 24
     )
     ended.append(_DOING[doing](world, dataclasses.replace(ctx, settings=settings)))
 

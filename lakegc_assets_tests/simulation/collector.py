@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
@@ -83,9 +82,9 @@ def _settings(batch: int, tasks: int, others: tuple[tuple[str, Any], ...]) -> Se
         sweep_num_partitions=tasks,
         range_num_partitions=1,
         address_num_partitions=1,
-        lease_wait=timedelta(seconds=30),
+        lease_wait_seconds=30,
     )
-    return replace(usual, **dict(others))
+    return usual.changed(**dict(others))
 
 
 def mark(ctx: RunContext) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import timedelta
 from functools import cache, partial
 from typing import Final, NamedTuple
 
 from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.setting_fields import Mode
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.settings import Mode, Settings
 from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
@@ -243,11 +241,10 @@ def _context(world: MarkWorld, run: str) -> RunContext:
     return dataclasses.replace(ctx, settings=settings)
 
 
-@cache
 def _settings(usual: Settings, trial: bool, every_slice: bool) -> Settings:  # noqa: FBT001
-    settings = dataclasses.replace(usual, listing_num_partitions=1, skip_new_slices=not every_slice)
+    settings = usual.changed(listing_num_partitions=1, skip_new_slices=not every_slice)
     if trial:
-        settings = dataclasses.replace(settings, allow_unsafe_min_age=True, min_age=timedelta(0))
+        settings = settings.changed(allow_unsafe_min_age=True, min_age_hours=0)
     return settings
 
 

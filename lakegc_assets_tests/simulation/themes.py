@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 _FAULTS: Final = (
@@ -98,7 +97,7 @@ LATER: Final = (
         ("revert", "new branch", "link", "restore", "waits"),
         others=0.5,
         odds=0.01,
-        settings=(("trash_days", timedelta(hours=1)),),
+        settings=(("trash_days", 1 / 24),),
         unlike="trash",
     ),
     Theme(

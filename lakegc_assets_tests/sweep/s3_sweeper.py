@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,11 +31,10 @@ def main(folder: Path, endpoint: str, store_endpoint: str) -> None:
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | SMALL | {"spark.master": MASTER}).items():
         builder = builder.config(name, value)
-    settings = replace(
-        SETTINGS,
+    settings = SETTINGS.changed(
         sweep_batch=BATCH,
         sweep_num_partitions=2,
-        lease_duration=LEASE_DURATION,
+        lease_duration_seconds=LEASE_DURATION.total_seconds(),
         engine="spark",
     )
     stores = StoreConfig(endpoint_url=store_endpoint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -29,7 +28,7 @@ def main(folder: Path, endpoint: str, local_root: str, master: str) -> None:
         RunContext(
             repository=REPOSITORY,
             run=RUN,
-            settings=replace(SETTINGS, sweep_batch=BATCH, engine="spark"),
+            settings=SETTINGS.changed(sweep_batch=BATCH, engine="spark"),
             lakefs=LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml")),
             root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(local_root=local_root)),
             session=builder.getOrCreate,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -70,7 +69,7 @@ def alarmed(
 def lost(lake: SmallLake, marked: Marked, spark: Session, patch: pytest.MonkeyPatch) -> str:
     """An object that is gone for good, needed, and on hold."""
     gone = min(marked.candidates)
-    alarmed(lake, lake.context(spark, trash_days=timedelta(0)), patch, {gone})
+    alarmed(lake, lake.context(spark, trash_days=0), patch, {gone})
     return gone
 
 
@@ -144,7 +143,7 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
     settings: dict[str, Any] = {"restore_revived": False}
     if where == "backup":
         settings |= {"backup_url": str(lake.folder.parent / "backups")}
-        settings |= {"trash_days": timedelta(0)}
+        settings |= {"trash_days": 0}
         make_backup(lake.context(spark, **settings))
     ctx = lake.context(spark, **settings)
     alarmed(lake, ctx, patch, {gone})
@@ -291,7 +290,7 @@ def test_the_next_alarm_keeps_what_was_accepted_before_it(
     # Nothing is left to delete: only the last look is made again.
     stand_in(patch, lambda: spare({lost, other}))
     with pytest.raises(AlarmError):
-        sweep(lake.context(spark, trash_days=timedelta(0)))
+        sweep(lake.context(spark, trash_days=0))
     assert record.read_text() == accepted.text
     hold = hold_of(store)
     assert [one["address"] for one in hold.values["objects"]] == [other]
@@ -455,7 +454,7 @@ def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
 ) -> None:
     needed = set(sorted(marked.candidates)[:12])
     assert len(needed) == 12
-    error = alarmed(lake, lake.context(spark, trash_days=timedelta(0)), patch, needed)
+    error = alarmed(lake, lake.context(spark, trash_days=0), patch, needed)
     first, second, third, *lines = str(error).split("\n")
     count = len(marked.candidates)
     assert first == (

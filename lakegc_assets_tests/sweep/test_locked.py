@@ -301,7 +301,7 @@ def test_space_of_a_ledger_that_is_not_finished() -> None:
 def test_a_store_that_frees_at_once_says_so(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    manifest = sweep(lake.context(spark, trash_days=timedelta(0)))
+    manifest = sweep(lake.context(spark, trash_days=0))
     space: Any = manifest.facts["space"]
     assert space["freed"]["objects"] == len(marked.candidates)
     assert space["held"]["objects"] == space["not_known"]["objects"] == 0

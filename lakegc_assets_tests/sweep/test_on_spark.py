@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_a_stage_is_one_job_of_spark(
             **many,
             "engine": "spark",
             "max_candidate_share": 1.0,
-            "min_age": timedelta(0),
+            "min_age_hours": 0,
         }
         ctx = lake.context(spark, "on-spark", **settings)
         assert 7 <= jobs_of(spark, lambda: mark(ctx)) <= MARK_JOBS

@@ -26,8 +26,8 @@ from lakegc_assets_tests.sweep.test_during import after_first_delete
 from lakegc_assets_tests.sweep.test_retained import mark
 
 
-def paths(**rules: Any) -> Retain:
-    return Retain.parse({"paths": {f"{name}/**": days for name, days in rules.items()}})
+def paths(**rules: Any) -> dict[str, Any]:
+    return {"paths": {f"{name}/**": days for name, days in rules.items()}}
 
 
 def test_what_lies_below_a_path_stays_for_its_days(
@@ -47,7 +47,9 @@ def test_what_lies_below_a_path_stays_for_its_days(
     assert "retain: paths: 'r/**' is kept for 85 days" in explained.because
     assert forecast(ctx, Change()).today.objects == len(found)
     assert forecast(ctx, Change(retain=Retain())).forecast.objects == len(marked.candidates)
-    assert forecast(ctx, Change(retain=paths(r=75))).forecast.objects == len(marked.candidates)
+    assert forecast(ctx, Change(retain=Retain.parse(paths(r=75)))).forecast.objects == len(
+        marked.candidates
+    )
     every = Change(retain=Retain.parse({"paths": {"**": "forever"}}))
     assert forecast(ctx, every).forecast.objects == len(groups["orphans"] | groups["given up"])
 
@@ -159,7 +161,7 @@ def test_a_branch_that_is_made_in_the_middle_keeps_what_paths_say(
         lake.calendar.days_ago = 0
 
     after_first_delete(lake, marked, branch)
-    ctx = lake.context(spark, sweep_batch=2, retain=Retain.parse({"paths": {"try/**": "forever"}}))
+    ctx = lake.context(spark, sweep_batch=2, retain=paths(**{"try": "forever"}))
     manifest = sweep(ctx)
     assert manifest.facts["rounds"] == 2
     assert left

@@ -32,7 +32,7 @@ from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
 _OBJECTS = 10
-_SETTINGS: dict[str, Any] = {"min_age": timedelta(0), "max_candidate_share": 1.0, "sweep_batch": 4}
+_SETTINGS: dict[str, Any] = {"min_age_hours": 0, "max_candidate_share": 1.0, "sweep_batch": 4}
 
 
 @dataclass(frozen=True)

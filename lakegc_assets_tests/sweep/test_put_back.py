@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 #: Nothing is kept of what is deleted.
-NO_TRASH = {"trash_days": timedelta(0)}
+NO_TRASH = {"trash_days": 0}
 
 
 def revive_after_first_batch(lake: SmallLake, marked: Marked) -> list[str]:

@@ -60,7 +60,7 @@ def test_a_repository_that_cannot_be_read_stops_the_run_unless_it_is_ignored(
     with pytest.raises(UnreadableRepositoryError, match="ignored_repositories"):
         sweep(lake.context(spark))
     assert lake.keys() == marked.live | marked.candidates
-    ctx = mark(lake, spark, "ignoring", publish=True, ignored_repositories=(OTHER,))
+    ctx = mark(lake, spark, "ignoring", publish=True, ignored_repositories=[OTHER])
     assert candidates(ctx) == marked.candidates
     facts = ctx.root.attempt(REPOSITORY, "ignoring").manifest("gc_report").facts
     assert facts["ignored_repositories"] == [OTHER]
@@ -237,7 +237,7 @@ def test_a_list_that_lacks_what_an_earlier_run_has_read_stops_the_run(
     with pytest.raises(IntegrityError, match="fs:ListRepositories"):
         sweep(lake.context(spark))
     assert lake.keys() == marked.live | marked.candidates
-    ignoring = mark(lake, spark, "ignoring", ignored_repositories=(OTHER,))
+    ignoring = mark(lake, spark, "ignoring", ignored_repositories=[OTHER])
     assert candidates(ignoring) == marked.candidates
     forget(lake, OTHER)
     assert candidates(mark(lake, spark, "gone")) == marked.candidates

@@ -73,7 +73,7 @@ def test_all_that_was_swept_comes_back_from_the_trash(
 def test_without_a_trash_the_sweep_says_that_it_cannot_be_undone(
     lake: SmallLake, marked: Marked, spark: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manifest = sweep(lake.context(spark, trash_days=timedelta(0)))
+    manifest = sweep(lake.context(spark, trash_days=0))
     assert "this sweep cannot be undone: set backup_url, or turn versions on" in caplog.text
     recovery = manifest.facts["recovery"]
     assert isinstance(recovery, dict)
@@ -113,10 +113,10 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
     with monkeypatch.context() as patch:
         patch.setattr(Recorded, "require_whole", die)
         with pytest.raises(Killed):
-            sweep(lake.context(spark, trash_days=timedelta(before)))
+            sweep(lake.context(spark, trash_days=before))
     kept = Recovery(*after, "as it is now")  # type: ignore[arg-type] # one of its words
     monkeypatch.setattr(sweeping, "_recovery", lambda *_: kept)
-    facts = sweep(lake.context(spark, trash_days=timedelta(0))).facts
+    facts = sweep(lake.context(spark, trash_days=0)).facts
     check_swept(lake, marked, {})
     told = undoable(facts, datetime.now(timezone.utc))
     words = f"; of {len(marked.candidates)} objects that an earlier try deleted nobody knows wheth"
@@ -142,14 +142,14 @@ def test_what_an_earlier_try_records_late_is_not_said_to_be_kept(
     with monkeypatch.context() as patch:
         patch.setattr(Recorded, "require_whole", die)
         with pytest.raises(KeyboardInterrupt):
-            sweep(lake.context(spark, trash_days=timedelta(0)))
+            sweep(lake.context(spark, trash_days=0))
     store = lake.root.attempt(REPOSITORY, RUN).store()
     for batch in store.list("swept_set/ledger/"):
         records |= {key: store.get(key) for key in batch["key"].to_pylist()}
     store.delete_many(list(records))
     monkeypatch.setattr(Recorded, "require_whole", wake)
     monkeypatch.setattr(sweeping, "_recovery", lambda *_: Recovery("versions", 30.0, "now"))
-    facts = sweep(lake.context(spark, trash_days=timedelta(0))).facts
+    facts = sweep(lake.context(spark, trash_days=0)).facts
     check_swept(lake, marked, {})
     assert facts["perhaps_kept"] == len(marked.candidates)
 
@@ -180,7 +180,7 @@ def _swept_again(lake: SmallLake, marked: Marked, spark: Session) -> str:
     made.rename(old)
     lake.upload("main", "more", "garbage")
     lake.client.delete_object(REPOSITORY, "main", "more")
-    ctx = lake.context(spark, "later", clean=True, min_age=timedelta(0), max_candidate_share=1.0)
+    ctx = lake.context(spark, "later", clean=True, min_age_hours=0, max_candidate_share=1.0)
     for stage in STAGES:
         stage(ctx)
     assert marked.candidates == {str(p.relative_to(old)) for p in old.rglob("*") if p.is_file()}

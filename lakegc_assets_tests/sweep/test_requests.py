@@ -72,7 +72,7 @@ def backed_up(s3_server: str, proxy: Proxy, tmp_path: Path, spark: Session) -> I
         for stored in recorded.backend().buckets[buckets["namespace"]].keys.values():
             stored.last_modified = datetime.now(timezone.utc) - timedelta(minutes=1)
         # No renewal of the lease comes in between, however slow this machine is.
-        settings: dict[str, Any] = {"lease_duration": timedelta(hours=1), "sweep_batch": _OBJECTS}
+        settings: dict[str, Any] = {"lease_duration_seconds": 3600, "sweep_batch": _OBJECTS}
         ctx = lake.context(spark, backup_url=f"s3://{buckets['backups']}/all", **settings)
         root = ArtifactRoot(f"s3://{buckets['artifacts']}/all", direct)
         ctx = replace(ctx, root=root)

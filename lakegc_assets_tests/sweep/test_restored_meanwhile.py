@@ -83,7 +83,7 @@ def test_a_sweep_that_put_back_and_was_killed_leaves_that_alone(
     """Also where nothing needs it any more by then: it is for the next mark."""
     back, *_ = sorted(marked.candidates)
     kill_in_the_middle(lake, spark, monkeypatch, [back], [])
-    restore(lake.context(spark, pin_days=timedelta(0)), Choice(addresses=(back,)))
+    restore(lake.context(spark, pin_days=0), Choice(addresses=(back,)))
     attempt = lake.root.attempt(REPOSITORY, RUN)
     ledger.record(attempt.store(), "put-back", [Outcome(back, 1, "put_back", detail="needed")])
     sweep(lake.context(spark))

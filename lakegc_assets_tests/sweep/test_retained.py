@@ -31,7 +31,7 @@ KINDS: Mapping[str, Any] = {
 
 def mark(lake: SmallLake, spark: Session, run: str, **retain: Any) -> set[str]:
     """Mark under rules; the candidates."""
-    ctx = lake.context(spark, run, retain=Retain.parse(retain))
+    ctx = lake.context(spark, run, retain=retain)
     for stage in STAGES:
         stage(ctx)
     rows = lake.root.attempt(REPOSITORY, run).read("deletion_candidates").to_pylist()
@@ -99,7 +99,7 @@ def test_a_sweep_follows_its_own_rules_and_those_of_its_mark(
     explained = why(lake.context(spark, "kept"), min(groups["second"]))
     assert "retain: branches: 'main' has last_commits: 2" in explained.because
     client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
-    sweep(lake.context(spark, "kept", retain=Retain(tags=("v*",))))
+    sweep(lake.context(spark, "kept", retain={"tags": ["v*"]}))
     rows = lake.root.attempt(REPOSITORY, "kept").read("swept_set").to_pylist()
     spared = {row["address"]: row["detail"] for row in rows if row["outcome"] == "spared"}
     assert spared == dict.fromkeys(groups["given up"] | groups["removed"], HELD)
@@ -117,7 +117,7 @@ def test_a_tag_that_is_set_in_the_middle(lake: SmallLake, marked: Marked, spark:
     # Another tag tells nobody anything.
     lake.client.create_tag(REPOSITORY, "other", marked.commits["first"])
     after_first_delete(lake, marked, tag)
-    manifest = sweep(lake.context(spark, sweep_batch=2, retain=Retain(tags=("v*",))))
+    manifest = sweep(lake.context(spark, sweep_batch=2, retain={"tags": ["v*"]}))
     assert manifest.facts["rounds"] == 2
     assert left
     check_swept(lake, marked, dict.fromkeys(left, HELD))
@@ -145,7 +145,7 @@ def test_a_branch_that_is_made_in_the_middle(
         lake.client.create_branch(REPOSITORY, "release-1", marked.commits["second"])
 
     after_first_delete(lake, marked, branch)
-    retain = Retain.parse({"branches": {"release-*": {"last_commits": 2}}})
+    retain = {"branches": {"release-*": {"last_commits": 2}}}
     manifest = sweep(lake.context(spark, sweep_batch=2, retain=retain))
     assert manifest.facts["rounds"] == 1
     rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
@@ -159,7 +159,7 @@ def test_the_checks_see_candidates_that_the_rules_keep(
 ) -> None:
     held = [marked.groups[name] for name in ("given up", "second", "removed")]
     lake.client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
-    results = evaluate(lake.context(spark, retain=Retain(tags=("v?",))))
+    results = evaluate(lake.context(spark, retain={"tags": ["v?"]}))
     (found,) = [one for one in results if not one.passed and one.blocking]
     assert found.name == "none_retained"
     assert found.facts["count"] == sum(map(len, held))

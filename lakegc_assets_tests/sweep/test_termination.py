@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -116,10 +115,10 @@ def test_what_goes_on_keeps_the_settings_of_the_sweep(lake: SmallLake, spark: Se
     ctx = lake.context(
         spark,
         backup_url="s3://kept/back ups",
-        trash_days=timedelta(hours=12),
+        trash_days=0.5,
         require_conditional_deletes=True,
         restore_revived=False,
-        ignored_repositories=("a", "b"),
+        ignored_repositories=["a", "b"],
         sweep_keys_per_second=20.0,
     )
     way = S3Access(endpoint_url="http://other:9000")

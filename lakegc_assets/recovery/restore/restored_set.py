@@ -122,7 +122,7 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     for problem in found.problems:
         ctx.log.warning("%s", problem)
 
-    now, lasting = store.server_time(), ctx.settings.pin_days
+    now, lasting = store.server_time(), ctx.settings.pin_lifetime
     begun = Begun(choice.to_json(), str(found.digest), now)
     name = lease.sweep[:8]
     restore_id = record.begin(attempt, begun, name, min(_PATIENCE, lasting / 2))
@@ -192,7 +192,7 @@ def _undone(space: Workspace, settled: Sequence[Part]) -> bool:
 def _pin(space: Workspace, restore_id: str, chosen: Candidates, until: datetime) -> datetime | None:
     """Pin all that is chosen, by several pins where it is much; None where pins are of no time."""
     ctx = space.ctx
-    if not ctx.settings.pin_days:
+    if not ctx.settings.pin_lifetime:
         return None
     pieces = stretches(chosen.parts, _PINNED)
     names = [

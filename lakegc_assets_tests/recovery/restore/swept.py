@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
@@ -117,6 +116,6 @@ def backed_up(place: Place, marked: Marked) -> Swept:
     """Sweep a lake so that only the backup has anything."""
     before = contents(place.lake, marked.candidates)
     make_backup(place.context())
-    sweep(place.context(trash_days=timedelta(0)))
+    sweep(place.context(trash_days=0))
     assert place.lake.keys() == marked.live
     return place, before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,7 +54,7 @@ def test_what_nobody_has_is_lost(place: Place, marked: Marked) -> None:
 
 
 def test_without_trash_and_backup_all_is_lost(place: Place, marked: Marked) -> None:
-    sweep(place.context(backup_url=None, trash_days=timedelta(0)))
+    sweep(place.context(backup_url=None, trash_days=0))
     found = plan(place.context(backup_url=None), ALL)
     assert _counts(found) == (0, len(marked.candidates), 0)
 

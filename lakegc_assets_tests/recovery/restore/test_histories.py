@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ class World:
     marked: dict[str, bytes] = field(default_factory=dict)
 
     def context(self, run: str) -> RunContext:
-        ages = {"min_age": timedelta(0), "max_candidate_share": 1.0}
+        ages = {"min_age_hours": 0, "max_candidate_share": 1.0}
         return self.lake.context(self.spark, run, **{**ages, **self.settings})
 
     @property

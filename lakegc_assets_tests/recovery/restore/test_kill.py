@@ -186,7 +186,7 @@ def test_two_restores_at_once(
     with pytest.raises(RefusedError, match=r"holds the lease of .*: a restore of run"):
         restore(place.context(backup_url=None), ALL)
     threading.Timer(1, ended.set).start()
-    second = restore(place.context(backup_url=None, lease_wait=timedelta(minutes=2)), ALL)
+    second = restore(place.context(backup_url=None, lease_wait_seconds=120), ALL)
     thread.join()
     assert told[0].facts["outcomes"].keys() == {"restored"}
     assert second.facts["outcomes"].keys() == {"already_there"}

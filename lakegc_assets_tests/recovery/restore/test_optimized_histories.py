@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 
@@ -47,12 +46,12 @@ class Undone(History):
         self.sweep(ctx)
         if candidates(ctx) and self.chance.random() < 0.4:
             some = [a for a in sorted(candidates(ctx)) if self.chance.random() < 0.5]
-            pinned = timedelta(days=self.chance.choice([0, 30]))
+            pinned = self.chance.choice([0, 30])
             if some:
-                back = replace(ctx, settings=replace(ctx.settings, pin_days=pinned))
+                back = replace(ctx, settings=ctx.settings.changed(pin_days=pinned))
                 restore(back, Choice(addresses=tuple(some)))
                 assert set(some) <= self.lake.keys()
-                self.seen[f"restored, pinned for {pinned.days} days"] += 1
+                self.seen[f"restored, pinned for {pinned} days"] += 1
 
     def context(self, run: str, **settings: object) -> RunContext:
         return self.lake.context(self.spark, run, **{**NO_AGE, **settings})

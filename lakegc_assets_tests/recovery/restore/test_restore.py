@@ -98,7 +98,7 @@ def test_a_sweep_of_another_mark_spares_what_was_restored_since(
     swept: Swept, marked: Marked
 ) -> None:
     place, _ = swept
-    restore(place.context(pin_days=timedelta(0)), ALL)
+    restore(place.context(pin_days=0), ALL)
     age(place.lake, marked.candidates)
     assert list(place.context().connect()[1].store().list(PINS)) == []
     again = mark(place.context("again", clean=True, backup_url=None))
@@ -206,7 +206,7 @@ def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> Non
 def test_from_wherever_the_backup_is(anywhere: Place, marked: Marked) -> None:
     before = contents(anywhere.lake, marked.candidates)
     make_backup(anywhere.context())
-    sweep(anywhere.context(trash_days=timedelta(0)))
+    sweep(anywhere.context(trash_days=0))
     manifest = restore(anywhere.context(), ALL)
     assert contents(anywhere.lake, marked.candidates) == before
     assert manifest.facts["outcomes"].keys() == {"restored"}
@@ -289,7 +289,7 @@ def test_what_nobody_has_is_said(place: Place, marked: Marked) -> None:
 
 
 def test_without_a_backup_a_restore_says_so(place: Place, marked: Marked) -> None:
-    sweep(place.context(backup_url=None, trash_days=timedelta(0)))
+    sweep(place.context(backup_url=None, trash_days=0))
     manifest = restore(place.context(), Choice(addresses=(min(marked.candidates),)))
     assert manifest.facts["outcomes"].keys() == {"not_kept"}
     assert "there is no finished backup of 'mark-1'" in manifest.facts["warnings"][0]
@@ -312,7 +312,7 @@ def test_what_came_back_without_a_pin_is_listed_again(place: Place, marked: Mark
     assert facts["mode"] == "optimized"
     sweep(again)
     one = min(marked.candidates)
-    restore(place.context(backup_url=None, pin_days=timedelta(0)), Choice(addresses=(one,)))
+    restore(place.context(backup_url=None, pin_days=0), Choice(addresses=(one,)))
     later = mark(place.context("later", backup_url=None))
     assert candidates(later) == {one}
     facts = later.root.attempt(REPOSITORY, "later").manifest("store_listing").facts
