@@ -11,7 +11,8 @@ from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.insights import Insights
 from lakegc_assets.cli.queries import commands_of, kept_because
-from lakegc_assets.defs.metadata import pages, slice_ages
+from lakegc_assets.defs.asset_metadata import slice_ages
+from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED

@@ -7,8 +7,9 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
+from lakegc_assets.defs.asset_metadata import of_report
 from lakegc_assets.defs.execution import RESOURCES, Execution
-from lakegc_assets.defs.metadata import links, materialization, of_report
+from lakegc_assets.defs.metadata import links, materialization
 from lakegc_assets.defs.names import WAITING, Names
 from lakegc_assets.defs.partitions import multi_key
 from lakegc_assets.defs.requests import REPOSITORY_TAG

@@ -17,11 +17,11 @@ from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from lakegc_assets.defs.assets import MARK, STAGES, SWEEP
 from lakegc_assets.defs.checks import attribution_check, candidate_checks
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
-from lakegc_assets.defs.graph import MARK, STAGES, SWEEP
 from lakegc_assets.defs.jobs import jobs
 from lakegc_assets.defs.metrics import MetricsSection, metrics_sensor
 from lakegc_assets.defs.names import Names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,6 +17,7 @@ from lakegc_assets.defs.connections import (
     require_keys_on_nodes,
 )
 from lakegc_assets.defs.failures import shown
+from lakegc_assets.defs.metadata import materialization, of_manifest
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.partitions import multi_key, partition_key
 from lakegc_assets.defs.requests import require_own_config
@@ -31,7 +32,7 @@ from lakegc_assets.engine.spark import (
     start_session,
     starting,
 )
-from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import printing_always
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
@@ -171,6 +172,14 @@ class Execution:
             repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info),
         ):
             yield ctx
+
+    def made(
+        self, function: Callable[[RunContext], Manifest], *facts: str
+    ) -> dg.MaterializeResult[None]:
+        """Make an asset of a mark, and show some facts of its manifest by their names."""
+        with self.run_context() as ctx:
+            manifest = function(ctx)
+        return materialization(ctx.root, manifest, of_manifest(manifest, facts))
 
     def repository_context(self, repository: str) -> RunContext:
         """A repository with its settings, for what is about none of its runs.

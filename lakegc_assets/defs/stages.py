@@ -1,7 +1,6 @@
 """Assets of the graph before they belong to a component, which gives them keys and resources."""
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
@@ -211,15 +210,12 @@ def stage(
     config: type[dg.Config] | None = None,
     skippable: bool = False,
 ) -> Callable[[Callable[[Execution], Result]], Stage]:
-    """Make an asset of a function, whose name it has; see ``Stage``.
-
-    The head of the function's module is the contract that describes it.
-    """
+    """Make an asset of a function, whose name and description it has; see ``Stage``."""
 
     def made(function: Callable[[Execution], Result]) -> Stage:
         return Stage(
             name=function.__name__,
-            description=contract(sys.modules[function.__module__].__doc__),
+            description=contract(function.__doc__),
             function=function,
             after=after,
             reads=reads,
@@ -240,13 +236,12 @@ def contract(doc: str | None) -> str:
     """Markdown of what an asset is, reads, writes and guarantees.
 
     Args:
-        doc: the docstring of its module: a line with its name and what it is, an empty one, and
-            paragraphs that begin with ``Reads:``, ``Writes:`` and ``Guarantees:``.
+        doc: its docstring: a line that says what it is, an empty one, and paragraphs that begin
+            with ``Reads:``, ``Writes:`` and ``Guarantees:``.
     """
     head, _, rest = cleandoc(doc or "").replace("``", "`").partition("\n\n")
-    what = head.partition(": ")[2]
     paragraphs = [" ".join(part.split()) for part in _PARTS.split(rest) if part.strip()]
     parts = (
         f"**{name}:** {said}" for name, _, said in (part.partition(": ") for part in paragraphs)
     )
-    return "\n\n".join((what[:1].upper() + what[1:], *parts))
+    return "\n\n".join((head, *parts))

@@ -167,7 +167,7 @@ def test_every_asset_is_of_one_repository_and_one_run(graph: dg.AssetGraph) -> N
         assert graph.get(dg.AssetKey(name)).parent_keys == set()
 
 
-def test_every_asset_shows_the_contract_of_its_module(graph: dg.AssetGraph) -> None:
+def test_every_asset_shows_the_contract_of_its_docstring(graph: dg.AssetGraph) -> None:
     for name in (*_WHOLE, _ATTRIBUTION, _FORECAST, "estate", "estate_leftovers"):
         described = graph.get(dg.AssetKey(name)).description or ""
         what, *parts = described.split("\n\n")
@@ -177,8 +177,8 @@ def test_every_asset_shows_the_contract_of_its_module(graph: dg.AssetGraph) -> N
         assert not [part for part in parts if "``" in part or "\n" in part]
 
 
-def test_a_contract_is_read_from_the_head_of_a_module() -> None:
-    doc = """``name``: what ``it`` is.
+def test_a_contract_is_read_from_a_docstring() -> None:
+    doc = """Objects of ``it``.
 
     Reads: a; b,
     and c. Writes are no part.
@@ -187,7 +187,7 @@ def test_a_contract_is_read_from_the_head_of_a_module() -> None:
     Guarantees: f.
     """
     assert contract(doc) == (
-        "What `it` is.\n\n**Reads:** a; b, and c. Writes are no part.\n\n"
+        "Objects of `it`.\n\n**Reads:** a; b, and c. Writes are no part.\n\n"
         "**Writes:** d: e. More of it.\n\n**Guarantees:** f."
     )
     assert contract(None) == ""

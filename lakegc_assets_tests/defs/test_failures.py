@@ -250,7 +250,7 @@ def test_an_interrupted_sweep_says_how_far_it_came(
     def interrupted(*_: object) -> None:
         raise kind
 
-    monkeypatch.setattr("lakegc_assets.defs.assets.swept_set.sweep", interrupted)
+    monkeypatch.setattr("lakegc_assets.defs.assets.sweep", interrupted)
     config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with pytest.raises(kind, match="0 of the 2 objects of mark 'm' are deleted"):
         job.execute_in_process(

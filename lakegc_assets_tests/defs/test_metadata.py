@@ -7,15 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.defs.metadata import (
-    asked_for,
-    by_age,
-    by_slice_age,
-    of_rules,
-    of_sweep,
-    table,
-    value_of,
-)
+from lakegc_assets.defs.asset_metadata import asked_for, by_age, by_slice_age, of_rules, of_sweep
+from lakegc_assets.defs.metadata import table, value_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig

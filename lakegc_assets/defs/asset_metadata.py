@@ -1,0 +1,459 @@
+"""Metadata of each asset: the figures that Dagster plots, and tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import dagster as dg
+import pyarrow as pa
+
+from lakegc_assets.attribution.usage import Use
+from lakegc_assets.defs.metadata import of_manifest, table, value_of
+from lakegc_assets.defs.units import a_month, human_bytes, price_note
+from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.forecast.forecast import Amount, Forecast
+from lakegc_assets.leftovers.report import Leftovers
+from lakegc_assets.recovery.backups import Record
+from lakegc_assets.recovery.undo_window import undoable
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.sweep.space import space_sentence
+
+#: Upper ends of the classes of ages, in days.
+_AGES: Final = (7, 30, 90, 180, 365, 730)
+#: Rows of tables that show the largest only.
+_MOST: Final = 10
+#: Where a restored object came from.
+_SOURCES: Final = {"store": "what the store kept", "backup": "the backup"}
+#: Columns of the forecast with each default.
+CURVE: Final = pa.schema(
+    [
+        ("default days", pa.int64()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+        ("size", pa.string()),
+        ("bound", pa.string()),
+    ]
+)
+#: Rows of a table, the largest first; the command has all of them.
+_ROWS: Final = 100
+
+
+def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
+    """Metadata of ``backup``."""
+    if record.finished is None:
+        raise TypeError("a backup that did not finish has no time")
+    subject = record.subject
+    where = f"{backup_url}/{subject.repository}/{subject.run}"
+    return {
+        "dagster/row_count": sum(part.rows for part in record.parts),
+        "dagster/uri": where,
+        "objects": record.objects,
+        "bytes": record.size,
+        "size": human_bytes(record.size),
+        "where": where,
+        "verified by": value_of(record.verified),
+        "outcomes": value_of(record.outcomes),
+        "seconds": round((record.finished - record.begun).total_seconds(), 2),
+        "digest": record.digest,
+        "attempt": subject.attempt,
+    }
+
+
+def of_sweep(manifest: Manifest) -> dict[str, Any]:
+    """Metadata of ``swept_set``."""
+    facts = manifest.facts
+    return {
+        **_figures_of_sweep(facts),
+        "outcomes": value_of(facts["outcomes"]),
+        **_space_of(facts),
+        "undo": undoable(facts, manifest.finished),
+        "recovery": facts["recovery"]["notice"],
+        "put back": value_of(facts["put_back"]),
+        "backup": facts["backup"] or "none: backup_url is not set",
+    } | of_manifest(manifest, ("rounds", "delete_deadlines"))
+
+
+def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
+    """Figures of a sweep, which Dagster plots; some are not in records of older sweeps."""
+    totals = {
+        outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
+        for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")
+    }
+    figures: dict[str, int | float] = {}
+    for outcome, total in totals.items():
+        for what in ("objects", "bytes"):
+            figures[f"{what} {outcome.replace('_', ' ')}"] = total[what]
+    listed = facts.get("listed", {})
+    for what, count in listed.items():
+        figures[f"{what} kept"] = count - totals["deleted"][what]
+    if "objects" in listed:
+        figures["share deleted"] = _share(totals["deleted"]["objects"], listed["objects"])
+    if "requests" in facts:
+        figures["requests sent"] = facts["requests"]
+    return figures
+
+
+def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Freed and held space of deleted objects, and its end; older sweeps have none."""
+    space = facts.get("space")
+    if space is None:
+        return {}
+    return {
+        "bytes freed": space["freed"]["bytes"],
+        "bytes held": space["held"]["bytes"],
+        "space": space_sentence(space),
+        "store": space["notice"],
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+def of_restore(manifest: Manifest) -> dict[str, Any]:
+    """Metadata of ``restored_set``."""
+    facts = manifest.facts
+    until = facts["pinned_until"]
+    return {
+        "asked for": asked_for(facts["choice"]),
+        "outcomes": value_of(facts["outcomes"]),
+        "came from": value_of(
+            {_SOURCES[source]: total for source, total in facts["sources"].items()}
+        ),
+        "pinned until": (
+            dg.MetadataValue.timestamp(datetime.fromisoformat(until)) if until else "not pinned"
+        ),
+        "read through lakeFS": table(
+            ("path", "commit", "before", "after"),
+            [(o["path"], o["commit"][:12], o["before"], o["after"]) for o in facts["sample"]],
+        ),
+        "warnings": "\n".join(facts["warnings"]) or "none",
+    } | of_manifest(manifest, ("restore",))
+
+
+def asked_for(choice: dict[str, Any]) -> str:
+    """The objects that a restore was asked for, in words."""
+    if choice["everything"]:
+        return "all that the mark names"
+    if choice["ref"] is None:
+        return "\n".join(choice["addresses"])
+    shown = f"what {choice['ref']} shows"
+    if choice["path"] is not None:
+        return f"{shown} at {choice['path']}"
+    return shown if choice["prefix"] is None else f"{shown} below {choice['prefix']}"
+
+
+def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
+    """Retention rules as a table; the word ``none`` where there are none."""
+    if rules is None:
+        return "none"
+    named = sorted((rule["branch_id"], rule["retention_days"]) for rule in rules["branches"])
+    return table(("branch", "days"), [*named, ("all others", rules["default_retention_days"])])
+
+
+def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> Any:  # noqa: ANN401 - metadata
+    """Objects and bytes by one dimension of a report."""
+    chosen = [
+        (key, objects, human_bytes(size)) for name, key, objects, size in rows if name == dimension
+    ]
+    return table((dimension, "objects", "size"), chosen)
+
+
+def by_slice_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+    """Objects and bytes by the age of their slices, in classes; a report has them by days."""
+    return table(("slice age", "objects", "size"), slice_ages(rows))
+
+
+def by_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+    """Objects and bytes by their age, in classes; a report has them by days."""
+    return table(("age", "objects", "size"), _in_classes(rows, "age in days"))
+
+
+def slice_ages(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
+    """Class of age, objects and size of the slices of a report."""
+    return _in_classes(rows, "slice age")
+
+
+def _in_classes(rows: Sequence[Sequence[Any]], chosen: str) -> list[tuple[str, int, str]]:
+    """Class of age, objects and size of a dimension of a report, in the order of its rows."""
+    classes: dict[str, list[int]] = {}
+    for dimension, key, objects, size in rows:
+        if dimension == chosen:
+            total = classes.setdefault(_age_class(key), [0, 0])
+            total[0] += objects
+            total[1] += size
+    return [(name, count, human_bytes(size)) for name, (count, size) in classes.items()]
+
+
+def _age_class(key: str) -> str:
+    """The class of an age as a report names it: a number of days, or other words."""
+    days, _, unit = key.partition(" ")
+    if not days.isdecimal() or unit not in {"", "days"}:
+        return key
+    return next((f"up to {limit} days" for limit in _AGES if int(days) <= limit), "older")
+
+
+def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
+    """Metadata of ``gc_report``.
+
+    Args:
+        manifest: of the asset.
+        marks: all of the repository, the oldest first.
+    """
+    facts = manifest.facts
+    rows = facts["breakdown"]
+    paths = facts.get("largest_paths", {})
+    largest = [
+        (paths.get(address, "not known"), human_bytes(size), reason, address)
+        for address, size, reason in facts["largest"]
+    ]
+    return {
+        **_figures_of_mark(facts),
+        "size": human_bytes(facts["bytes"]),
+        "by reason": breakdown(rows, "reason"),
+        "by branch rule": breakdown(rows, "branch rule"),
+        "by slice age": by_slice_age(rows),
+        "by age": by_age(rows),
+        "last marks": table(
+            ("finished", "marked", "deleted"),
+            [
+                (f"{one.at:%Y-%m-%d %H:%M} UTC", human_bytes(one.marked), human_bytes(one.deleted))
+                for one in reversed(marks[-_MOST:])
+            ],
+        ),
+        "largest": table(("path", "size", "reason", "address"), largest),
+        "warnings": "\n".join(facts["warnings"]) or "none",
+        "undo": facts.get("undo", "not known"),
+        **_compared(facts.get("compared", {})),
+        "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
+        **of_manifest(manifest),
+    }
+
+
+def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of shadow mode: a mark of lakeFS's collector beside this one."""
+    if not found:
+        return {}
+    name = "beside lakeFS's collector"
+    if "problem" in found:
+        return {name: found["problem"]}
+
+    def row(what: str, total: Mapping[str, Any]) -> tuple[str, int, str]:
+        size = total["bytes"]
+        return what, total["objects"], "not known" if size is None else human_bytes(size)
+
+    ours, theirs = found["only_run"], found["only_other"]
+    return {
+        name: table(
+            ("named by", "objects", "size"),
+            [
+                row("both", found["both"]),
+                row("this mark alone", ours["total"]),
+                *(row(f"… marked here: {why}", one) for why, one in ours["marked"].items()),
+                row(f"{found['other']['id']} alone", theirs["total"]),
+                *(row(f"… kept here: {why}", one) for why, one in theirs["kept"].items()),
+            ],
+        ),
+        "notes on the comparison": "\n".join(found["notes"]) or "none",
+    }
+
+
+def of_attribution(
+    manifest: Manifest,
+    branches: Sequence[Use] = (),
+    paths: Sequence[Use] = (),
+    price: float | None = None,
+) -> dict[str, Any]:
+    """Metadata of ``storage_attribution``.
+
+    Args:
+        manifest: of the asset.
+        branches: what is live and committed, by branch, the largest first.
+        paths: the same by the outermost folder.
+        price: of a TB for a month; None for no money.
+    """
+    facts = manifest.facts
+    money = () if price is None else ("cost",)
+    columns = ("class", "why", "objects", "size", *money)
+
+    def cost(size: int) -> tuple[str, ...]:
+        return (a_month(size, price),) if money else ()
+
+    def classes(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+        return table(
+            columns,
+            [
+                (name, why or "", count, human_bytes(size), *cost(size))
+                for name, why, count, size in rows
+            ],
+        )
+
+    return {
+        **_figures_of_classes(facts["classes"]),
+        "classes": classes(facts["classes"]),
+        "top branches": table(
+            ("branch", "only this one", "shared", "deleting it frees", *money),
+            [
+                (
+                    one.key,
+                    human_bytes((one.only or (0, 0))[1]),
+                    human_bytes(one.bytes - (one.only or (0, 0))[1]),
+                    human_bytes((one.freed or (0, 0))[1]),
+                    *cost((one.freed or (0, 0))[1]),
+                )
+                for one in branches[:_MOST]
+            ],
+        ),
+        "top prefixes": table(
+            ("prefix", "objects", "size", *money),
+            [
+                (one.key, one.objects, human_bytes(one.bytes), *cost(one.bytes))
+                for one in paths[:_MOST]
+            ],
+        ),
+        "price": "".join(price_note(price)) or "not set: price_per_tb_month",
+        "below _lakefs/": classes(facts["own_files"]),
+        "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
+        "ranges not read": facts["ranges_not_read"],
+        **of_manifest(manifest),
+    }
+
+
+def _figures_of_classes(classes: Iterable[Sequence[Any]]) -> dict[str, int]:
+    """The bytes of each class, as figures that Dagster plots."""
+    figures: dict[str, int] = {}
+    for name, _, _, size in classes:
+        figures[f"bytes {name}"] = figures.get(f"bytes {name}", 0) + size
+    return figures
+
+
+def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
+    """Figures of a mark, which Dagster plots."""
+    figures = facts["figures"]
+    objects, size = facts["objects"], facts["bytes"]
+    return {
+        "objects marked": objects,
+        "bytes marked": size,
+        "objects kept": figures["listed"] - objects,
+        "bytes kept": figures["listed_bytes"] - size,
+        "objects spared": figures["spared"],
+        "share marked": _share(objects, figures["listed"]),
+        "seconds of the mark": figures["seconds"],
+        "ranges decoded": figures["ranges_decoded"],
+        "requests sent": figures["requests"],
+    }
+
+
+def of_forecast(found: Forecast, price: float | None = None) -> dict[str, Any]:
+    """Metadata of ``policy_forecast``: figures that Dagster plots, and tables.
+
+    Args:
+        found: the forecast.
+        price: of a TB for a month; None for no money.
+    """
+    return {
+        "mark": found.mark,
+        "as of": dg.MetadataValue.timestamp(found.as_of),
+        "objects today": found.today.objects,
+        "bytes today": found.today.bytes,
+        "objects forecast": found.forecast.objects,
+        "bytes forecast": found.forecast.bytes,
+        "size forecast": f"{human_bytes(found.forecast.bytes)} ({found.forecast.bound})",
+        "rules today": of_rules(found.todays_rules.to_json() if found.todays_rules else None),
+        "rules forecast": of_rules(found.rules.to_json()),
+        "without branches": ", ".join(found.without_branches) or "none",
+        **_costs(found, price),
+        "by default days": _amounts("default days", found.curve.items()),
+        "today's rules, in days": _amounts("in days", found.later.items()),
+        "notes": "\n".join(found.notes) or "none",
+    }
+
+
+def _costs(found: Forecast, price: float | None) -> dict[str, str]:
+    """The cost of the garbage; nothing without a price."""
+    if price is None:
+        return {}
+    return {
+        "cost today": a_month(found.today.bytes, price),
+        "cost forecast": a_month(found.forecast.bytes, price),
+        "price": "".join(price_note(price)),
+    }
+
+
+def _amounts(what: str, amounts: Any) -> Any:  # noqa: ANN401 - metadata
+    rows: list[tuple[int, Amount]] = list(amounts)
+    return table(
+        (what, "objects", "bytes", "size", "bound"),
+        [(days, one.objects, one.bytes, human_bytes(one.bytes), one.bound) for days, one in rows],
+    )
+
+
+def of_leftovers(found: Leftovers) -> dict[str, Any]:
+    """All leftovers as Dagster's metadata.
+
+    Args:
+        found: what was looked at.
+    """
+    namespaces = sorted(found.namespaces, key=lambda one: -one.size)
+    uploads = sorted(found.uploads, key=lambda one: -one.size)
+    metadata = sorted(found.metadata, key=lambda one: -one.size)
+    retained = sorted(found.retained, key=lambda one: -one.size)
+    return {
+        "namespaces": _largest(
+            ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
+            [
+                (
+                    one.url, one.repository or "nobody knows", one.server, one.objects,
+                    human_bytes(one.size), f"{one.newest:%Y-%m-%d}" if one.newest else "never",
+                    one.stays or "may be removed",
+                )
+                for one in namespaces
+            ],
+        ),
+        "uploads that never ended": _largest(
+            ("where", "uploads", "size", "oldest"),
+            [
+                (one.where, len(one.uploads), human_bytes(one.size), f"{one.oldest:%Y-%m-%d}")
+                for one in uploads
+            ],
+        ),
+        "blocks that nobody has committed": _largest(
+            ("where", "blobs", "size"),
+            [
+                (one.where, len(one.blobs), human_bytes(one.size))
+                for one in sorted(found.blocks, key=lambda one: -one.size)
+            ],
+        ),
+        "ranges and metaranges that nothing names": _largest(
+            ("repository", "metaranges", "ranges", "size"),
+            [
+                (
+                    one.repository, one.metaranges, one.tables.num_rows - one.metaranges,
+                    human_bytes(one.size),
+                )
+                for one in metadata
+            ],
+        ),
+        "retained by the stores": _largest(
+            ("repository", "objects", "size", "delete markers", "notice", "rule to add"),
+            [
+                (one.repository, one.objects, human_bytes(one.size), one.markers, one.notice,
+                 one.rule or "none")
+                for one in retained
+            ],
+        ),
+        "removals that did not end": _largest(
+            ("removal", "kind", "where", "by"),
+            [(one.id, one.kind, one.where, one.by) for one in found.removals],
+        ),
+        "could not be looked at": _largest(
+            ("where", "why"), [(one.where, one.what) for one in found.problems]
+        ),
+        **found.figures(),
+    }  # fmt: skip
+
+
+def _largest(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
+    return table(columns, rows[:_ROWS])

@@ -1,1 +1,0 @@
-"""The graph, one module for each asset, in its order."""
