@@ -51,8 +51,8 @@ def backup(
 
     Each copy is verified. A backup that was killed is run again in the same way.
     """
-    from lakegc_assets.cli.backup_queries import backup_made, require_place  # noqa: PLC0415 - likewise
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import backup_made, require_place  # noqa: PLC0415 - likewise
 
     own = {setting: options.pop(name) for name, setting in _SETTINGS.items()}
     settings = settings_of(**options)
@@ -69,7 +69,7 @@ def backup(
         return
     click.echo(f"backup of {repository}, mark {run_id}: {found['url']}")
     for outcome, total in found["outcomes"].items():
-        click.echo(f"  {outcome:<10} {aligned(total['objects'])} {_human(total['bytes']):>12}")
+        click.echo(f"  {outcome:<10} {aligned(total['objects'])} {human_bytes(total['bytes']):>12}")
     for how, objects in found["verified"].items():
         click.echo(f"  verified by {how}: {counted(objects, 'object')}")
 
@@ -84,7 +84,7 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa
     if ctx.invoked_subcommand is not None:
         ctx.obj = url
         return
-    from lakegc_assets.cli.backup_queries import known_backups  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import known_backups  # noqa: PLC0415 - Dagster loads slowly
 
     found = known_backups(url)
     if as_json:
@@ -106,7 +106,7 @@ def _line(one: dict[str, Any]) -> str:
     size = (
         ""
         if one["bytes"] is None
-        else f"{counted(one['objects'], 'object')}, {_human(one['bytes'])}"
+        else f"{counted(one['objects'], 'object')}, {human_bytes(one['bytes'])}"
     )
     only = "nobody can tell what else holds them"
     if (own := one["only_copies"]) is not None:
@@ -114,7 +114,7 @@ def _line(one: dict[str, Any]) -> str:
         if own["objects"]:
             gone = counted(own["objects"], "is gone from the repository",
                            "are gone from the repository")  # fmt: skip
-            only = f"{gone}, {_human(own['bytes'])}"
+            only = f"{gone}, {human_bytes(own['bytes'])}"
     return "\t".join((name, state, counted(one["age_days"], "day"), size, only))
 
 
@@ -147,15 +147,15 @@ def prune(
     """
     if older_than is None and not names:
         raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
-    from lakegc_assets.cli.backup_queries import prune_backups  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import prune_backups  # noqa: PLC0415 - Dagster loads slowly
 
-    told = prune_backups(url or place, older_than, names, dry_run=dry_run)
+    found = prune_backups(url or place, older_than, names, dry_run=dry_run)
     if as_json:
-        click.echo(json.dumps(told, indent=1))
+        click.echo(json.dumps(found, indent=1))
         return
-    _say_none(told)
+    _say_none(found)
     gone = "would be removed" if dry_run else "removed"
-    for one in told:
+    for one in found:
         click.echo(f"{one['backup']}\t{(one['kept'] and 'kept: ' + one['kept']) or gone}")
 
 
@@ -163,7 +163,3 @@ def _say_none(found: list[dict[str, Any]]) -> None:
     """Warn that an empty place may be the wrong one."""
     if not found:
         click.echo("there are no backups at this place", err=True)
-
-
-def _human(size: int) -> str:
-    return human_bytes(size)

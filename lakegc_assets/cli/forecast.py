@@ -105,7 +105,7 @@ def forecast(
     and what today's rules will free in time, if nobody writes. All of it as of the latest mark, by
     what that has read. Deletes nothing; --apply sets the rules, which the next mark follows.
     """
-    from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.site import repository_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.forecast.forecast import forecast as look_ahead  # noqa: PLC0415 - likewise
 
     change = _change(file, default, branches, without, retain)
@@ -113,11 +113,11 @@ def forecast(
         raise RefusedError("--apply sets rules and deletes no branch: leave --without-branch out")
     if applying and as_json and not yes:
         raise RefusedError("nobody can be asked where JSON is printed: give --yes")
-    with any_context(repository, run_id or "any") as ctx:
-        found = look_ahead(ctx, change, run_id)
-        if not as_json:
-            _show(found)
-        applied = applying and _apply(ctx.lakefs, found, yes=yes)
+    ctx = repository_context(repository, run_id or "any")
+    found = look_ahead(ctx, change, run_id)
+    if not as_json:
+        _show(found)
+    applied = applying and _apply(ctx.lakefs, found, yes=yes)
     if as_json:
         more = {"applied": applied} if applying else {}
         click.echo(json.dumps(found.to_json() | more, indent=1))

@@ -81,11 +81,10 @@ def compare(
     RUN and OTHER each are a run of ours, or the mark id of one of lakeFS's own collectors: with
     unified/, uncommitted/, reports/, mark_id= or run_id= before it where several used the same.
     """
-    from lakegc_assets.cli.queries import any_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.site import repository_context  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.mark.comparison import compare as beside  # noqa: PLC0415 - Spark loads slowly
 
-    with any_context(repository, run) as ctx:
-        found = beside(ctx, run, other, listed)
+    found = beside(repository_context(repository, run), run, other, listed)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=1))
     else:

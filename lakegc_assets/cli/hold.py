@@ -42,7 +42,7 @@ def hold(
     nobody keeps is accepted as lost: sweeps start again. It is about exactly the hold that is
     shown. Who, when and what is recorded.
     """
-    from lakegc_assets.cli.hold_queries import accepted, known_hold  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import accepted, known_hold  # noqa: PLC0415 - Dagster loads slowly
 
     settings = settings_of(others)
     found = known_hold(repository, settings)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import sys
+import threading
 import uuid
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,13 +20,14 @@ import dagster as dg
 import pydantic
 
 from lakegc_assets.cli import definition_source
-from lakegc_assets.cli.progress import progress, say
-from lakegc_assets.cli.queries import Site, namespace_of, require_published
+from lakegc_assets.cli.queries import require_published
+from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.names import WAITING
 from lakegc_assets.defs.partitions import add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.retention.rules_file import parse_retain
@@ -37,6 +42,12 @@ from lakegc_assets.sweep.restore_status import restored
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
 _OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
+_POLL_SECONDS = 0.5
+_STEPS = {
+    dg.DagsterEventType.STEP_START: "started",
+    dg.DagsterEventType.STEP_SUCCESS: "done",
+    dg.DagsterEventType.STEP_FAILURE: "failed",
+}
 
 
 def dagster_home() -> Path:
@@ -103,7 +114,7 @@ def run_job(
     site = Site.defined()
     patience = CollectorResource(**settings).lakefs_wait_seconds
     site = replace(site, lakefs=replace(site.lakefs, wait_s=patience))
-    namespace = namespace_of(site, repository)
+    namespace = site.namespace(repository)
     wait = timedelta(seconds=settings.get("lease_wait_seconds", 0))
     # A process elsewhere takes the lock, be it on this machine.
     held = nullcontext() if component().run_on else repository_lock(namespace, wait, say)
@@ -113,7 +124,7 @@ def run_job(
             attempt = site.attempt(repository, run)
             require_published(attempt)
             if job == "gc_sweep":
-                _tell_swept(attempt)
+                _say_swept(attempt)
         left = _left(site, namespace, job, repository, run)
         say(f"{job} of {repository}, run {run}")
         names = component().names()
@@ -124,7 +135,7 @@ def run_job(
         _execute(job, key, settings, asked or {}, left, instance)
 
 
-def _tell_swept(attempt: AttemptArtifacts) -> None:
+def _say_swept(attempt: AttemptArtifacts) -> None:
     """Say first that a mark was swept: who sweeps it again is shown the record of that.
 
     Raises:
@@ -221,3 +232,59 @@ def _execute(
         raise stopped.error from stopped
     except dg.DagsterExecutionInterruptedError as error:
         raise KeyboardInterrupt(*error.args) from error
+
+
+@contextmanager
+def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Say which step of a run starts and ends, and how far a long one is."""
+    done = threading.Event()
+    thread = threading.Thread(target=_watch, args=(instance, run_id, done), daemon=True)
+    thread.start()
+    printing, level = _Printing(), PROGRESS.level
+    PROGRESS.addHandler(printing)
+    PROGRESS.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        PROGRESS.removeHandler(printing)
+        PROGRESS.setLevel(level)
+        done.set()
+        thread.join()
+
+
+class _Printing(logging.Handler):
+    """Says how far a step is."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"    {record.getMessage()}")
+
+
+def _watch(instance: dg.DagsterInstance, run_id: str, done: threading.Event) -> None:
+    reported = 0
+    started: dict[str, float] = {}
+    while True:
+        finished = done.wait(_POLL_SECONDS)
+        entries = instance.all_logs(run_id, of_type=set(_STEPS))
+        for entry in entries[reported:]:
+            _say_step(entry, started)
+        reported = len(entries)
+        if finished:
+            return
+
+
+def _say_step(entry: dg.EventLogEntry, started: dict[str, float]) -> None:
+    event = entry.dagster_event
+    if event is None or event.step_key is None:
+        return
+    words = _STEPS[event.event_type]
+    if event.event_type == dg.DagsterEventType.STEP_START:
+        started[event.step_key] = entry.timestamp
+    elif event.step_key in started:
+        words += f" in {entry.timestamp - started[event.step_key]:.1f} s"
+    say(f"  {event.step_key:<22} {words}")
+
+
+def say(text: str) -> None:
+    """A line on stderr: stdout is for results."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -65,7 +65,7 @@ def leftovers(
         return
     if every and names:
         raise click.UsageError("--server looks at all repositories: give it without --repository")
-    from lakegc_assets.cli.servers import server_of  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import server_of  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.leftovers.report import find_leftovers  # noqa: PLC0415 - likewise
 
     server = server_of(roots)
@@ -124,9 +124,9 @@ def remove(
         raise click.UsageError("--backup and --without-backup exclude each other")
     if as_json and not dry_run and not (yes and plan_id):
         raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
-    from lakegc_assets.cli.removals import plan, removed  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import plan_removal, removed  # noqa: PLC0415 - Dagster loads slowly
 
-    found = plan(kind, where, unclaimed=unclaimed)
+    found = plan_removal(kind, where, unclaimed=unclaimed)
     if plan_id is not None:
         found.require(plan_id)
     if dry_run or not as_json:

@@ -185,7 +185,7 @@ def approve(
     It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
     sweep follows by itself.
     """
-    from lakegc_assets.cli.approvals import approve as record  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import approve as record  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.cli.queries import sweep_command  # noqa: PLC0415 - likewise
 
     found = record(repository, run_id, by, max_candidate_share, settings_of(others))
@@ -201,7 +201,7 @@ def approve(
 @exit_status
 def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
     """List marks that wait for a person."""
-    from lakegc_assets.cli.approvals import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
 
     found = waiting()
     if as_json:
@@ -301,13 +301,14 @@ def why(
     """
     if (branch is None) != (path is None) or (address is None) == (path is None):
         raise click.UsageError("say of which object: ADDRESS, or --branch and --path")
-    from lakegc_assets.cli.queries import address_at, local_context  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import address_at  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.site import run_context  # noqa: PLC0415 - likewise
     from lakegc_assets.estate.explanation import explain  # noqa: PLC0415 - Spark loads slowly
 
-    with local_context(repository, run_id) as ctx:
-        if branch is not None and path is not None:
-            address = address_at(repository, branch, path)
-        found = explain(ctx, address or "")
+    ctx = run_context(repository, run_id)
+    if branch is not None and path is not None:
+        address = address_at(repository, branch, path)
+    found = explain(ctx, address or "")
     if as_json:
         click.echo(json.dumps(asdict(found), indent=1, default=str))
     else:

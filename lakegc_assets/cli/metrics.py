@@ -1,4 +1,4 @@
-"""The command ``metrics``: what Prometheus is told, read from the artifacts."""
+"""The command ``metrics``: the state of all repositories for Prometheus, by the artifacts."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _HIGHEST_PORT = 65_535
 )
 @exit_status
 def metrics(port: int | None, address: str, every: timedelta, textfile: Path | None) -> None:
-    """Tell Prometheus how all repositories stand.
+    """Report the state of all repositories to Prometheus.
 
     They are read from the artifacts, so that no process has to stay alive, and counters go on after
-    runs were pruned. What cannot be read is told on standard error, and is left out.
+    runs were pruned. What cannot be read is reported on standard error, and is left out.
     """
     if port is not None and textfile is not None:
         raise click.UsageError("--port and --textfile exclude each other")

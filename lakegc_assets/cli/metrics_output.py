@@ -15,7 +15,7 @@ from prometheus_client import start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from lakegc_assets.cli.queries import Site
+from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.metrics import collector_of, metrics_file
 from lakegc_assets.defs.names import Names
@@ -62,18 +62,18 @@ class Looker:
         try:
             names |= {one.id for one in self.lakefs.connect().repositories()}
         except LakegcError as error:
-            problems.append(f"lakeFS does not tell its repositories: {error}")
+            problems.append(f"lakeFS does not list its repositories: {error}")
         found, more = collector_of(self.root, names, self.policies, self.names, utc_now())
         return found, [*problems, *more]
 
 
 class LastLook(Collector):
-    """The metrics of the last look: a scrape waits for no store. What is new is told once."""
+    """The metrics of the last look: a scrape waits for no store. New problems are reported once."""
 
     def __init__(self, looker: Looker) -> None:
         """Look for the first time."""
         self._looker = looker
-        self._told: list[str] = []
+        self._reported: list[str] = []
         self._found = self._look()
 
     def collect(self) -> Iterator[Metric]:
@@ -87,9 +87,9 @@ class LastLook(Collector):
     def _look(self) -> EstateCollector:
         found, problems = self._looker.look()
         for problem in problems:
-            if problem not in self._told:
+            if problem not in self._reported:
                 click.echo(f"warning: {problem}", err=True)
-        self._told = problems
+        self._reported = problems
         return found
 
 

@@ -10,10 +10,10 @@ import dagster as dg
 
 from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart
-from lakegc_assets.cli.insights import insights_of
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.queries import Site, outcome
-from lakegc_assets.cli.run_page import page_of_run
+from lakegc_assets.cli.queries import outcome
+from lakegc_assets.cli.run_page import insights_of, page_of_run
+from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
@@ -105,7 +105,7 @@ def look(site: Site) -> Overview:
     try:
         names |= {repository.id for repository in site.lakefs.connect().repositories()}
     except LakegcError as error:
-        notes.append(f"lakeFS does not tell its repositories ({error}): some may not be shown")
+        notes.append(f"lakeFS does not list its repositories ({error}): some may not be shown")
     try:
         with open_instance() as instance:
             names |= set(instance.get_dynamic_partitions(names_of.of(REPOSITORY)))
@@ -202,9 +202,9 @@ def _repositories(
     rows: Sequence[Row], lakefs: LakeFSConfig, prices: Mapping[str, float | None]
 ) -> html.Table:
     """A row for each repository; without columns that are empty in all of them."""
-    told = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
+    texts = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
     cells: list[dict[str, Any]] = []
-    for row, one in zip(rows, told, strict=True):
+    for row, one in zip(rows, texts, strict=True):
         links = [html.Link(what, url) for what, url in pages(lakefs, one["repository"]).items()]
         garbage, price = row.standing.garbage_size, prices.get(row.standing.repository)
         cost = a_month(garbage or 0, price)
@@ -218,7 +218,7 @@ def _repositories(
                 **{name: _date(one[name]) for name in ("last mark", "last sweep", "next run")},
             }
         )
-    columns = [name for name in COLUMNS if name != _BECAUSE and any(one[name] for one in told)]
+    columns = [name for name in COLUMNS if name != _BECAUSE and any(one[name] for one in texts)]
     return html.Table(columns, [[one[name] for name in columns] for one in cells], cards=True)
 
 

@@ -46,7 +46,7 @@ def prune(
     next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says
     what would go, and asks, before anything does.
     """
-    from lakegc_assets.cli.prune_queries import as_values, prune_runs  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import as_values, prune_runs  # noqa: PLC0415 - Dagster loads slowly
 
     removing = yes and not dry_run
     if as_json and not yes and not dry_run:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
-from lakegc_assets.definitions import component
+from lakegc_assets.cli.site import Site
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.engine.spark import configured_by, prepare_environment, start_session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
@@ -30,84 +28,23 @@ from lakegc_assets.estate.run_state import (
     state_of,
 )
 from lakegc_assets.estate.run_state import sweep_command as command_of
-from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.publication_layout import mark_folder
-from lakegc_assets.mark.run_lookup import known_attempt
 from lakegc_assets.recovery.restore.selection import known_ref
 from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.context import RunContext, known_repository
-from lakegc_assets.run.settings import Settings
-from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.opening import open_store
+from lakegc_assets.run.context import known_repository
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
 from lakegc_assets.sweep.restore_status import Restored
 from lakegc_assets.sweep.space import space_in
 
-#: Reasons of a sweep that a report tells.
+#: Reasons of a sweep that a report has.
 _REASONS = 10
 _THREADS = 8
-
-
-@dataclass(frozen=True)
-class Site:
-    """The resources as they are defined, in the core's own terms."""
-
-    lakefs: LakeFSConfig
-    stores: StoreConfig
-    root: ArtifactRoot
-    settings: Settings
-    namespace_roots: tuple[str, ...] = ()
-    own: Callable[[str], Settings] | None = None
-
-    def settings_of(self, repository: str) -> Settings:
-        """The settings of one repository, by its policy."""
-        return self.settings if self.own is None else self.own(repository)
-
-    @classmethod
-    def defined(cls, backup_url: str | None = None) -> Site:
-        """From the definitions that Dagster loads.
-
-        Args:
-            backup_url: place of backups; None for the one that is set.
-
-        Raises:
-            ConfigurationError: the file of Spark settings is wrong, or a resource.
-        """
-        prepare_environment()
-        lakefs, stores, collector = component().connections()
-        if backup_url:
-            collector = collector.model_copy(update={"backup_url": backup_url})
-        root = collector.root(stores)
-        return cls(
-            lakefs.config(),
-            root.stores,
-            root,
-            collector.settings(),
-            collector.roots(),
-            lambda repository: collector.of_repository(repository, {}).settings(),
-        )
-
-    def attempt(self, repository: str, run: str) -> AttemptArtifacts:
-        """The present attempt of a run.
-
-        Raises:
-            ConfigurationError: a name cannot be one.
-            RefusedError: the run is unknown; where its id is that of another mark, whose.
-        """
-        partition_key(repository, run)
-
-        def store() -> ObjectStore:
-            return open_store(namespace_of(self, repository), self.stores)
-
-        return known_attempt(self.root, repository, run, store)
 
 
 def outcome(repository: str, run: str) -> dict[str, Any]:
@@ -258,41 +195,6 @@ def require_published(attempt: AttemptArtifacts) -> None:
     raise RefusedError(f"{text}: mark again")
 
 
-@contextmanager
-def local_context(repository: str, run: str) -> Iterator[RunContext]:
-    """A run, to ask its artifacts something.
-
-    Raises:
-        RefusedError: the run is unknown.
-        ConfigurationError: there is work for Spark, and it does not start here.
-    """
-    Site.defined().attempt(repository, run)
-    with any_context(repository, run) as ctx:
-        yield ctx
-
-
-@contextmanager
-def any_context(repository: str, run: str) -> Iterator[RunContext]:
-    """A repository, to ask something about it; the run need not exist.
-
-    Raises:
-        ConfigurationError: there is no such repository; or there is work for Spark, and it does not
-            start here.
-    """
-    partition_key(repository, "any")
-    site = Site.defined()
-    namespace_of(site, repository)
-    yield RunContext(
-        repository=repository,
-        run=run,
-        settings=site.settings_of(repository),
-        lakefs=site.lakefs,
-        root=site.root,
-        session=start_session,
-        spark_configured_by=configured_by(),
-    )
-
-
 def address_at(repository: str, ref: str, path: str) -> str:
     """The full address of the object that lakeFS shows at a path.
 
@@ -328,8 +230,7 @@ def adoptable(repository: str, run: str, mark_id: str) -> None:
     """
     partition_key(repository, run)
     site = Site.defined()
-    store = open_store(namespace_of(site, repository), site.stores)
-    require_adoptable(store, site.root, repository, run, mark_id)
+    require_adoptable(site.store(repository), site.root, repository, run, mark_id)
 
 
 def _undo(report: Manifest, swept: Mapping[str, Any] | None, back: Restored | None) -> str | None:
@@ -337,20 +238,9 @@ def _undo(report: Manifest, swept: Mapping[str, Any] | None, back: Restored | No
     if back is not None and back.whole:
         return str(back)
     if swept is not None:
-        told = undoable(swept, datetime.now(timezone.utc))
-        return f"{back}; of the others: {told}" if back else told
+        undo = undoable(swept, datetime.now(timezone.utc))
+        return f"{back}; of the others: {undo}" if back else undo
     return report.facts.get("undo")
-
-
-def namespace_of(site: Site, repository: str) -> str:
-    """The URL of the storage namespace of a repository, in its canonical form.
-
-    Raises:
-        ConfigurationError: there is no such repository.
-        ReadOnlyRepositoryError: it is read-only.
-    """
-    found = known_repository(site.lakefs.connect(), repository)
-    return StorageNamespace.parse(found.storage_namespace).url()
 
 
 def known_runs() -> list[dict[str, Any]]:
@@ -391,7 +281,7 @@ def _runs(root: ArtifactRoot, repository: str, guards: Guards) -> list[dict[str,
     """Its runs, the one whose mark was begun last as the last."""
     runs = root.runs(repository)
     begun = sorted((_begun(root, repository, run), run) for run in runs)
-    return [_told(root, repository, run, guards) for _, run in begun]
+    return [_described(root, repository, run, guards) for _, run in begun]
 
 
 def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
@@ -402,7 +292,7 @@ def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
         return ""
 
 
-def _told(root: ArtifactRoot, repository: str, run: str, guards: Guards) -> dict[str, str]:
+def _described(root: ArtifactRoot, repository: str, run: str, guards: Guards) -> dict[str, str]:
     """The state of a run; unreadable, with the reason, where it is unknown."""
     try:
         found = run_state(RunManifests.of(root.attempt(repository, run)), guards)

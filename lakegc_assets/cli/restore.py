@@ -68,7 +68,7 @@ def restore(
     it step by step.
     """
     from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.restore_queries import last_restore, planned  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.maintenance import last_restore, planned  # noqa: PLC0415 - likewise
     from lakegc_assets.recovery.restore.selection import Choice  # noqa: PLC0415 - likewise
 
     settings = settings_of(others, engine=engine)
@@ -160,7 +160,7 @@ def _line(name: str, total: dict[str, int]) -> str:
 @exit_status
 def pins(repository: str, prune: bool, as_json: bool) -> None:  # noqa: FBT001 - options
     """Say until when marks leave alone what was restored."""
-    from lakegc_assets.cli.restore_queries import known_pins, pruned_pins  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import known_pins, pruned_pins  # noqa: PLC0415 - Dagster loads slowly
 
     found = pruned_pins(repository) if prune else known_pins(repository)
     if as_json:

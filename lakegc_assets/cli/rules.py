@@ -47,7 +47,7 @@ def rules(
     default_retention_days, and perhaps exclude and branches (as lakeFS has them). Sets nothing;
     --apply sets them in lakeFS, and the next mark of each of these repositories follows them.
     """
-    from lakegc_assets.cli.queries import Site  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.site import Site  # noqa: PLC0415 - Dagster loads slowly
     from lakegc_assets.forecast.default_rules import compare_rules  # noqa: PLC0415 - likewise
 
     defaults = _rules_of(file)

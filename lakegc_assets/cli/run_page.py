@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from lakegc_assets.attribution.usage import Use
+from lakegc_assets.attribution.attribution import ASSET
+from lakegc_assets.attribution.usage import Use, usage
 from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
-from lakegc_assets.cli.insights import Insights
 from lakegc_assets.cli.queries import commands_of, kept_because
+from lakegc_assets.cli.site import repository_context, run_context
 from lakegc_assets.defs.asset_metadata import slice_ages
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.units import a_month, human_bytes, price_note
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
-from lakegc_assets.forecast.forecast import Forecast
+from lakegc_assets.forecast.change import Change
+from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.sweep.space import NO_SPACE, space_lines
 from lakegc_assets.wording import counted
 
@@ -28,6 +33,68 @@ _TOP: Final = 10
 _MARKS: Final = 26
 #: Bars of a chart of ages.
 _BARS: Final = 50
+
+
+@dataclass(frozen=True)
+class Insights:
+    """Results beside the report of a mark.
+
+    Attributes:
+        classes: of all that was listed: class, why, objects, bytes; the largest first.
+        branches: what is live and committed, by branch.
+        paths: the same by the outermost folder.
+        covers: what these figures are about, where that is not all.
+        forecast: what today's rules free with another default, and in time; None where nobody can
+            tell.
+        problems: why something of it is missing, in sentences.
+    """
+
+    classes: Sequence[tuple[str, str | None, int, int]] = ()
+    branches: Sequence[Use] = ()
+    paths: Sequence[Use] = ()
+    covers: Sequence[str] = ()
+    forecast: Forecast | None = None
+    problems: Sequence[str] = ()
+
+
+def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
+    """Read what a mark has left, and forecast by it; what cannot be had is one of the problems.
+
+    Args:
+        repository: lakeFS repository.
+        run: id of a run with a published mark.
+        forecasting: whether to forecast, which takes a pass over the ranges of the mark.
+    """
+    found, problems = Insights(), []
+    try:
+        found = _attributed(repository, run)
+    except LakegcError as error:
+        problems.append(f"whose the storage is cannot be said: {error}")
+    if not found.classes and not problems:
+        how = command_line("usage", repository, "--run", run)
+        problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
+    if forecasting:
+        try:
+            ctx = repository_context(repository, run)
+            found = replace(found, forecast=forecast(ctx, Change(), run))
+        except LakegcError as error:
+            problems.append(f"there is no forecast: {error}")
+    return replace(found, problems=problems)
+
+
+def _attributed(repository: str, run: str) -> Insights:
+    """The attribution of a mark; empty without one."""
+    ctx = run_context(repository, run)
+    if not ctx.root.attempt(repository, run).has(ASSET):
+        return Insights()
+    by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
+    facts = by_branch.facts
+    rows = [(row[0], row[1], row[2], row[3]) for row in facts["classes"]]
+    return Insights(
+        sorted(rows, key=lambda row: -row[3]), by_branch.rows, by_path.rows, facts["covers"]
+    )
+
+
 _NOTHING: Final = Insights()
 
 

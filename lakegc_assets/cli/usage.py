@@ -74,20 +74,20 @@ def usage(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
     from lakegc_assets.attribution.usage import usage as read  # noqa: PLC0415 - Spark loads slowly
-    from lakegc_assets.cli.queries import last_marked, local_context  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.queries import last_marked  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.site import run_context  # noqa: PLC0415 - likewise
 
     run = run_id or last_marked(repository)
     if run is None:
         raise RefusedError(
             f"repository {repository!r} has no mark: `{command_line('mark', repository)}` makes one"
         )
-    with local_context(repository, run) as context:
-        found = read(context, by, depth)
+    found = read(run_context(repository, run), by, depth)
     given = ctx.get_parameter_source("top") is not click.core.ParameterSource.DEFAULT
     most = top if given or not (as_json or as_csv) else None
     if as_json:
-        told = found.to_json()
-        click.echo(json.dumps(told | {"rows": told["rows"][:most]}, indent=1))
+        values = found.to_json()
+        click.echo(json.dumps(values | {"rows": values["rows"][:most]}, indent=1))
     elif as_csv:
         _write_csv([row.to_json() for row in found.rows[:most]], by)
     else:
@@ -170,10 +170,10 @@ def _branches(rows: Sequence[Use]) -> None:
 def _logical(found: Usage) -> None:
     from lakegc_assets.attribution.usage import logical  # noqa: PLC0415 - Spark loads slowly
 
-    told = logical(found.manifest)
-    stored = told["stored"]["bytes"]
+    totals = logical(found.manifest)
+    stored = totals["stored"]["bytes"]
     for name, what in (("of_heads", "HEADs of branches"), ("of_commits", "active commits")):
-        total = told[name]
+        total = totals[name]
         times = f", {total['bytes'] / stored:.1f} times what is stored" if stored else ""
         _line(2, f"all {what} if they shared nothing", total["objects"], total["bytes"], end=times)
 

@@ -219,5 +219,5 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, float):
-        return f"{value:.15g}"
+        return repr(value).removesuffix(".0")
     return ",".join(value) if isinstance(value, list | tuple) else str(value)

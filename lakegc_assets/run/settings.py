@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     BaseModel,
+    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
@@ -270,13 +271,15 @@ class CollectorSettings(RepositorySettings):
     )
 
 
-class Settings(CollectorSettings, frozen=True, strict=True, extra="forbid"):
+class Settings(CollectorSettings):
     """The settings of one run, which make sense together; times as such, rules parsed.
 
     Raises:
         ConfigurationError: a value is beyond its limits, or values contradict each other.
         RulesError: the rules of ``retain`` cannot be parsed.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     @field_validator(
         "accept_missing", "adopt", "backup_log", "backup_url", "inventory_place", mode="before"

@@ -274,7 +274,7 @@ def test_a_refusal_says_the_options_of_the_settings_that_it_names(
         raise RefusedError("wait for longer (lease_wait_seconds), or set protect_tags")
 
     # The name in a module that is loaded late comes first: it would keep what it is loaded with.
-    for module in ("approvals", "jobs"):
+    for module in ("maintenance", "jobs"):
         monkeypatch.setattr(f"lakegc_assets.cli.{module}.run_job", refused)
     options = "as options: --set lease_wait_seconds=…, --protect-tags"
     say(lakegc("sweep", "alpha", "--run", "m1"), 3, options)

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.cli import html
-from lakegc_assets.cli.insights import Insights
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.cli.pages import last_leftovers, page_of_estate
-from lakegc_assets.cli.run_page import page_of_run
+from lakegc_assets.cli.run_page import Insights, page_of_run
 from lakegc_assets.defs.estate import COLUMNS, overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
@@ -274,7 +273,7 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     assert (row["repository"], row["state"], row["size"]) == ("good", "swept", 6000)
     assert row["freed"][0]["size"] == 4000
     shown = "".join(Read(file.read_text()).text)
-    assert "lakeFS does not tell its repositories" in shown
+    assert "lakeFS does not list its repositories" in shown
     assert "swept on 2026-03-01" in shown
     told = CliRunner().invoke(main, ["report", "--html", str(file)])
     assert told.stdout == f"1 repository: {file}\n"

@@ -192,7 +192,7 @@ def test_rules_that_keep_more_stay_as_they_are_written() -> None:
         """
     ).policies()
     settings = CollectorResource(policies=found.dump(), retain=found.for_all.retain)
-    kept = {r: settings.of_repository(r, {}).settings().retain for r in ("models", "other")}
+    kept = {r: settings.of_repository(r, {}).settings().retained for r in ("models", "other")}
     assert kept["other"] == Retain(("v*", "1"), {}, {"legal-hold": ("true",)})
     assert kept["models"] == Retain((), {"release-*": OfBranches(365)})
 

@@ -76,7 +76,7 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     marked(root, "good", "m2", 7)
     printed, told = lakegc(root, tmp_path).communicate(timeout=_PATIENCE_S)
     assert 'lakegc_deleted_bytes_total{repository="good"} 4000.0' in printed
-    assert "lakeFS does not tell its repositories" in told
+    assert "lakeFS does not list its repositories" in told
     assert check("check", "metrics", "--extended", stdin=printed)
     assert "10 rules found" in check("check", "rules", "--lint-fatal", _MONITORING / "alerts.yml")
     file = tmp_path / "lakegc.prom"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import requests
 
-from lakegc_assets.cli import backup_queries
+from lakegc_assets.cli.maintenance import not_held
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import RefusedError
@@ -161,7 +161,7 @@ def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
         return swept.context(run)
 
     given = (context, swept.root.stores, swept.url, None, (NAME,))
-    for dry_run, alone in ((True, backup_queries._not_held), (False, leased_to_prune)):
+    for dry_run, alone in ((True, not_held), (False, leased_to_prune)):
         (judged,) = Pruning(*given, dry_run=dry_run, alone=alone).run()
         assert "is on hold" in judged.kept
     store.delete_many([HOLD])

@@ -97,6 +97,7 @@ def test_other_values_are_checked_as_the_first_ones_are() -> None:
     settings = Settings(backup_url="", retain={"tags": ["v*"]})
     assert settings.backup_url is None
     assert settings.changed(clean=True).retained == Retain(("v*",))
-    for wrong in ({"trash_days": -1}, {"trash_dais": 1}, {"retain": {"tagz": []}}):
+    refused: list[dict[str, Any]] = [{"trash_days": -1}, {"trash_dais": 1}, {"retain": {"tagz": 1}}]
+    for wrong in refused:
         with pytest.raises(ConfigurationError):
             settings.changed(**wrong)

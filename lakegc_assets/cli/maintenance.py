@@ -1,0 +1,480 @@
+"""Restores, pins, backups, holds, approvals, prunes and leftovers, for the commands."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from lakegc_assets.cli.jobs import checked, open_instance, run_job, say
+from lakegc_assets.cli.site import Site, repository_context, run_context
+from lakegc_assets.definitions import component
+from lakegc_assets.defs.prune import DagsterRecords, Outcome, left_alone, prune_one
+from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
+from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
+from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
+from lakegc_assets.leftovers.removal import Choices, Plan
+from lakegc_assets.leftovers.server import Server
+from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
+from lakegc_assets.prune.prune import require_long
+from lakegc_assets.recovery.backup_pruning import Pruning
+from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.old_trash import prune_trash
+from lakegc_assets.recovery.overview import Damaged, Found, backups_at, only_copies
+from lakegc_assets.recovery.restore.dry_run import plan
+from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.recovery.restore_record import folder, restores
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.pins import Pin, prune_pins, read_pins
+from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep import hold_report
+from lakegc_assets.sweep.approval import Approval, approval_of
+from lakegc_assets.sweep.hold import require_no_hold
+from lakegc_assets.sweep.leased import leased_to_prune
+
+_THREADS: Final = 8
+
+
+def _given(settings: dict[str, Any]) -> Settings:
+    """The settings of a run that options alone configure."""
+    return CollectorResource(**checked(settings)).settings()
+
+
+def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:
+    """Plan a restore, as JSON values, without doing it.
+
+    Raises:
+        RefusedError: as a restore would be.
+    """
+    ctx = run_context(repository, run)
+    found = plan(replace(ctx, settings=_given(settings)), choice)
+    return found | {
+        "warnings": [*found["warnings"], *_not_swept(ctx.root.attempt(repository, run))]
+    }
+
+
+def last_restore(repository: str, run: str) -> dict[str, Any]:
+    """The result of the last restore of a run, as JSON values.
+
+    Raises:
+        RefusedError: there is no such run.
+        IntegrityError: there is no restore of it that ended.
+    """
+    attempt = Site.defined().attempt(repository, run)
+    ended = [one for one in restores(attempt) if attempt.has(folder(one))]
+    if not ended:
+        raise IntegrityError(f"no restore of {run!r} ended")
+    manifests = [attempt.manifest(folder(one)) for one in ended]
+    last = max(manifests, key=lambda manifest: manifest.finished)
+    return {
+        "repository": repository,
+        "run": run,
+        **last.facts,
+        "warnings": [*last.facts["warnings"], *_not_swept(attempt)],
+        "artifacts": f"{attempt.url}/{last.asset}",
+    }
+
+
+def _not_swept(attempt: AttemptArtifacts) -> list[str]:
+    """Warnings about the restore of objects that may never have been deleted."""
+    if attempt.has("swept_set"):
+        return []
+    command = command_line("pins", attempt.repository)
+    warning = (
+        f"no sweep of {attempt.run!r} has ended here. What is asked for is pinned, even where it "
+        f"was never gone, and a sweep then spares it: `{command}`"
+    )
+    return [warning]
+
+
+def _pin(pin: Pin, state: str) -> dict[str, Any]:
+    return {
+        "pin": pin.id,
+        "until": pin.until.isoformat(),
+        "run": pin.run,
+        "why": pin.why,
+        "objects": pin.objects,
+        "state": state,
+    }
+
+
+def known_pins(repository: str) -> list[dict[str, Any]]:
+    """The pins of a repository, as JSON values.
+
+    Raises:
+        IntegrityError: one cannot be read.
+    """
+    store = Site.defined().store(repository)
+    now = store.server_time()
+    return [_pin(pin, "lasting" if pin.until > now else "ended") for pin, _ in read_pins(store)]
+
+
+def pruned_pins(repository: str) -> list[dict[str, Any]]:
+    """Remove the pins of a repository that have ended; which these were, as JSON values."""
+    return [_pin(pin, "removed") for pin in prune_pins(Site.defined().store(repository))]
+
+
+def _site(url: str | None) -> tuple[Site, str]:
+    """The site, and the place of its backups.
+
+    Raises:
+        ConfigurationError: none is set.
+    """
+    site = Site.defined(url)
+    place = site.settings.backup_url
+    if place is None:
+        raise ConfigurationError(
+            "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL, or backup_url of "
+            "the collector resource"
+        )
+    return site, place
+
+
+def require_place(url: str | None) -> None:
+    """Refuse to go on where no place of backups is set.
+
+    Raises:
+        ConfigurationError: none is.
+    """
+    _site(url)
+
+
+def backup_made(repository: str, run: str, url: str | None) -> dict[str, Any]:
+    """The summary of a finished backup, as JSON values.
+
+    Raises:
+        IntegrityError: it is not there, or is damaged.
+    """
+    site, place = _site(url)
+    found = find_backup(site.stores, place, repository, run)
+    if found is None:
+        raise IntegrityError(f"the backup of {repository!r}, mark {run!r}, is not there any more")
+    record = found.record
+    return {
+        "repository": repository,
+        "run": run,
+        "url": found.store.url,
+        "objects": record.objects,
+        "bytes": record.size,
+        "outcomes": record.outcomes,
+        "verified": record.verified,
+        "begun": record.begun.isoformat(),
+        "finished": record.since.isoformat(),
+    }
+
+
+def known_backups(url: str | None) -> list[dict[str, Any]]:
+    """The backups at a place, as JSON values; null where nobody can tell, or nothing is wrong.
+
+    Raises:
+        ConfigurationError: no place is set.
+    """
+    site, place = _site(url)
+    return [_backup(site, found) for found in backups_at(site.stores, place)]
+
+
+def _backup(site: Site, found: Found | Damaged) -> dict[str, Any]:
+    if isinstance(found, Damaged):
+        known = {"repository": found.repository, "run": found.run, "url": found.url}
+        unknown = ("copy_of", "begun", "finished", "age_days", "objects", "bytes", "only_copies")
+        return {**known, "state": "damaged", **dict.fromkeys(unknown), "error": str(found.error)}
+    record, (repository, run) = found.record, found.name.split("/")
+    finished = record.finished is not None
+    return {
+        "repository": repository,
+        "run": run,
+        "copy_of": found.copy_of or None,
+        "url": found.store.url,
+        "state": found.state,
+        "begun": record.begun.isoformat(),
+        "finished": record.finished and record.finished.isoformat(),
+        "age_days": (datetime.now(timezone.utc) - record.since).days,
+        "objects": record.objects if finished else None,
+        "bytes": record.size if finished else None,
+        "only_copies": _only(site, found),
+        "error": None,
+    }
+
+
+def _only(site: Site, found: Found) -> dict[str, int] | None:
+    """Objects and bytes that the store does not hold any more; None where nobody can tell."""
+    subject = found.record.subject
+    try:
+        _, connections = site.context(subject.repository, subject.run).connect()
+        if connections.namespace_url != subject.namespace:
+            return None
+        rows = only_copies(found, connections.store(), site.settings.backup_list_threads)
+    except LakegcError:
+        return None
+    return {"objects": rows.num_rows, "bytes": pc.sum(rows["size"]).as_py() or 0}
+
+
+def prune_backups(
+    url: str | None, older_than: timedelta | None, names: Collection[str], *, dry_run: bool
+) -> list[dict[str, Any]]:
+    """Remove backups; what became of each, as JSON values: ``kept`` is null where it goes.
+
+    Trash and pins of their repositories whose time is over go with them.
+
+    Raises:
+        RefusedError: there is no backup of a name.
+        StorageError: the store refused something.
+    """
+    site, place = _site(url)
+
+    alone = not_held if dry_run else leased_to_prune
+    pruning = Pruning(
+        site.context, site.stores, place, older_than, names, dry_run=dry_run, alone=alone
+    )
+    judged = list(pruning.run())
+    if not dry_run:
+        subjects = [one.found.record.subject for one in judged]
+        for repository, namespace in {(s.repository, s.namespace): None for s in subjects}:
+            _prune_rest(site.context(repository, "any"), namespace)
+    return [
+        {
+            "backup": one.found.name,
+            "url": one.found.store.url,
+            "objects": one.found.record.objects,
+            "bytes": one.found.record.size,
+            "removed": not one.kept and not dry_run,
+            "kept": one.kept or None,
+        }
+        for one in judged
+    ]
+
+
+@contextmanager
+def not_held(ctx: RunContext) -> Iterator[None]:
+    """Refuse while an alarm has not been looked at: what it names is to be restored first.
+
+    Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
+    """
+    _, connections = ctx.connect()
+    require_no_hold(ctx, connections.store())
+    yield
+
+
+def _prune_rest(ctx: RunContext, namespace: str) -> None:
+    """Remove the trash and the pins of a repository whose time is over, and say what stays."""
+    try:
+        with repository_lock(namespace), leased_to_prune(ctx):
+            if kept := prune_trash(ctx, namespace).kept:
+                say(kept)
+    except LakegcError as error:
+        say(f"the trash of {namespace} stays: {error}")
+    # A namespace that does not exist any more has no pins.
+    with suppress(ConfigurationError):
+        prune_pins(open_store(namespace, ctx.root.stores))
+
+
+def known_hold(repository: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The hold of a repository, and what became of the objects that it names, as JSON values.
+
+    Raises:
+        ConfigurationError: there is no such repository, or a setting is wrong.
+        StorageError: nobody can tell.
+    """
+    ctx = replace(repository_context(repository), settings=_given(settings))
+    return hold_report.known_hold(ctx)
+
+
+def accepted(
+    repository: str, settings: dict[str, Any], hold_id: str, by: str | None, *, unverified: bool
+) -> dict[str, Any]:
+    """Accept a hold; what was accepted, as JSON values.
+
+    Raises:
+        HoldError: the hold is another one by now.
+        RefusedError: somebody else works on the repository.
+        IntegrityError: it is not known whether all is lost.
+        StorageError: it is not known to be accepted.
+    """
+    ctx = replace(repository_context(repository), settings=_given(settings))
+    return hold_report.accepted(ctx, hold_id, by or getpass.getuser(), unverified=unverified)
+
+
+def approve(
+    repository: str, run: str, by: str | None, share: float | None, settings: dict[str, Any]
+) -> Approval:
+    """Run the job ``gc_approve`` in this process.
+
+    Args:
+        repository: lakeFS repository.
+        run: the mark id.
+        by: who approves; None for this user.
+        share: of the listing that is approved to go; None for what the settings say.
+        settings: of the run.
+
+    Raises:
+        ConfigurationError: there is no such repository.
+        RefusedError: there is no such mark, it was swept, or a check does not hold.
+    """
+    config: dict[str, Any] = {"by": getpass.getuser() if by is None else by}
+    if share is not None:
+        config["max_candidate_share"] = share
+    run_job("gc_approve", repository, run, settings, {"approve": config})
+    approval = approval_of(Site.defined().attempt(repository, run), utc_now())
+    if approval is None:
+        raise LakegcError(f"the approval of mark {run!r} of {repository!r} was not recorded")
+    return approval
+
+
+def pending() -> list[dict[str, Any]]:
+    """The conditions for which the last mark of each repository waits, as JSON values.
+
+    Raises:
+        LakegcError: lakeFS does not answer.
+    """
+    site = Site.defined()
+    now = utc_now()
+    names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
+
+    def look(repository: str) -> Standing:
+        return standing(site.root, repository, "approved", now, checked=True)
+
+    found = thread_map(look, names, _THREADS)
+    return [_waiting(one) for one in found if one.state in {*PERSON, APPROVED}]
+
+
+def _waiting(one: Standing) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "repository": one.repository,
+        "run": one.run,
+        "state": one.state,
+        "because": one.because,
+    }
+    if one.state not in {UNREADABLE, REFUSED, ON_HOLD}:
+        found |= {"objects": one.garbage, "bytes": one.garbage_size}
+    return found
+
+
+def prune_runs(
+    repositories: Sequence[str], keep: timedelta, *, dry_run: bool
+) -> tuple[list[Outcome], list[str]]:
+    """Prune repositories, whatever becomes of one of them.
+
+    Args:
+        repositories: their names; none for all that the server has, but those that are read-only.
+        keep: younger runs stay.
+        dry_run: say what would go.
+
+    Returns:
+        What became of each; and what is to be known of others, in sentences.
+
+    Raises:
+        ConfigurationError: the server has none of such a name, or the time is too short.
+        LakegcError: the server does not answer.
+    """
+    require_long(keep)
+    site = Site.defined()
+    there = list(site.lakefs.connect().repositories())
+    if unknown := sorted(set(repositories) - {one.id for one in there}):
+        raise ConfigurationError(
+            f"there is no repository {unknown[0]!r}: `lakegc repositories` lists them"
+        )
+    names = list(dict.fromkeys(repositories)) or [one.id for one in there if not one.read_only]
+    with open_instance() as instance:
+        outcomes = [
+            prune_one(
+                site.context(name, "prune"),
+                DagsterRecords(instance, site.root, name, component().names()),
+                keep,
+                dry_run=dry_run,
+            )
+            for name in names
+        ]
+    return outcomes, [] if repositories else left_alone(site.root, there)
+
+
+def as_values(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
+    """The result of a repository as JSON values: ``kept`` is null where a run goes."""
+    pruned = outcome.pruned
+    return {
+        "repository": outcome.repository,
+        "problem": outcome.problem or None,
+        "runs": [
+            asdict(one) | {"kept": one.kept or None, "removed": not one.kept and not dry_run}
+            for one in (pruned.runs if pruned else ())
+        ],
+        "left": list(pruned.left) if pruned else [],
+        "only_in_dagster": list(outcome.forgotten),
+        "cached": pruned.cached if pruned else 0,
+        "cached_size": pruned.cached_size if pruned else 0,
+        "notes": list(pruned.notes) if pruned else [],
+    }
+
+
+def server_of(roots: Sequence[str]) -> Server:
+    """The server.
+
+    Args:
+        roots: URLs below which it keeps namespaces; none for those that are set.
+    """
+    site = Site.defined()
+
+    return Server(
+        site.root,
+        lambda repository: replace(site.context(repository, "leftovers"), settings=site.settings),
+        site.lakefs.connect,
+        tuple(roots) or site.namespace_roots,
+    )
+
+
+def plan_removal(kind: str, where: str, *, unclaimed: bool) -> Plan:
+    """Plan the removal.
+
+    Args:
+        kind: ``namespace`` or ``uploads``.
+        where: repository, or URL of a namespace.
+        unclaimed: no other server uses the namespace.
+
+    Raises:
+        RefusedError: it stays, and why.
+        LakegcError: nobody can tell.
+    """
+    server = server_of(())
+    if kind == "namespace":
+        return plan_namespace(server, where, unclaimed=unclaimed)
+    return plan_uploads(server, where)
+
+
+def removed(
+    found: Plan,
+    by: str | None,
+    *,
+    unclaimed: bool,
+    backup_url: str | None,
+    without_backup: bool,
+) -> Mapping[str, int]:
+    """Remove what a plan says; the number of objects by what became of them.
+
+    Args:
+        found: the plan, which somebody has confirmed.
+        by: who removes it; None for the name of this user.
+        unclaimed: as in ``plan_removal``.
+        backup_url: place of copies; None for none.
+        without_backup: remove also where nothing keeps it.
+
+    Raises:
+        RefusedError: it is another plan by now, or it stays.
+        LakegcError: something could not be read, recorded or removed; remove it again.
+    """
+    server = server_of(())
+    choices = Choices(by or getpass.getuser(), found.id, backup_url, without_backup)
+    if found.kind == "namespace":
+        return remove_namespace(server, found.where, choices, unclaimed=unclaimed)
+    return abort_uploads(server, found.where, choices)
