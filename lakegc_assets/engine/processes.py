@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from loky import get_reusable_executor
 
 from lakegc_assets import traffic
+from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.task_errors import plain_error
 from lakegc_assets.errors import LakegcError
@@ -42,12 +44,12 @@ def run_in_processes(
     pool = get_reusable_executor(
         max_workers=min(workers, len(inputs)), timeout=_IDLE_S, env=dict(os.environ)
     )
-    futures = [pool.submit(_answer, task, one) for one in inputs]
+    futures = [pool.submit(_answer, task, dumps(one)) for one in inputs]
     try:
         with report_progress(
             log, lambda: tasks_done(what, sum(f.done() for f in futures), len(futures))
         ):
-            answers = [future.result() for future in futures]
+            answers = [pickle.loads(future.result()) for future in futures]  # noqa: S301 - our own
     except BaseException:
         # An interrupt or an error: nobody needs what the others are doing.
         pool.shutdown(wait=True, kill_workers=True)
@@ -57,11 +59,12 @@ def run_in_processes(
     return [answer for answer, _ in answers]
 
 
-def _answer(task: Callable[[T], R], one: T) -> tuple[R, dict[str, int]]:
-    """Run a task; return its answer and the requests that it sent, by kind."""
+def _answer(task: Callable[[T], R], order: bytes) -> bytes:
+    """Run a task; return its answer and the requests that it sent by kind, pickled."""
     before = traffic.by_kind()
     try:
-        return task(one), traffic.since(before)
+        answer = task(pickle.loads(order))  # noqa: S301 - our own
+        return dumps((answer, traffic.since(before)))
     except LakegcError as error:
         # One with a constructor of its own could not be unpickled.
         raise plain_error(error) from None

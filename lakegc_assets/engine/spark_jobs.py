@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
 from lakegc_assets.engine.interruption import interruptible
+from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.spark import is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
@@ -53,7 +54,7 @@ def run_on_spark(
         LakegcError: what a task raised on purpose, of its kind.
         PythonException: what else it raised.
     """
-    orders = [pickle.dumps(one) for one in inputs]
+    orders = [dumps(one) for one in inputs]
     with _finished_tasks() as (note, noted):
 
         def job() -> list[R]:
@@ -107,9 +108,9 @@ def _on_worker(
             for number in batch["id"].to_pylist():
                 before = traffic.by_kind()
                 answer = task(pickle.loads(orders[number]))  # noqa: S301 - our own
-                told = pickle.dumps((answer, traffic.since(before)))
+                found = dumps((answer, traffic.since(before)))
                 _append(note)
-                yield pa.RecordBatch.from_pydict({"answer": pa.array([told], pa.binary())})
+                yield pa.RecordBatch.from_pydict({"answer": pa.array([found], pa.binary())})
 
     return run
 

@@ -114,15 +114,18 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
         IntegrityError: a metarange is missing or damaged.
     """
     named = dict(zip(heads["branch"].to_pylist(), heads["metarange_id"].to_pylist(), strict=True))
-    pairs = pairs_of(ctx, connections, set(named.values())).rows
+    pairs = pairs_of(ctx, connections, set(named.values()))
     unique = pairs.group_by("range_id").aggregate([("entries", "max")])
-    unique = unique.rename_columns(["range_id", "entries"])
-    positions = pc.index_in(pairs["range_id"], unique["range_id"].combine_chunks()).to_numpy()
-    ids, first = np.unique(pairs["metarange_id"].to_numpy(), return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    cuts = np.searchsorted(first[order], np.arange(1, len(ids)))
-    held = np.split(positions[order].astype(np.int32), cuts) if len(ids) else []
-    by_metarange = dict(zip(ids, held, strict=True))
+    unique = pa.table(
+        [unique["range_id"].cast(pa.string()), unique["entries_max"]], names=["range_id", "entries"]
+    )
+    metaranges, range_ids = (pairs[n].combine_chunks() for n in ("metarange_id", "range_id"))
+    by_code = pc.index_in(range_ids.dictionary, unique["range_id"]).to_numpy(zero_copy_only=False)
+    order = np.argsort(metaranges.indices.to_numpy(), kind="stable")
+    positions = by_code[range_ids.indices.to_numpy()[order]].astype(np.int32)
+    rows = np.bincount(metaranges.indices.to_numpy(), minlength=len(metaranges.dictionary))
+    held = np.split(positions, np.cumsum(rows)[:-1]) if len(rows) else []
+    by_metarange = dict(zip(metaranges.dictionary.to_pylist(), held, strict=True))
     nothing: Positions = np.empty(0, np.int32)
     of_branch = {branch: by_metarange.get(m, nothing) for branch, m in named.items()}
     branches = np.zeros(unique.num_rows, np.int64)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -24,9 +27,9 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 #: What is cached of metaranges; the rows are ``decode.RANGES``.
 KIND: Final = Kind("metaranges", DECODER_VERSION, "metarange_id")
 #: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
-PAIRS: Final = pa.schema(
-    [("metarange_id", pa.string()), ("range_id", pa.string()), ("entries", pa.int64())]
-)
+_NAME: Final = pa.dictionary(pa.int32(), pa.string())
+PAIRS: Final = pa.schema([("metarange_id", _NAME), ("range_id", _NAME), ("entries", pa.int64())])
+_RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
 READ_S: Final = 0.004
 CACHED_S: Final = 0.0005
@@ -43,7 +46,8 @@ class _Order:
         connections: how to reach the store and the cache.
         slots: of metaranges that are cached, by id.
         missing: ids of the others.
-        without: ranges that are of no interest.
+        without: ranges that are of no interest; None for none.
+        only: the ranges that are of interest; None for all.
         pairs: whether a row for each metarange and range is wanted, or only one for each range.
         ranks: what is told of a range is the highest rank of its metaranges.
     """
@@ -52,6 +56,7 @@ class _Order:
     slots: Mapping[str, Slot]
     missing: Sequence[str]
     without: pa.Array | None
+    only: pa.Array | None
     pairs: bool
     ranks: Mapping[str, int]
 
@@ -61,7 +66,7 @@ class RangesRead:
     """The ranges of some metaranges.
 
     Attributes:
-        rows: ``PAIRS``; or range_id, entries and rank, a row for each range.
+        rows: range_id, entries and rank, a row for each range; or ``PAIRS``.
         metaranges: how many were read.
         cached: how many of these came from the cache.
     """
@@ -77,14 +82,25 @@ def cached_metaranges(connections: Connections) -> dict[str, Slot]:
 
 
 def pairs_of(
-    ctx: RunContext, connections: Connections, metarange_ids: Collection[str]
-) -> RangesRead:
-    """A row for each range of each metarange (``PAIRS``), for metaranges that are few.
+    ctx: RunContext,
+    connections: Connections,
+    metarange_ids: Collection[str],
+    range_ids: Collection[str] | None = None,
+) -> pa.Table:
+    """A row for each range of each metarange (``PAIRS``), its ids encoded by dictionaries.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        metarange_ids: of the metaranges: few, or many of which only some ranges are asked for.
+        range_ids: of the ranges that are asked for; None for all.
 
     Raises:
-        IntegrityError: one is missing or damaged.
+        IntegrityError: a metarange is missing or damaged.
     """
-    return _read(ctx, connections, dict.fromkeys(metarange_ids, 0), pairs=True)
+    only = None if range_ids is None else pa.array(sorted(range_ids), pa.string())
+    ranks = dict.fromkeys(metarange_ids, 0)
+    return _read(ctx, connections, ranks, only=only, pairs=True).rows
 
 
 def pairs_frame(
@@ -104,7 +120,7 @@ def pairs_frame(
     cache = TableCache(connections.cache(), KIND)
     slots = cache.compact()
     if missing := set(metarange_ids) - slots.keys():
-        pairs_of(ctx, connections, missing)
+        pairs_of(ctx, connections, missing, ())
         slots = cache.slots()
     if missing := set(metarange_ids) - slots.keys():
         url = table_url(connections.namespace_url, min(missing))
@@ -113,7 +129,8 @@ def pairs_frame(
             "and try again"
         )
     chosen = {i: slots[i] for i in metarange_ids}
-    return cache.frame(frames, connections.cache_url, chosen, PAIRS, PAIRS.names[:2])
+    kinds = pa.schema([("metarange_id", pa.string()), *RANGES])
+    return cache.frame(frames, connections.cache_url, chosen, kinds, PAIRS.names[:2])
 
 
 def ranges_of(
@@ -141,64 +158,98 @@ def _read(
     connections: Connections,
     ranks: Mapping[str, int],
     without: pa.Array | None = None,
+    only: pa.Array | None = None,
     *,
     pairs: bool = False,
 ) -> RangesRead:
     ids = sorted(ranks.keys() - {""})
     slots = TableCache(connections.cache(), KIND).compact() if ids else {}
-    costs = [CACHED_S if i in slots else READ_S for i in ids]
     orders = [
         _Order(
             connections,
             {i: slots[i] for i in group if i in slots},
             [i for i in group if i not in slots],
             without,
+            only,
             pairs,
             {i: ranks[i] for i in group},
         )
-        for group in bin_pack(ids, costs, ctx.settings.range_num_partitions)
+        for group in _groups(ids, slots, ctx.settings.range_num_partitions)
     ]
-    tables = ctx.tasks.run("read metaranges", _read_order, orders, sum(costs))
-    empty = _rows([], pairs=pairs)
-    rows = pa.concat_tables([empty, *tables])
-    if not pairs:
-        rows = _one_each(rows)
+    seconds = math.fsum(CACHED_S if i in slots else READ_S for i in ids)
+    tables = ctx.tasks.run("read metaranges", _read_order, orders, seconds)
+    rows = pa.concat_tables([(PAIRS if pairs else _RANKED).empty_table(), *tables])
+    rows = rows.unify_dictionaries().combine_chunks() if pairs else _highest(rows)
     return RangesRead(rows, len(ids), sum(1 for i in ids if i in slots))
 
 
+def _groups(ids: Sequence[str], slots: Mapping[str, Slot], most: int) -> list[list[str]]:
+    """Ids of the metaranges of each task; those in one file go together, so it is read once."""
+    of_files: dict[str, list[str]] = {}
+    for table_id in ids:
+        slot = slots.get(table_id)
+        of_files.setdefault(slot.file.index if slot else table_id, []).append(table_id)
+    together = list(of_files.values())
+    costs = [len(some) * (CACHED_S if some[0] in slots else READ_S) for some in together]
+    return [list(chain.from_iterable(group)) for group in bin_pack(together, costs, most)]
+
+
 def _read_order(order: _Order) -> pa.Table:
-    rows = _rows(list(_tables(order)), order.ranks, pairs=order.pairs)
-    if order.without is not None:
-        rows = rows.filter(pc.invert(pc.is_in(rows["range_id"], order.without)))
-    return rows if order.pairs else _one_each(rows)
+    """The rows of one task (``PAIRS`` or ``_RANKED``); of others it holds a file at a time."""
+    tables = _tables(order)
+    found = (PAIRS if order.pairs else _RANKED).empty_table()
+    while some := _take(tables, _FILE_ROWS):
+        more = _joined(some)
+        if order.without is not None:
+            more = more.filter(pc.invert(pc.is_in(more["range_id"], order.without)))
+        if order.only is not None:
+            more = more.filter(pc.is_in(more["range_id"], order.only))
+        if order.pairs:
+            found = pa.concat_tables([found, _encoded(more)]).unify_dictionaries().combine_chunks()
+        else:
+            found = _highest(pa.concat_tables([found, _ranked(more, order.ranks)]))
+    return found
 
 
-def _rows(
-    tables: Sequence[tuple[str, pa.Table]],
-    ranks: Mapping[str, int] | None = None,
-    *,
-    pairs: bool,
-) -> pa.Table:
-    """Rows of several metaranges as one table, without repetitions where pairs are not wanted."""
-    named = [
-        table.append_column(
-            *(
-                ("metarange_id", pa.array([table_id] * table.num_rows, pa.string()))
-                if pairs
-                else ("rank", pa.array([(ranks or {})[table_id]] * table.num_rows, pa.int64()))
-            )
-        )
-        for table_id, table in tables
-    ]
-    label = pa.field("metarange_id", pa.string()) if pairs else pa.field("rank", pa.int64())
-    schema = pa.schema([*RANGES, label])
-    found = pa.concat_tables([schema.empty_table(), *named])
-    return found.select(PAIRS.names) if pairs else found
+def _take(tables: Iterator[tuple[str, pa.Table]], at_least: int) -> list[tuple[str, pa.Table]]:
+    """The next tables that have so many rows together, or the last ones."""
+    found, rows = list[tuple[str, pa.Table]](), 0
+    for table_id, table in tables:
+        found.append((table_id, table))
+        rows += table.num_rows
+        if rows >= at_least:
+            break
+    return found
 
 
-def _one_each(rows: pa.Table) -> pa.Table:
+def _joined(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
+    """Rows of several metaranges, with the id of each."""
+    numbers = np.repeat(
+        np.arange(len(tables), dtype=np.int32), [table.num_rows for _, table in tables]
+    )
+    ids = pa.array([table_id for table_id, _ in tables], pa.string())
+    of_rows = pa.DictionaryArray.from_arrays(pa.array(numbers), ids)
+    rows = pa.concat_tables([table for _, table in tables])
+    return rows.select(RANGES.names).append_column("metarange_id", of_rows)
+
+
+def _encoded(rows: pa.Table) -> pa.Table:
+    names = rows["range_id"].dictionary_encode()
+    return pa.table([rows["metarange_id"], names, rows["entries"]], schema=PAIRS)
+
+
+def _ranked(rows: pa.Table, ranks: Mapping[str, int]) -> pa.Table:
+    of_rows = rows["metarange_id"].combine_chunks()
+    by_number = pa.array([ranks[i] for i in of_rows.dictionary.to_pylist()], pa.int64())
+    return pa.table(
+        [rows["range_id"], rows["entries"], by_number.take(of_rows.indices)], schema=_RANKED
+    )
+
+
+def _highest(rows: pa.Table) -> pa.Table:
+    """Each range once, with the highest rank that it has in some rows."""
     grouped = rows.group_by("range_id").aggregate([("entries", "max"), ("rank", "max")])
-    return grouped.rename_columns(["range_id", "entries", "rank"])
+    return grouped.rename_columns(_RANKED.names)
 
 
 def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:

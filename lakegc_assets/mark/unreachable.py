@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.entry import CommitData, decode_commit_data
 from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.live_ranges import all_tables
-from lakegc_assets.mark.metaranges import fetch, pairs_of
+from lakegc_assets.mark.metaranges import fetch, pairs_of, ranges_of
 from lakegc_assets.mark.range_lookup import path_in, ranges_with_hash
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
@@ -65,10 +64,9 @@ def unreachable_holder(
     known = {i for table in tables for i in table["metarange_id"].to_pylist()} - {""}
     kinds = all_tables(ctx, connections, ()).kinds
     there = {kind: {i for i, k in kinds.items() if k == kind} for kind in ("ranges", "metaranges")}
-    pairs = pairs_of(ctx, connections, there["metaranges"]).rows
-    looked_at = pairs.filter(pc.is_in(pairs["metarange_id"], _array(known)))["range_id"]
+    looked_at = dict.fromkeys(there["metaranges"] & known, 0)
     without = {
-        *looked_at.to_pylist(),
+        *ranges_of(ctx, connections, looked_at).rows["range_id"].to_pylist(),
         *attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"].to_pylist(),
     }
     ids = sorted(there["ranges"] - without)
@@ -77,7 +75,8 @@ def unreachable_holder(
     for range_id in ranges_with_hash(ctx, connections, ranges, hashes):
         path = path_in(connections, range_id, address)
         if path is not None:
-            of = pairs.filter(pc.equal(pairs["range_id"], range_id))["metarange_id"].to_pylist()
+            pairs = pairs_of(ctx, connections, there["metaranges"], [range_id])
+            of = pairs["metarange_id"].to_pylist()
             return Held(path, _commit_of(client, connections, ctx.repository, of))
     return None
 

@@ -286,9 +286,9 @@ def _committed(asked: _Asked) -> Explanation | None:
         return below or Explanation(address, "live", "its hash is that of a live address: it stays")
     active = attempt.read("active_commits")
     ids = set(active["metarange_id"].to_pylist()) - {""}
-    pairs = pairs_of(asked.ctx, asked.connections, ids).rows
-    held = pairs.filter(pc.is_in(pairs["range_id"], pa.array(holding)))["metarange_id"]
-    commits = active.filter(pc.is_in(active["metarange_id"], held.combine_chunks())).to_pylist()
+    held = pairs_of(asked.ctx, asked.connections, ids, holding)["metarange_id"]
+    of_commits = pc.is_in(active["metarange_id"], held.combine_chunks().dictionary_decode())
+    commits = active.filter(of_commits).to_pylist()
     if not commits:
         because = "a range below _lakefs/ holds it, and there are no rules"
         if attempt.manifest("store_listing").mode == "uncommitted":

@@ -179,7 +179,15 @@ class TableCache:
             return None
         if columns is None:
             whole = whole.drop_columns([self._kind.id_column])
-        return [whole.slice(slot.offset, slot.rows) for slot in slots]
+        slots = list(slots)
+        chosen = np.zeros(whole.num_rows, np.bool_)
+        for slot in slots:
+            chosen[slot.offset : slot.offset + slot.rows] = True
+        if chosen.all():
+            return [whole.slice(slot.offset, slot.rows) for slot in slots]
+        # A slice would hold the whole file for as long as somebody holds the slice.
+        offsets, rows = np.cumsum(chosen) - chosen, whole.filter(pa.array(chosen))
+        return [rows.slice(offsets[slot.offset] if slot.rows else 0, slot.rows) for slot in slots]
 
     def frame(
         self,

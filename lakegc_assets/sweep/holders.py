@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
@@ -92,9 +91,10 @@ def _committed(
     if not range_ids:
         return
     active = liveness.tables()["data"]
-    pairs = pairs_of(ctx, connections, set(active["metarange_id"].to_pylist())).rows
-    pairs = pairs.filter(pc.is_in(pairs["range_id"], pa.array(range_ids, pa.string())))
-    holders = pairs.join(active, "metarange_id", join_type="inner").to_pylist()
+    pairs = pairs_of(ctx, connections, set(active["metarange_id"].to_pylist()), range_ids)
+    ids = pa.schema([("metarange_id", pa.string()), ("range_id", pa.string())])
+    named = pairs.select(ids.names).cast(ids)
+    holders = named.join(active, "metarange_id", join_type="inner").to_pylist()
     # A HEAD's, if there is one.
     holders.sort(key=lambda row: (row["kind"] != "head", row["commit_id"]))
     for range_id in range_ids:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 from lakegc_assets import traffic
 from lakegc_assets.engine import tasks as module
 from lakegc_assets.engine.choice import Engine
+from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.processes import run_in_processes
 from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
@@ -36,6 +39,10 @@ def _ask(requests: int) -> int:
 
 def _pid(_: object) -> int:
     return os.getpid()
+
+
+def _same(value: object) -> object:
+    return value
 
 
 def _refuse(number: int) -> int:
@@ -177,3 +184,27 @@ def test_after_an_error_in_a_thread_no_other_item_is_begun(kind: type[BaseExcept
     with pytest.raises(kind):
         thread_map(fail, range(10_000), 3)
     assert len(begun) < 10_000
+
+
+_LONG = pa.table({"x": pa.array(["a" * 64] * 100_000), "n": pa.array(range(100_000))})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(_LONG.slice(7, 3), id="table"),
+        pytest.param(_LONG.slice(7, 0), id="no rows"),
+        pytest.param(pa.concat_tables([_LONG.slice(n, 1) for n in range(50)]), id="slices"),
+        pytest.param(_LONG["x"].slice(7, 3), id="column"),
+        pytest.param(pa.chunked_array([], pa.string()), id="no chunks"),
+        pytest.param(_LONG["x"].chunk(0).slice(7, 3), id="array"),
+        pytest.param(_LONG["x"].dictionary_encode().chunk(0).slice(7, 3), id="dictionary"),
+        pytest.param(_LONG.to_batches()[0].slice(7, 3), id="batch"),
+    ],
+)
+def test_of_a_slice_only_its_rows_are_sent(value: object) -> None:
+    found = pickle.loads(dumps(value))
+    assert type(found) is type(value)
+    assert found == value
+    assert len(dumps([{"deep": value}])) < 20_000
+    assert run_in_processes("send", _same, [value, value], 2, logging.getLogger()) == [value] * 2

@@ -93,7 +93,9 @@ def _places(
     metaranges = dict(
         zip(expired["commit_id"].to_pylist(), expired["metarange_id"].to_pylist(), strict=True)
     )
-    pairs = pairs_of(ctx, connections, {m for m in metaranges.values() if m}).rows
+    pairs = pairs_of(ctx, connections, {m for m in metaranges.values() if m})
+    names = [pairs[name].cast(pa.string()) for name in ("metarange_id", "range_id")]
+    pairs = pa.table([*names, pairs["entries"]], names=pairs.column_names)
     for commit in sorted(metaranges):
         ranges = pairs.filter(pc.equal(pairs["metarange_id"], metaranges[commit]))
         wanted = [address for address, of in commits.items() if of == commit]
