@@ -1,17 +1,26 @@
-"""Tells what a restore would bring back, from where, and what is lost; nothing is changed."""
+"""Tells what a restore would bring back, from where, and what is lost; nothing is changed.
+
+The embedded engine works on copies of some artifacts, in a folder of this machine, so that it only
+reads. On Spark what is found on the way must lie where all executors reach it: in the artifacts.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, fetch_part
+from lakegc_assets.engine.spill import SpillFolder
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.restore.lost_objects import LOST, LostObjects, find_objects
@@ -20,8 +29,12 @@ from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore.task import BATCH
 from lakegc_assets.recovery.undeletion import SOURCES, Forecast, forecast, present
 from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.lists import infos_to_the_end
+from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of
 
 #: Of what is lost so many are named.
@@ -30,6 +43,8 @@ _NAMED: Final = 100
 _EACH: Final = 100_000
 _LOOK_S: Final = 1e-4
 _THREADS: Final = 4
+#: Files that are copied at a time.
+_COPIED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -77,16 +92,14 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
 
     Raises:
         RefusedError: a restore would be refused.
-        StorageError: the store does not say what is there.
+        StorageError: the store does not say what is there; or, on Spark, nothing can be written to
+            the artifacts.
     """
     client, connections = ctx.connect()
     attempt, chain = published(ctx, connections)
-    space = Workspace(ctx, connections, attempt, f"restore/{secrets.token_hex(8)}/")
-    try:
+    with _workspace(ctx, connections, attempt, chain) as space:
         found = find_objects(client, space, chain, choice)
         outlook = _foreseen(space, found)
-    finally:
-        space.clear()
     gone = outlook.total(*outlook.found)
     return {
         "repository": ctx.repository,
@@ -108,6 +121,73 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
         "store": connections.store().recovery().notice,
         "warnings": list(found.problems),
     }
+
+
+@contextmanager
+def _workspace(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+) -> Iterator[Workspace]:
+    """A place for what is found on the way, which is removed at the end."""
+    folder = f"restore/{secrets.token_hex(8)}/"
+    if ctx.engine.kind == "embedded":
+        spill = SpillFolder()
+        try:
+            here = replace(attempt, root=replace(attempt.root, url=str(spill.path)))
+            _copy_artifacts(attempt, here, chain)
+            yield Workspace(ctx, connections, here, folder)
+        finally:
+            spill.remove()
+        return
+    space = Workspace(ctx, connections, attempt, folder)
+    _require_writable(space)
+    try:
+        yield space
+    finally:
+        # An error that is on its way says more than that this failed.
+        try:
+            space.clear()
+        except LakegcError as error:
+            ctx.log.warning(
+                "what was found on the way stays at %s/%s until the run is pruned: %s",
+                attempt.url, folder, error,
+            )  # fmt: skip
+
+
+def _copy_artifacts(
+    attempt: AttemptArtifacts, here: AttemptArtifacts, chain: Mapping[str, Manifest]
+) -> None:
+    """Copy what a restore reads of the artifacts: what is marked, and what a sweep has recorded."""
+    store, target = attempt.store(), here.store()
+
+    def copy_part(part: Part) -> None:
+        target.put(part.key, fetch_part(store, part))
+
+    def copy(key: str) -> None:
+        with suppress(ObjectNotFoundError):
+            target.put(key, store.get(key))
+
+    recorded = [info.key for info in infos_to_the_end(store, f"{ASSET}/ledger/")]
+    thread_map(copy_part, chain["deletion_candidates"].parts["data"], _COPIED)
+    thread_map(copy, [*recorded, f"{ASSET}/manifest.json"], _COPIED)
+
+
+def _require_writable(space: Workspace) -> None:
+    """Refuse early what would be refused on the way.
+
+    Raises:
+        StorageError: nothing can be written to the artifacts.
+    """
+    try:
+        space.attempt.store().put(f"{space.folder}begun", b"")
+    except StorageError as error:
+        raise type(error)(
+            f"on Spark a dry run writes what it finds on the way to {space.attempt.url}/"
+            f"{space.folder}, and removes it at the end; it cannot: {error}. Let it write there, "
+            "or run it with --engine embedded, which only reads"
+        ) from error
 
 
 def _foreseen(space: Workspace, found: LostObjects) -> Outlook:

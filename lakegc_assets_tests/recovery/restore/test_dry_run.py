@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakegc_assets.recovery.restore import dry_run
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.undeletion import present
-from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.storage.errors import AccessDeniedError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep.sweep import sweep
@@ -36,6 +41,68 @@ def test_what_would_come_back_and_from_where(swept: Swept, marked: Marked) -> No
     assert place.lake.keys() == marked.live
     restore(place.context(), ALL)
     assert _counts(plan(place.context(), ALL)) == (0, 0, 0)
+
+
+def _refuse_writes(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let nobody write to the artifacts; the keys that somebody wanted to write."""
+    refused: list[str] = []
+    artifacts = place.lake.root.open().url
+
+    def guard(name: str) -> None:
+        write = getattr(LocalStore, name)
+
+        def denied(store: LocalStore, *args: Any, **options: Any) -> Any:
+            if store.url.startswith(artifacts):
+                refused.append(f"{name} {args[0]}")
+                raise AccessDeniedError(f"{store.url} is not to be written")
+            return write(store, *args, **options)
+
+        monkeypatch.setattr(LocalStore, name, denied)
+
+    for name in ("put", "put_if_absent", "put_if_match", "receive", "delete_many"):
+        guard(name)
+    return refused
+
+
+def test_it_only_reads_the_artifacts(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where what is marked is put in order first, and where a part of it is asked for."""
+    place, _ = swept
+    one = min(marked.candidates)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    refused = _refuse_writes(place, monkeypatch)
+    ctx = place.context(engine="embedded", sweep_batch=2)
+    assert _counts(plan(ctx, ALL)) == (len(marked.candidates), 0, 0)
+    assert _counts(plan(ctx, Choice(addresses=(one,)))) == (1, 0, 0)
+    assert refused == []
+    assert not list(tmp_path.glob("lakegc-spill-*"))
+
+
+def test_on_spark_it_says_that_it_must_write(swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, _ = swept
+    _refuse_writes(place, monkeypatch)
+    with pytest.raises(AccessDeniedError, match=r"on Spark a dry run writes .*--engine embedded"):
+        plan(place.context(engine="spark"), ALL)
+
+
+def test_what_went_wrong_is_said_although_nothing_can_be_removed(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, _ = swept
+
+    def denied(*_: Any) -> None:
+        raise AccessDeniedError("nothing may be deleted")
+
+    def stops(*_: Any) -> None:
+        raise StoreUnavailableError("the store is away")
+
+    monkeypatch.setattr(Workspace, "clear", denied)
+    monkeypatch.setattr(dry_run, "find_objects", stops)
+    with pytest.raises(StoreUnavailableError, match="the store is away"):
+        plan(place.context(engine="spark"), ALL)
+    assert "nothing may be deleted" in caplog.text
 
 
 def test_what_nobody_has_is_lost(place: Place, marked: Marked) -> None:
