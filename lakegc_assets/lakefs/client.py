@@ -41,11 +41,8 @@ _LONGEST_POLL_S = 10.0
 class LakeFSClient(Reads):
     """The calls of a collector; every one may raise any ``LakeFSError``.
 
-    Args:
-        transport: how calls are sent.
-        prepare_read_timeout_s: for the prepare calls, which answer when the work is done (a page
-            of staged addresses takes a real server up to a minute).
-        prepare_commits_timeout_s: for the task that computes the active commits, as a whole.
+    The prepare calls answer when the work is done: a page of staged addresses takes a real server
+    up to a minute. The task that computes the active commits has a timeout as a whole.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -10,38 +11,29 @@ from lakegc_assets.lakefs.credentials import Access, resolve
 from lakegc_assets.lakefs.transport import Limits, Transport
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
+_Client = TypeVar("_Client", bound=LakeFSClient)
+
 
 @dataclass(frozen=True)
-class LakeFSConfig:
+class LakeFSConfig(Limits):
     """Connection settings of a server; the secret is looked up where the connection is made.
 
     Attributes:
         endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
         credentials_file: a YAML file in lakectl's form; None to look in the environment
             (``LAKECTL_*``) and in ``~/.lakectl.yaml``.
-        connect_timeout_s: seconds until a connection stands.
-        read_timeout_s: seconds between two bytes of an answer.
-        max_attempts: how often a call that may be repeated is sent, at most.
-        first_backoff_s: seconds before the second attempt; each later pause is twice as long.
-        wait_s: for so many seconds a server that is away is waited for, however many calls need it
-            and however often they are sent; 0 to send them ``max_attempts`` times only.
         prepare_read_timeout_s: seconds that one prepare call may work.
         prepare_commits_timeout_s: seconds until the active commits must be computed.
     """
 
     endpoint: str | None = None
     credentials_file: str | None = None
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 10.0
-    max_attempts: int = 5
-    first_backoff_s: float = 0.5
-    wait_s: float = 0.0
     prepare_read_timeout_s: float = 300.0
     prepare_commits_timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
         """Refuse what would wait for ever or never try."""
-        self._limits()
+        super().__post_init__()
         if min(self.prepare_read_timeout_s, self.prepare_commits_timeout_s) <= 0:
             raise ConfigurationError(f"timeouts must be above 0 s: {self}")
 
@@ -71,32 +63,15 @@ class LakeFSConfig:
         Raises:
             ConfigurationError: endpoint or credentials are missing or malformed.
         """
-        return LakeFSClient(
-            self._transport(),
-            prepare_read_timeout_s=self.prepare_read_timeout_s,
-            prepare_commits_timeout_s=self.prepare_commits_timeout_s,
-        )
+        return self._connect(LakeFSClient)
 
     def connect_writer(self) -> LakeFSWriter:
-        """A client that can change repositories too, for the demo and the tests.
+        """As ``connect``, a client that can change repositories too."""
+        return self._connect(LakeFSWriter)
 
-        Raises:
-            ConfigurationError: endpoint or credentials are missing or malformed.
-        """
-        return LakeFSWriter(
-            self._transport(),
+    def _connect(self, client: type[_Client]) -> _Client:
+        return client(
+            Transport(self.access(), self),
             prepare_read_timeout_s=self.prepare_read_timeout_s,
             prepare_commits_timeout_s=self.prepare_commits_timeout_s,
         )
-
-    def _limits(self) -> Limits:
-        return Limits(
-            self.connect_timeout_s,
-            self.read_timeout_s,
-            self.max_attempts,
-            self.first_backoff_s,
-            self.wait_s,
-        )
-
-    def _transport(self) -> Transport:
-        return Transport(self.access(), self._limits())

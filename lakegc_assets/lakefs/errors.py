@@ -1,30 +1,5 @@
 """Errors of calls to lakeFS, one exception for each kind of failure.
 
-* ``LakeFSError``: every failure of a call.
-
-  * ``ConnectionFailedError``: no connection, or it broke before the answer was complete.
-  * ``TimedOutError``: the server did not answer, or did not finish its work, in time.
-  * ``BadRequestError``: 400 and other 4xx; the server does not take what was asked.
-  * ``AuthenticationError``: 401; the credentials are wrong.
-  * ``ForbiddenError``: 403; the credentials are good, and not enough.
-
-    * ``ReadOnlyRepositoryError``: the repository is read-only, so nothing can be collected in it.
-
-  * ``NotFoundError``: 404; the repository, branch, commit, object, ... does not exist.
-
-    * ``EndpointNotFoundError``: 404 of the call itself; the server does not have it.
-
-  * ``ConflictError``: 409 and 412; it exists already, or changed meanwhile.
-  * ``GoneError``: 410; the metadata is there, the object is not.
-  * ``ThrottledError``: 429; the server asks to slow down.
-  * ``ServerError``: 5xx.
-  * ``PrepareCommitsFailedError``: the server's own computation of active commits failed.
-
-    * ``NoRulesError``: ... because the repository has no retention rules.
-
-  * ``UnexpectedAnswerError``: an answer that lakeFS would not give, or that contradicts another.
-  * ``UnsupportedServerError``: the server is older than the calls that a collector needs.
-
 All are made from one message (so they survive pickling on their way out of a Spark task), which
 holds the call and the server's own words, and never a credential.
 """

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
-    field_validator,
     with_config,
 )
 from typing_extensions import NotRequired, TypedDict
 
 NonEmpty = Field(min_length=1)
+NoneIfEmpty = Annotated[str | None, AfterValidator(lambda value: value or None)]
+#: The server writes a mapping without items as null.
+Metadata = Annotated[dict[str, str], BeforeValidator(lambda value: {} if value is None else value)]
 
 
 class Model(BaseModel):
@@ -68,14 +72,9 @@ class Commit(Model):
     message: str
     creation_date: int
     meta_range_id: str
-    metadata: dict[str, str] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     generation: int | None = None
     version: int = 1
-
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _null_is_empty(cls, value: object) -> object:
-        return {} if value is None else value
 
 
 class StorageConfig(Model):
@@ -186,13 +185,8 @@ class UncommittedPage(Model):
     """
 
     run_id: str = NonEmpty
-    gc_uncommitted_location: str | None = None
-    continuation_token: str | None = None
-
-    @field_validator("gc_uncommitted_location", "continuation_token")
-    @classmethod
-    def _empty_is_none(cls, value: str | None) -> str | None:
-        return value or None
+    gc_uncommitted_location: NoneIfEmpty = None
+    continuation_token: NoneIfEmpty = None
 
 
 class ObjectStats(Model):
@@ -204,13 +198,8 @@ class ObjectStats(Model):
     checksum: str
     size_bytes: int
     mtime: int
-    metadata: dict[str, str] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     content_type: str = ""
-
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _null_is_empty(cls, value: object) -> object:
-        return {} if value is None else value
 
 
 ChangeType = Literal["added", "removed", "changed", "conflict", "prefix_changed"]

@@ -1,4 +1,4 @@
-"""For how long servers have been away, as this process knows it: all its clients wait together.
+"""For how long servers have been away: all clients of this process wait for one together.
 
 A thousand calls to a server that is away wait for it as long as one does. In a process that Spark
 starts for a task the count begins anew.

@@ -85,10 +85,6 @@ class Reads(Calls):
                 storage_config=self._get(StorageConfig, "config", "storage"),
             )
 
-    def server_version(self) -> str:
-        """The server's version as it writes it."""
-        return self.server_config().version
-
     def check_supported(self) -> str:
         """The server's version, if it has the calls that a collector needs.
 
@@ -97,7 +93,7 @@ class Reads(Calls):
         Raises:
             UnsupportedServerError: older than 0.87.
         """
-        version = self.server_version()
+        version = self.server_config().version
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
             _tell_odd_version(self.transport.endpoint, version)
@@ -128,11 +124,7 @@ class Reads(Calls):
         return server_date(self.transport.call("GET", path_of("healthcheck")))
 
     def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
-        """The server's clock minus ours; exact to half a second and half the call's duration.
-
-        Args:
-            now: our clock.
-        """
+        """The server's clock minus ``now``; exact to half a second and half the call's duration."""
         before = now()
         theirs = self.server_time() + timedelta(seconds=0.5)
         return theirs - (before + (now() - before) / 2)
@@ -248,14 +240,7 @@ class Reads(Calls):
     def objects(
         self, repository: str, ref: str, prefix: str = "", amount: int = LARGEST_PAGE
     ) -> Iterator[ObjectStats]:
-        """The objects that a ref serves, staged or committed, by path; read in pages as needed.
-
-        Args:
-            repository: its name.
-            ref: branch, tag or commit.
-            prefix: of the paths.
-            amount: objects in a page, up to 1000.
-        """
+        """The objects that a ref serves, staged or committed, by path; read in pages as needed."""
         return self._list(_served(repository, ref, amount, prefix=prefix))
 
     def objects_page(

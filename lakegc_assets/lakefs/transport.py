@@ -58,7 +58,7 @@ _LONGEST_CALL = 400
 M = TypeVar("M", bound=pydantic.BaseModel)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """Timeouts and retries of calls.
 
@@ -66,8 +66,9 @@ class Limits:
         connect_timeout_s: seconds until a connection stands.
         read_timeout_s: seconds between two bytes of an answer.
         max_attempts: how often a call that may be repeated is sent, at most.
-        first_backoff_s: the pause before the second attempt; each later one is twice as long.
-        wait_s: for so many seconds a server that is away is tried again, however often that is.
+        first_backoff_s: seconds before the second attempt; each later pause is twice as long.
+        wait_s: for so many seconds a server that is away is waited for, however many calls need it
+            and however often they are sent; 0 to send them ``max_attempts`` times only.
     """
 
     connect_timeout_s: float = 10.0

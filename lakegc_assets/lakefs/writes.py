@@ -1,4 +1,4 @@
-"""Calls that change a repository: for the demo and the tests, never for a collection.
+"""Calls that change a repository: for rules, the demo and the tests, never for a collection.
 
 None of them is sent a second time once the server may have seen it.
 """
@@ -92,16 +92,7 @@ class LakeFSWriter(LakeFSClient):
         metadata: Mapping[str, str] | None = None,
         allow_empty: bool = False,
     ) -> Commit:
-        """Commit what is staged on a branch.
-
-        Args:
-            repository: its name.
-            branch: its name.
-            message: of the commit.
-            date: of the commit, in epoch seconds; the server's clock by default.
-            metadata: of the commit.
-            allow_empty: commit even if nothing is staged.
-        """
+        """Commit what is staged on a branch; ``date`` in epoch seconds, by default the server's."""
         body: dict[str, object] = {"message": message, "metadata": dict(metadata or {})}
         if date is not None:
             body["date"] = date
@@ -127,14 +118,7 @@ class LakeFSWriter(LakeFSClient):
         return parse(self.transport.call("POST", path, json=body), MergeResult).reference
 
     def revert(self, repository: str, branch: str, ref: str, *, parent_number: int = 0) -> None:
-        """Commit the opposite of a commit.
-
-        Args:
-            repository: its name.
-            branch: that the new commit goes to.
-            ref: the commit to revert.
-            parent_number: of a merge, the parent (from 1) to go back to; 0 for other commits.
-        """
+        """Commit the opposite of a commit; of a merge, ``parent_number`` (from 1) to go back to."""
         path = path_of("repositories", repository, "branches", branch, "revert")
         self.transport.call("POST", path, json={"ref": ref, "parent_number": parent_number})
 

@@ -261,13 +261,12 @@ def test_secrets_show_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_every_error_survives_pickling_and_is_in_the_docstring() -> None:
+def test_every_error_survives_pickling() -> None:
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, LakegcError)]
     assert len(kinds) > 15
     for kind in set(kinds) - {LakegcError, RefusedError}:
         copy = pickle.loads(pickle.dumps(kind("what and where")))
         assert (type(copy), str(copy)) == (kind, "what and where")
-        assert f"``{kind.__name__}``" in str(errors.__doc__)
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
