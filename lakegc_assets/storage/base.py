@@ -23,6 +23,7 @@ from lakegc_assets.storage.values import (
     Retained,
     UncommittedBlob,
     UndeleteOutcome,
+    infos_in,
 )
 
 
@@ -57,8 +58,7 @@ class ObjectStore(ABC):
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """As ``list``, one plain value for each object: for folders of few objects."""
         for batch in self.list(prefix, start_after=start_after):
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield ObjectInfo(*values)
+            yield from infos_in(batch)
 
     @abstractmethod
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:

@@ -107,10 +107,7 @@ def error_class(code: str) -> type[LakegcError]:
 def usual_code(code: str, status: str, message: object = None) -> str:
     """A store's own code, or the HTTP status where only that says what to do.
 
-    Args:
-        code: of the store.
-        status: of HTTP.
-        message: the store's, by which alone a lock differs from missing permissions on S3.
+    On S3 a lock differs from missing permissions by the message alone.
     """
     if error_class(code) is StorageError and error_class(status) is not StorageError:
         code = status

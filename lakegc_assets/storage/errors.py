@@ -1,17 +1,5 @@
 """The errors of object stores, in one tree for all kinds of them.
 
-* ``StorageError``: the store's answer is none of those below.
-
-  * ``ObjectNotFoundError``: the object does not exist (its bucket does).
-  * ``InvalidKeyError``: this store cannot hold, or cannot safely be sent, such a key.
-  * ``PreconditionFailedError``: a conditional put found another state; nothing was written.
-  * ``ChangedError``: the object is another than the one that was asked for.
-  * ``ObjectLockedError``: a lock, a hold or a retention policy keeps the object as it is.
-  * ``AccessDeniedError``: the credentials are wrong, expired, or not allowed to do this.
-  * ``StoreFullError``: there is no space left, or a quota is used up.
-  * ``StoreThrottledError``: the store asks for fewer requests.
-  * ``StoreUnavailableError``: no answer, or an answer that says nothing about the request.
-
 A bucket, container or directory that does not exist is a ``ConfigurationError``.
 """
 

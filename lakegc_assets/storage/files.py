@@ -96,9 +96,7 @@ def open_directories(
 def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:
     """Remove the directories on the way down that are empty, from the last one on; never the root.
 
-    Args:
-        directories: as ``open_directories`` gave them.
-        segments: their names.
+    They have these names, and the descriptors that ``open_directories`` gave.
     """
     with suppress(OSError):
         for parent, child in zip(directories[-2::-1], reversed(segments), strict=True):
@@ -176,13 +174,7 @@ def link_new(directory: int, temporary: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class Original:
-    """An open file that is read as long as it is what it was.
-
-    Attributes:
-        file: just opened.
-        etag: that it must have.
-        where: names the URL and the key.
-    """
+    """An open file that is read as long as it has an etag; ``where`` names it in messages."""
 
     file: IO[bytes]
     etag: str

@@ -51,14 +51,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass
 class Request:
-    """One request, before it is signed.
-
-    Attributes:
-        method: of HTTP.
-        url: with its query, percent-encoded.
-        headers: signers add theirs.
-        body: all of it.
-    """
+    """One request, before it is signed: signers add their headers, or to the query."""
 
     method: str
     url: str
@@ -95,9 +88,6 @@ def repeated(
         send: sends a request. Raises HttpFailure.
         tries: at most.
         again: True if the request may be sent again after a failure.
-
-    Raises:
-        HttpFailure: of the last try.
     """
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, HttpFailure) and again(error)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.values import ObjectInfo
+from lakegc_assets.storage.values import ObjectInfo, infos_in
 
 
 def list_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[pa.RecordBatch]:
@@ -27,11 +27,5 @@ def list_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[pa.RecordB
 
 def infos_to_the_end(store: ObjectStore, prefix: str = "") -> Iterator[ObjectInfo]:
     """As ``list_to_the_end``, one plain value for each object: for folders of few objects."""
-    last: str | None = None
-    while True:
-        before = last
-        for info in store.infos(prefix, last):
-            yield info
-            last = info.key
-        if last == before:
-            return
+    for batch in list_to_the_end(store, prefix):
+        yield from infos_in(batch)

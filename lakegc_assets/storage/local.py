@@ -76,7 +76,7 @@ class LocalStore(ObjectStore):
     def __init__(self, root: Path, url: str) -> None:
         self._root = LocalRoot(root, url)
         self._url = url
-        self._trash = LocalTrash(root, url, etag_of, self._root.segments)
+        self._trash = LocalTrash(self._root)
 
     @property
     def url(self) -> str:

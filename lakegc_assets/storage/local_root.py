@@ -39,12 +39,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class LocalRoot:
-    """A directory whose files are objects; it need not exist.
-
-    Attributes:
-        path: of the directory.
-        url: of its store, for messages.
-    """
+    """A directory whose files are objects; it need not exist. ``url`` is that of its store."""
 
     path: Path
     url: str

@@ -44,12 +44,7 @@ def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) ->
 
 
 def encode_values(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> bytes:
-    """The bytes of a Parquet file with a few rows that are plain values.
-
-    Args:
-        rows: the values of each, in the order of the columns.
-        schema: of the file.
-    """
+    """The bytes of a Parquet file with a few rows of plain values, in the order of the columns."""
     columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(schema.types)]
     return encode(pa.Table.from_arrays(columns, schema=schema), "snappy")
 

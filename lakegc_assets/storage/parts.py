@@ -19,13 +19,7 @@ _HEADER: Final = re.compile(rb"^([A-Za-z0-9-]+):[ \t]*(.*)$", re.MULTILINE)
 
 
 class Part(NamedTuple):
-    """The answer to one request of a batch.
-
-    Attributes:
-        status: of HTTP.
-        headers: with names in lower case.
-        body: text, for people.
-    """
+    """The answer to one request of a batch; names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]

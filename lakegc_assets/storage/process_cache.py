@@ -20,11 +20,9 @@ def once_per_process(
 ) -> Callable[[Callable[_Asked, _Made]], Callable[_Asked, _Made]]:
     """Let a function make what it returns once for its arguments, which are hashable.
 
-    It is made again after one of some environment variables has changed, and in a forked process,
-    which must use neither the sockets nor the locks of its parent.
-
-    Args:
-        variables: what the names of these variables start with.
+    It is made again after one of the environment variables has changed whose names start with one
+    of ``variables``, and in a forked process, which must use neither the sockets nor the locks of
+    its parent.
     """
 
     def decorate(make: Callable[_Asked, _Made]) -> Callable[_Asked, _Made]:

@@ -27,12 +27,7 @@ PART: Final = 5 * 2**20
 
 
 class Pieces(Iterator[bytes]):
-    """A content in pieces.
-
-    Attributes:
-        checksums: what the store named of the whole content as it gave it, as
-            ``ObjectStore.checksums`` does.
-    """
+    """A content in pieces, with what the store named of the whole (``ObjectStore.checksums``)."""
 
     def __init__(self, pieces: Iterable[bytes], checksums: Mapping[str, str] | None = None) -> None:
         self._pieces = iter(pieces)

@@ -11,12 +11,11 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from os import link, rename, unlink
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -24,7 +23,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.files import flush, locked, open_directories, remove_empty
+from lakegc_assets.storage.files import (
+    etag_of,
+    flush,
+    locked,
+    open_directories,
+    remove_empty,
+)
+from lakegc_assets.storage.local_root import LocalRoot
 from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 from lakegc_assets.wording import counted
 
@@ -38,12 +44,9 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> str:
-    """The key prefix of what a sweep deletes.
+    """The key prefix of what a sweep deletes that began ``now``, by the store's clock.
 
-    Args:
-        sweep: short name of the sweep.
-        now: when it began, by the store's clock.
-        stays: for how long it promises to keep that; whoever prunes with another setting keeps it.
+    It promises to keep that for so long (``stays``), whoever prunes with another setting.
     """
     hours = -(-stays // _HOUR)
     return f"{TRASH}{now.astimezone(timezone.utc).strftime(_STAMP)}-{hours}h-{sweep}/"
@@ -52,12 +55,7 @@ def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
     """The folders of sweeps that began so long ago, and promised to keep them no longer.
 
-    What has another name than sweeps give is none of them.
-
-    Args:
-        store: rooted at the storage namespace.
-        older_than: what is younger stays.
-        now: by the store's clock.
+    What has another name than sweeps give is none of them. ``now`` is by the store's clock.
     """
     folders = []
     for folder in store.list_prefixes(TRASH).prefixes:
@@ -73,12 +71,7 @@ def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[
 def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa.Array]) -> int:
     """Remove what is in a folder of the trash; the number of objects that are gone.
 
-    One that was killed is run again.
-
-    Args:
-        store: rooted at the storage namespace.
-        folder: one of ``old_trash``.
-        stays: True for each address that is left where it is.
+    One that was killed is run again. ``stays`` is True for each address that is left where it is.
 
     Raises:
         StorageError: something could not be removed.
@@ -105,27 +98,21 @@ def addresses_in(batch: pa.RecordBatch, folder: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class LocalTrash:
-    """The trash of one local store.
+    """The trash of one local store."""
 
-    Attributes:
-        root: directory of the store.
-        url: of the store, for messages.
-        etag_of: of a file's status.
-        segments: of a key. Raises InvalidKeyError.
-    """
+    root: LocalRoot
 
-    root: Path
-    url: str
-    etag_of: Callable[[os.stat_result], str]
-    segments: Callable[[str], Sequence[str]]
+    @property
+    def _url(self) -> str:
+        return self.root.url
 
     def recovery(self) -> Recovery:
         """The protection of files that are deleted into a trash."""
         return Recovery(
             "trash",
             None,
-            f"{self.url}: deleted files are moved into {TRASH}, and take up space there until they "
-            "are pruned",
+            f"{self._url}: deleted files are moved into {TRASH}, and take up space there until "
+            "they are pruned",
         )
 
     def take(self, directory: int, name: str, trash_key: str) -> None:
@@ -145,25 +132,25 @@ class LocalTrash:
                     return
             except NotADirectoryError as error:
                 raise StorageError(
-                    f"{self.url}: {trash_key!r} cannot be in the trash: a part of its path is a "
+                    f"{self._url}: {trash_key!r} cannot be in the trash: a part of its path is a "
                     "file there"
                 ) from error
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
                 raise StorageError(
-                    f"{self.url}: {TRASH} is on another file system than the objects: keep them on "
-                    "one, or set trash_days to 0"
+                    f"{self._url}: {TRASH} is on another file system than the objects: keep them "
+                    "on one, or set trash_days to 0"
                 ) from error
-        raise StorageError(f"{self.url}: the directory of {trash_key!r} is removed all the time")
+        raise StorageError(f"{self._url}: the directory of {trash_key!r} is removed all the time")
 
     def _move(self, directory: int, name: str, trash_key: str) -> None:
-        *parents, target = self.segments(trash_key)
+        *parents, target = self.root.segments(trash_key)
         with ExitStack() as stack:
-            folder = open_directories(stack, self.root, parents, create=True)[-1]
+            folder = open_directories(stack, self.root.path, parents, create=True)[-1]
             with suppress(FileNotFoundError):
                 os.lstat(target, dir_fd=folder)
-                raise StorageError(f"{self.url}: {trash_key!r} is in the trash already")
+                raise StorageError(f"{self._url}: {trash_key!r} is in the trash already")
             rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
 
     def bring_back(self, lost: Lost) -> UndeleteOutcome:
@@ -172,7 +159,7 @@ class LocalTrash:
             # Directories that a concurrent delete has emptied are removed, and so is old trash.
             with suppress(FileNotFoundError):
                 return self._bring_back(lost)
-        raise StorageError(f"{self.url}: the directory of {lost.key!r} is deleted all the time")
+        raise StorageError(f"{self._url}: the directory of {lost.key!r} is deleted all the time")
 
     def kept(self, lost: Lost) -> UndeleteOutcome:
         """The outcome that ``bring_back`` would have now. Raises StorageError and OSError."""
@@ -207,30 +194,32 @@ class LocalTrash:
         known = [lost.version] if lost.version and lost.version.endswith(f"/{lost.key}") else []
         folders: list[str] = []
         with ExitStack() as stack, suppress(FileNotFoundError):
-            trash = open_directories(stack, self.root, TRASH.rstrip("/").split("/"), create=False)
+            trash = open_directories(
+                stack, self.root.path, TRASH.rstrip("/").split("/"), create=False
+            )
             with os.scandir(trash[-1]) as entries:
                 folders = sorted((entry.name for entry in entries), reverse=True)
         return list(dict.fromkeys([*known, *(f"{TRASH}{name}/{lost.key}" for name in folders)]))
 
     def _status(self, key: str) -> os.stat_result | None:
-        *parents, name = self.segments(key)
+        *parents, name = self.root.segments(key)
         with ExitStack() as stack:
             try:
-                folder = open_directories(stack, self.root, parents, create=False)[-1]
+                folder = open_directories(stack, self.root.path, parents, create=False)[-1]
                 return os.lstat(name, dir_fd=folder)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def _etag(self, key: str) -> str | None:
         status = self._status(key)
-        return self.etag_of(status) if status and stat.S_ISREG(status.st_mode) else None
+        return etag_of(status) if status and stat.S_ISREG(status.st_mode) else None
 
     def _link(self, key: str, trash_key: str) -> UndeleteOutcome:
-        *parents, name = self.segments(key)
-        *trash_parents, trash_name = self.segments(trash_key)
+        *parents, name = self.root.segments(key)
+        *trash_parents, trash_name = self.root.segments(trash_key)
         with ExitStack() as stack:
-            folders = open_directories(stack, self.root, trash_parents, create=False)
-            directory = open_directories(stack, self.root, parents, create=True)[-1]
+            folders = open_directories(stack, self.root.path, trash_parents, create=False)
+            directory = open_directories(stack, self.root.path, parents, create=True)[-1]
             try:
                 with locked(directory, required=False):
                     link(trash_name, name, src_dir_fd=folders[-1], dst_dir_fd=directory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
@@ -44,12 +44,7 @@ class ObjectInfo:
 
 
 class Prefixes(NamedTuple):
-    """One level of a store, in byte order.
-
-    Attributes:
-        prefixes: relative to the store's URL, each ending in ``/``.
-        objects: the objects of this level.
-    """
+    """One level of a store, in byte order: prefixes, each ending in ``/``, and objects."""
 
     prefixes: list[str]
     objects: list[ObjectInfo]
@@ -195,12 +190,8 @@ class UndeleteOutcome:
 class MultipartUpload(NamedTuple):
     """An upload in parts that was begun, and neither completed nor aborted.
 
-    Attributes:
-        key: of the object that it was to make, relative to the store's URL.
-        upload_id: by which the store knows it.
-        begun: when, UTC.
-        newest: when its last part was written, UTC; ``begun`` where it has no part.
-        size: of its parts, in bytes.
+    ``newest`` is when its last part was written, or when it was begun; times are UTC, and the size
+    is that of its parts, in bytes.
     """
 
     key: str
@@ -211,12 +202,7 @@ class MultipartUpload(NamedTuple):
 
 
 class UncommittedBlob(NamedTuple):
-    """A name for which a store holds blocks, and no object: nobody has committed them.
-
-    Attributes:
-        key: relative to the store's URL.
-        size: of its blocks, in bytes.
-    """
+    """A name for which a store holds blocks that nobody has committed, and their size in bytes."""
 
     key: str
     size: int
@@ -282,6 +268,12 @@ class KeyRange(NamedTuple):
                 or self.start_after.startswith(directory)
             )
         )
+
+
+def infos_in(batch: pa.RecordBatch) -> Iterator[ObjectInfo]:
+    """The objects of a batch of ``LISTING_SCHEMA``."""
+    columns = (column.to_pylist() for column in batch.columns)
+    return (ObjectInfo(*values) for values in zip(*columns, strict=True))
 
 
 def to_batch(objects: Sequence[ObjectInfo]) -> pa.RecordBatch:

@@ -35,13 +35,9 @@ _NAMES: Final = {
 
 
 class Delegation(NamedTuple):
-    """A key that the service gave to an identity.
+    """A key that the service gave to an identity, the fields that name it, and when to ask anew.
 
-    Attributes:
-        key: that signs.
-        fields: of the query of a signature that name the key, in the order in which they are
-            signed.
-        renewed: when to ask for another one.
+    The fields are those of the query of a signature, in the order in which they are signed.
     """
 
     key: bytes

@@ -34,13 +34,9 @@ _CODE: Final = re.compile(r"<Code>([^<]*)")
 
 @dataclass
 class AzureService:
-    """One account, and what its answers have shown.
+    """One account, whose URL has no slash at its end, and what its answers have shown.
 
     Attributes:
-        client: signs and sends.
-        signer: of the account.
-        account: its name.
-        url: of the blob service, without a slash at its end.
         starts_from_names: False once it has refused to start a listing at a name.
         hierarchical: True if it has a hierarchical namespace; None until it was asked.
     """

@@ -48,8 +48,6 @@ class Kept(NamedTuple):
         version: a time, so that later ones are greater; empty where there are no versions.
         current: whether it is what readers see.
         deleted: whether soft delete keeps it.
-        etag: without quotes.
-        size: in bytes.
         held: whether it is under a legal hold.
         until: when its immutability policy ends, UTC; None without one.
     """
@@ -65,15 +63,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class AzureVersions:
-    """The versions of a container.
-
-    Attributes:
-        service: of the account.
-        container: of the blobs.
-        prefix: that keys are relative to.
-        object_at: a blob. Raises InvalidKeyError.
-        where: URL of the store, for messages.
-    """
+    """The versions of a container; keys are relative to the prefix, ``where`` names the store."""
 
     service: AzureService
     container: str

@@ -40,15 +40,7 @@ _SO_FAR: Final = re.compile(r"bytes=0-(\d+)")
 
 @dataclass(frozen=True)
 class GcsObject(BucketObject):
-    """One object of a bucket, whose generation is its etag here.
-
-    Attributes:
-        service: the endpoint.
-        bucket: its name.
-        name: whole, checked.
-        where: names the URL and the key, for messages.
-        tries: in a row of what breaks off.
-    """
+    """One object of a bucket, whose generation is its etag here; ``name`` is whole."""
 
     service: GcsService
     bucket: str
@@ -165,12 +157,7 @@ class GcsObject(BucketObject):
 
 @dataclass(frozen=True)
 class _Session:
-    """An upload in chunks.
-
-    Attributes:
-        target: what it will be.
-        url: of the upload, which proves who sends to it.
-    """
+    """An upload in chunks, whose URL proves who sends to it."""
 
     target: GcsObject
     url: str

@@ -34,12 +34,9 @@ _ALGORITHM: Final = "GOOG4-RSA-SHA256"
 
 
 class GcsService:
-    """An endpoint and its connections.
+    """An endpoint and its connections; ``url`` has no slash at its end.
 
-    Attributes:
-        client: signs and sends.
-        url: of the endpoint, without a slash at its end.
-        key: of a service account, which can sign until a deadline; None for who has none.
+    ``key`` is that of a service account, which can sign until a deadline; None for who has none.
     """
 
     def __init__(self, client: HttpClient, url: str, key: Credentials | None) -> None:

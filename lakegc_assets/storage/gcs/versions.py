@@ -40,13 +40,7 @@ _LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "
 
 @dataclass(frozen=True)
 class GcsVersions:
-    """The generations of a bucket.
-
-    Attributes:
-        object_at: an object. Raises InvalidKeyError.
-        exists: True if an object is there. Raises HttpFailure.
-        where: URL of the store, for messages.
-    """
+    """The generations of a bucket; ``exists`` raises HttpFailure, ``where`` is the store's URL."""
 
     object_at: Callable[[str], GcsObject]
     exists: Callable[[GcsObject], bool]
@@ -152,12 +146,7 @@ def _locked_until(listed: Mapping[str, Any]) -> tuple[bool, datetime | None]:
 
 
 def recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
-    """The protection of deleted objects below a prefix by the settings of a bucket.
-
-    Args:
-        settings: softDeletePolicy, versioning, lifecycle and retentionPolicy of the bucket.
-        prefix: of the keys.
-        where: URL of the store.
+    """The protection of deleted objects below a prefix by the settings (``SETTINGS``) of a bucket.
 
     Raises:
         ValueError, AttributeError, TypeError: these are no settings.

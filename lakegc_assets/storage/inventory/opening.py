@@ -26,13 +26,7 @@ _FORMS: Final[dict[str, ReportForm]] = {
 
 @dataclass(frozen=True)
 class Inventory:
-    """A report about the bucket of a namespace. Picklable.
-
-    Attributes:
-        namespace: of the repository.
-        place: URL of the reports.
-        report: the one that is to be read.
-    """
+    """The report about the bucket of a namespace that is to be read, and its place. Picklable."""
 
     namespace: StorageNamespace
     place: str

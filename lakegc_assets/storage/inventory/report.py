@@ -21,12 +21,9 @@ ENCODINGS: Final[Mapping[str, Encoding]] = {"csv": "csv", "parquet": "parquet", 
 
 @dataclass(frozen=True)
 class ReportFile:
-    """One file of a report.
+    """One file of a report, by its key relative to the place of the reports.
 
-    Attributes:
-        key: relative to the place of the reports.
-        size: in bytes; None where the manifest does not say.
-        md5: of its bytes, in hex; None where the service names none.
+    Size and MD5 (in hex) are None where the manifest does not say.
     """
 
     key: str
@@ -167,12 +164,7 @@ def read_manifest(place: ObjectStore, key: str, checksum_key: str) -> Document |
 
 
 def key_below(place: ObjectStore, key: str, url: str) -> str:
-    """A key of the bucket in which reports are, relative to their place.
-
-    Args:
-        place: of the reports.
-        key: that a manifest names.
-        url: of the manifest, for messages.
+    """A key that the manifest at ``url`` names, relative to the place of the reports.
 
     Raises:
         IntegrityError: it lies elsewhere.

@@ -122,12 +122,7 @@ class ReportForm(ABC):
 
 
 def refuse_without(missing: Sequence[str], url: str, add_to: str) -> None:
-    """Refuse a report that lacks columns.
-
-    Args:
-        missing: names of these columns, as the service has them.
-        url: of the report.
-        add_to: where they can be added, and what else is to be done.
+    """Refuse the report at ``url`` that lacks columns; ``add_to`` says where they can be added.
 
     Raises:
         RefusedError: there are any.

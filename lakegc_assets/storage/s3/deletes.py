@@ -34,10 +34,10 @@ _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 
 @dataclass(frozen=True)
 class S3Deletes:
-    """The calls of ``Bulk`` on S3.
+    """The calls of ``Bulk`` on S3; a repeated delete does no harm.
 
     Attributes:
-        client: its retries are the retries of the calls; a repeated delete does no harm.
+        client: its retries are the retries of the calls.
         bucket: of the keys.
         prefix: that keys are relative to.
         singly: one DeleteObject for each key.

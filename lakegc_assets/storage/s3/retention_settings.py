@@ -22,13 +22,7 @@ _DATA: Final = "data/"
 
 
 class ObjectLock(NamedTuple):
-    """Object Lock of a bucket.
-
-    Attributes:
-        enabled: whether objects can be locked.
-        mode: of the default retention: GOVERNANCE or COMPLIANCE; empty without a default.
-        days: of the default retention; 0 without one.
-    """
+    """Object Lock of a bucket, with mode (GOVERNANCE, COMPLIANCE) and days of any default."""
 
     enabled: bool
     mode: str = ""
@@ -38,9 +32,8 @@ class ObjectLock(NamedTuple):
 class _Settings(NamedTuple):
     """Settings that decide for how long a bucket keeps what is deleted, or why they are unknown.
 
-    Attributes:
-        versioning: enabled, suspended, or nothing where the bucket never had versions.
-        rules: of its life cycle; none are asked for where it has no versions.
+    Versioning is enabled, suspended, or nothing where the bucket never had versions; only where it
+    has some is asked for the rules of its life cycle.
     """
 
     versioning: str | HttpFailure

@@ -80,9 +80,8 @@ class SmallObjects:
     def pause(self, bucket: str, seconds: float) -> None:
         """Leave copies of and to a bucket, where boto3 can make them, to it for some seconds.
 
-        Args:
-            bucket: that refused a put, or whose etags are not the MD5s of what it holds.
-            seconds: ``inf`` for the rest of this process.
+        That is one that refused a put, or whose etags are not the MD5s of what it holds. ``inf`` is
+        for the rest of this process.
         """
         self._paused[bucket] = max(monotonic() + seconds, self._paused.get(bucket, 0.0))
 

@@ -66,10 +66,7 @@ class Entry(NamedTuple):
 class History:
     """Versions and markers of one key in a listing.
 
-    Attributes:
-        latest: what its readers see: a version, or a marker.
-        markers: ids of delete markers, in no order.
-        newest: the newest version that is no marker.
+    ``latest`` is what its readers see, ``newest`` the newest version that is no marker.
     """
 
     latest: Entry | None = None
@@ -97,15 +94,10 @@ class _Page(NamedTuple):
 
 @dataclass(frozen=True)
 class S3Versions:
-    """The versions of a bucket.
+    """The versions of a bucket; keys are relative to the prefix, ``where`` is the store's URL.
 
-    Attributes:
-        client: its retries are the retries of the calls; all of them may be repeated.
-        bucket: of the keys.
-        prefix: that keys are relative to.
-        where: URL of the store, for messages.
-        page_size: versions in a page, at most.
-        listed: what is there between two keys, relative to the prefix.
+    The client's retries are those of the calls; all of them may be repeated. ``listed`` lists what
+    is there between two keys.
     """
 
     client: S3Client
