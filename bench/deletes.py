@@ -33,7 +33,7 @@ from bench._store import Store
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.marked_objects import stretches
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.connections import Connections

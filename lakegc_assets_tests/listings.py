@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.run.artifacts import LISTING
 
 _NAMES = ("address", "size", "last_modified", "etag")

@@ -33,7 +33,7 @@ from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
-from lakegc_assets.mark.range_frames import cached_frame
+from lakegc_assets.mark.ranges import cached_frame
 from lakegc_assets.mark.served import SPARED as SPARED_ROWS
 from lakegc_assets.retention.retained import lengthen, protecting
 from lakegc_assets.retention.rules import Rules

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from lakegc_assets.attribution.relations import LAKEFS, UNKNOWN
-from lakegc_assets.mark.publication_layout import OURS as OUR_FILES
+from lakegc_assets.mark.publication import OURS as OUR_FILES
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.trash import TRASH

@@ -31,7 +31,7 @@ from lakegc_assets.estate.run_state import sweep_command as command_of
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.adoption import require_adoptable
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.recovery.restore.selection import known_ref
 from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest

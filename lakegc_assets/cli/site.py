@@ -10,7 +10,7 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.engine.spark import configured_by, prepare_environment, start_session
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.run_lookup import known_attempt
+from lakegc_assets.mark.marked_objects import known_attempt
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.context import RunContext, known_repository
 from lakegc_assets.run.settings import Settings

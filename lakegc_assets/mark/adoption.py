@@ -18,9 +18,8 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
-from lakegc_assets.mark.foreign import ForeignMark, find_mark
-from lakegc_assets.mark.foreign_mark_reader import read_mark
-from lakegc_assets.mark.retention_reasons import Kept, why_kept
+from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, read_mark
+from lakegc_assets.mark.reasons import Kept, why_kept
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings

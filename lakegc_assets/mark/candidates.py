@@ -17,11 +17,12 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError, LakegcError
-from lakegc_assets.mark import inventory_relations, relations
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.adoption import Adopted, adopt
-from lakegc_assets.mark.evidence import etag_files
+from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.mark.lookalikes import HeadLooks
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served import (
     COMPARED_BY_ETAG,
@@ -30,7 +31,6 @@ from lakegc_assets.mark.served import (
     served_candidates,
     write_compared,
 )
-from lakegc_assets.mark.shadow_rule import HeadLooks
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -193,9 +193,9 @@ def _subtract(
     spared: list[Part] = []
     if doubled := listing.parts.get("twice"):
         twice = read(HASHES, *doubled)
-        stays = inventory_relations.spared(unreferenced, twice)
+        stays = relations.named_twice_spared(unreferenced, twice)
         spared = frames.write(stays, attempt.url, folder, SPARED, what)
-        unreferenced = inventory_relations.named_once(unreferenced, twice)
+        unreferenced = relations.named_once(unreferenced, twice)
     judged = relations.judged(
         unreferenced,
         read(UNRESOLVED, *committed.parts["unresolved"], *uncommitted.parts["unresolved"]),

@@ -15,9 +15,15 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.mark.commits import PATHS
-from lakegc_assets.mark.damage import left_alone, passed_over
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.mark.live_ranges import Live, every_range, live_ranges, read_live
+from lakegc_assets.mark.live_ranges import (
+    Live,
+    every_range,
+    left_alone,
+    live_ranges,
+    passed_over,
+    read_live,
+)
 from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted import write_last_parts

@@ -1,30 +1,97 @@
 """Compares two marks, of ours or of lakeFS's collector: what both name, and what only one does.
 
 Nothing is believed of either: what only one names is said with the reason of the run that marked
-it, and with the reason of the run that keeps it.
+it, and with the reason of the run that keeps it. In shadow mode each mark of ours is compared with
+the newest one that a collector of lakeFS's has finished; nothing depends on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
-from lakegc_assets.mark.diff_inputs import Side, side_of
-from lakegc_assets.mark.foreign_mark_reader import NAMED
-from lakegc_assets.mark.retention_reasons import KEPT, Kept, sentence, why_kept
+from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
+from lakegc_assets.mark.reasons import CANDIDATES, KEPT, Kept, sentence, why_kept
 from lakegc_assets.mark.why import staging_areas
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.scratch import COMPARED, scratch
+
+#: What a comparison reads of the candidates of a run.
+_MARKED = pa.schema([f for f in CANDIDATES if f.name in NAMED.names])
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two marks.
+
+    Attributes:
+        id: as it was given.
+        kind: run, or what wrote it.
+        made: when it was begun.
+        objects: how many it names.
+        named: these (``NAMED``).
+        attempt: of a run of ours.
+    """
+
+    id: str
+    kind: str
+    made: datetime
+    objects: int
+    named: DataFrame
+    attempt: AttemptArtifacts | None = None
+
+    def words(self) -> str:
+        """As people call it."""
+        return f"run {self.id!r}" if self.attempt else f"mark {self.id!r}"
+
+
+def side_of(
+    ctx: RunContext, connections: Connections, frames: Session, url: str, name: str, folder: str
+) -> Side:
+    """Read one side.
+
+    Args:
+        ctx: of the repository; its run is of no interest.
+        connections: how tasks reach the stores.
+        frames: the session.
+        url: of the store to write to.
+        name: id of a run, or of a foreign mark as ``find_mark`` takes it.
+        folder: relative to the store, with a slash at its end.
+
+    Raises:
+        RefusedError: it is neither, or did not finish.
+        IntegrityError: it is damaged.
+    """
+    try:
+        attempt = ctx.root.attempt(ctx.repository, name)
+    except RefusedError as no_run:
+        try:
+            mark = find_mark(connections.store(), name)
+        except RefusedError as error:
+            raise RefusedError(f"{no_run}; and {error}") from error
+        named = read_mark(ctx, connections, frames, mark, url, folder)
+        kind = f"{mark.form} mark of lakeFS's collector"
+        return Side(mark.id, kind, mark.made, named.rows, frames.read(named))
+    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    candidates = chain["deletion_candidates"]
+    marked = frames.read(Dataset(attempt.url, candidates.parts["data"], _MARKED))
+    made = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    as_named = comparison_relations.as_named(marked)
+    return Side(name, "run", made, candidates.rows, as_named, attempt)
+
 
 #: Columns of what relations take and give.
 _COMPARED: Final = pa.schema([*NAMED, ("named_by", pa.string())])
@@ -304,3 +371,32 @@ def _notes(first: Side, second: Side) -> list[str]:
             f"life since is named by {mark.words()} alone"
         )
     return [f"{times}: {meaning}"]
+
+
+#: So many objects of each difference are named in the report.
+_LISTED = 20
+
+
+def compare_with_newest(ctx: RunContext) -> dict[str, Any]:
+    """The candidates of a run beside the newest mark of the collector in ``compare_with``.
+
+    Args:
+        ctx: a run with candidates.
+
+    Returns:
+        A ``Comparison`` as JSON; ``{"problem": sentence}`` where there is nothing to compare with,
+        or it cannot be read; nothing where ``compare_with`` is not set.
+    """
+    collector = ctx.settings.compare_with
+    if collector == "none":
+        return {}
+    try:
+        mark = newest_mark(ctx.connect()[1].store(), collector)
+        if mark is None:
+            problem = f"no collector has finished a mark yet (compare_with is {collector})"
+            ctx.log.warning("%s", problem)
+            return {"problem": problem}
+        return compare(ctx, ctx.run, mark, _LISTED).to_json()
+    except LakegcError as error:
+        ctx.log.warning("nothing is compared with a mark of lakeFS's collector: %s", error)
+        return {"problem": str(error)}

@@ -3,31 +3,226 @@
 Stores differ: encryption with managed keys and uploads in parts give etags that are no checksums of
 the content. What lakeFS writes into entries is one, unless a client gave another. Both are only
 believed as far as objects that were read show it, and one that shows the opposite is enough.
+
+What a range and some files of the listing say together never changes: ranges are named by their
+content, and files are known by their digest. So it is cached for each range, below the digest of
+these files. A sweep compares with the files of its mark, and an optimized run has those that it
+carried forward: what they say was found before, but for new ranges and new files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.graveler.decode import etag_hash
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.lookalikes import CONTENTS
+from lakegc_assets.mark.lookalike_relations import etag_evidence
 from lakegc_assets.mark.metaranges import fetch, table_url
+from lakegc_assets.mark.ranges import Wanted, range_frame
+from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.table_cache import Decoded, Kind, TableCache
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+
+#: Kind of what is cached, and its version: raised with what is compared, or how.
+KIND: Final = "evidence"
+VERSION: Final = 2
+#: What listed objects are compared by.
+ETAGS: Final = pa.schema([LISTING.field(n) for n in ("hash", "etag_hash", "last_modified")])
+_ENTRIES: Final = ("range_id", "hash", "size", "etag_hash")
+#: Hashes of the checksums of what was read.
+CONTENTS: Final = pa.schema([("address", pa.string()), ("content", pa.int64())])
+#: What ``etag_evidence`` gives.
+EVIDENCE: Final = pa.schema(
+    [
+        ("range_id", pa.string()),
+        ("piece", pa.int32()),
+        ("agree", pa.int32()),
+        ("newest", pa.timestamp("us", "UTC")),
+        ("small_agree", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class EtagFiles:
+    """Files with the columns ``ETAGS``, of all that is listed.
+
+    Attributes:
+        parts: the files.
+        kept: so many of the first ones another run has, too.
+    """
+
+    parts: Sequence[Part] = ()
+    kept: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Agreement of listed etags with those of the entries at branch HEADs.
+
+    Attributes:
+        agree: whether all of them do; None where there are none.
+        newest: of the objects compared, when the last was written, in microseconds since 1970.
+        small_agree: whether one of a size that may be read has the etag of its entry.
+    """
+
+    agree: bool | None = None
+    newest: int = 0
+    small_agree: bool = False
+
+    def __add__(self, other: Evidence) -> Evidence:
+        """Combine the evidence of two."""
+        both = [e.agree for e in (self, other) if e.agree is not None]
+        return Evidence(
+            all(both) if both else None,
+            max(self.newest, other.newest),
+            self.small_agree or other.small_agree,
+        )
+
+
+def etag_files(listing: Manifest) -> EtagFiles:
+    """The files of a listing: those that the last run had, what the next one will have, all others.
+
+    There are none where objects were looked at by name: they say nothing of what HEADs hold.
+    """
+    if listing.mode == "committed":
+        return EtagFiles()
+    last, settled = (
+        {part.key for part in listing.parts.get(name, ())} for name in ("carried", "settled")
+    )
+    files = sorted(listing.parts["data"], key=lambda p: (p.key not in last, p.key not in settled))
+    return EtagFiles(files, [len(last), len(last | settled)])
+
+
+def evidence_of(
+    ctx: RunContext,
+    connections: Connections,
+    ranges: Sequence[Wanted],
+    store: ObjectStore,
+    etags: EtagFiles,
+) -> Evidence:
+    """Compare the etags of all entries of some ranges with those of all that is listed.
+
+    Args:
+        ctx: the run.
+        connections: how tasks reach the store and the cache.
+        ranges: of branch HEADs.
+        store: of the files of etags.
+        etags: what is listed.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged, or was not compared.
+    """
+    cache = connections.cache()
+    lengths = sorted({length for length in (*etags.kept, len(etags.parts)) if length})
+    caches = {length: _cache_of(cache, etags.parts[:length]) for length in lengths}
+    known = {length: _read_cached(caches[length]) for length in lengths} if ranges else {}
+    # The most files of which it is known what they say beside the range.
+    begins = {
+        one.range_id: max((n for n in lengths if one.range_id in known[n]), default=0)
+        for one in ranges
+    }
+    found: dict[tuple[str, int], Evidence] = {}
+    for begin in sorted({begin for begin in begins.values() if begin < len(etags.parts)}):
+        ends = [length for length in lengths if length > begin]
+        pieces = {b: etags.parts[a:b] for a, b in pairwise([begin, *ends])}
+        some = [one for one in ranges if begins[one.range_id] == begin]
+        found |= _compared(ctx, connections, some, store.url, pieces)
+    total = Evidence()
+    new: dict[int, dict[str, Evidence]] = {length: {} for length in lengths}
+    for range_id, begin in begins.items():
+        so_far = known[begin][range_id] if begin else Evidence()
+        for length in lengths:
+            if length > begin:
+                so_far += found[range_id, length]
+                new[length][range_id] = so_far
+        total += so_far
+    for length, rows in new.items():
+        if rows:
+            _write_cached(caches[length], rows)
+    return total
+
+
+def _compared(
+    ctx: RunContext,
+    connections: Connections,
+    ranges: Sequence[Wanted],
+    url: str,
+    pieces: Mapping[int, Sequence[Part]],
+) -> dict[tuple[str, int], Evidence]:
+    """Evidence of ranges beside parts of the listing, by the range and the name of the part.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged, or was not compared.
+    """
+    columns = [[one.range_id for one in ranges], [one.entries for one in ranges]]
+    table = pa.table(
+        [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())],
+        names=["range_id", "entries"],
+    )
+    with ctx.frames(connections) as frames:
+        entries = range_frame(ctx, connections, frames, table, _ENTRIES)
+        listed = [frames.read(Dataset(url, parts, ETAGS)) for parts in pieces.values()]
+        rows = frames.collect(
+            etag_evidence(entries, listed), EVIDENCE, "compare etags at branch HEADs"
+        )
+    looked_at = set(rows["range_id"].to_pylist())
+    # That a range says nothing is known only if it was looked at, and is cached.
+    if missing := {one.range_id for one in ranges if one.entries != 0} - looked_at:
+        raise IntegrityError(
+            f"etags of range {min(missing)} were not compared with the listing. This is a fault of "
+            "the mark, please report it",
+        )
+    found = {(one.range_id, piece): Evidence() for one in ranges for piece in pieces}
+    names = list(pieces)
+    times = rows.set_column(3, "newest", rows["newest"].cast(pa.int64())).to_pylist()
+    for row in times:
+        if row["agree"] is not None:
+            told = Evidence(bool(row["agree"]), row["newest"], bool(row["small_agree"]))
+            found[row["range_id"], names[row["piece"]]] = told
+    return found
+
+
+# The cache
+
+
+def _cache_of(store: ObjectStore, parts: Sequence[Part]) -> TableCache:
+    """The cache of evidence beside some files, keyed by their content, in any order.
+
+    All that is known of a range are its facts.
+    """
+    digests = sorted(part.sha256 for part in parts)
+    key = hashlib.sha256("-".join([str(DECODER_VERSION), *digests]).encode()).hexdigest()
+    return TableCache(store, Kind(f"{KIND}/{key}", VERSION, "range_id"))
+
+
+def _read_cached(cache: TableCache) -> dict[str, Evidence]:
+    """Cached evidence of ranges; damaged files are left out."""
+    return {range_id: Evidence(**slot.facts) for range_id, slot in cache.slots().items()}
+
+
+def _write_cached(cache: TableCache, found: Mapping[str, Evidence]) -> None:
+    nothing = pa.table({})
+    facts: dict[str, dict[str, Any]] = {range_id: asdict(one) for range_id, one in found.items()}
+    cache.write([Decoded(range_id, nothing, one) for range_id, one in facts.items()])
+
 
 #: Objects that are read to learn a habit, in bytes at most.
 SAMPLE: Final = 1 << 20

@@ -28,11 +28,9 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.addresses import UNNAMEABLE, UNUSUAL, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
-from lakegc_assets.mark.damage import passed_over
-from lakegc_assets.mark.live_ranges import live_ranges
+from lakegc_assets.mark.live_ranges import live_ranges, passed_over
 from lakegc_assets.mark.metaranges import fetch, table_url
-from lakegc_assets.mark.range_frames import range_frame
-from lakegc_assets.mark.ranges import cache_ranges, seconds, wanted
+from lakegc_assets.mark.ranges import cache_ranges, range_frame, seconds, wanted
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -20,11 +20,10 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark import inventory_relations as relations
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.incremental_listing import SWEPT
 from lakegc_assets.mark.key_ranges import LAKEFS_PREFIX
-from lakegc_assets.mark.listing_pages import Listed, Listing, added_up
-from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.mark.listing_pages import Listed, Listing, added_up, listing_rows
 from lakegc_assets.mark.relations import without_swept
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections

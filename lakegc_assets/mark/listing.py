@@ -31,10 +31,10 @@ from lakegc_assets.mark.listing_pages import (
     Listing,
     Slice,
     added_up,
+    listing_rows,
     require_ages,
     slices_table,
 )
-from lakegc_assets.mark.listing_rows import listing_rows
 from lakegc_assets.mark.publication import require_unused
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.batch_stat import stat_many

@@ -13,13 +13,39 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.graveler.namespace import slice_time
+from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.incremental_listing import settled
-from lakegc_assets.mark.listing_rows import MULTIPART
+from lakegc_assets.mark.relations import MULTIPART
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest, signed
 from lakegc_assets.storage.base import ObjectStore
+
+
+def listing_rows(page: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    """Convert a page of a store into rows of ``LISTING``.
+
+    Args:
+        page: key (or address), size in bytes, last_modified and etag of each object, in this order.
+    """
+    address, size, last_modified, etag = (_one_piece(column) for column in page.columns)
+    columns = {
+        "address": address,
+        "hash": signed(address_hashes(address)),
+        "size": size,
+        "last_modified": last_modified,
+        "etag": etag,
+        "etag_hash": etag_hashes(etag),
+        "in_place": in_data(address),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in LISTING.names], schema=LISTING)
+
+
+def _one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
 
 _ASSET: Final = "store_listing"
 _PARTS: Final = {

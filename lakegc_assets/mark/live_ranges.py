@@ -10,11 +10,11 @@ table is passed over if no metarange and no commit names it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,6 @@ from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
-from lakegc_assets.mark.damage import isolate
 from lakegc_assets.mark.full_addresses import cached_full
 from lakegc_assets.mark.metaranges import (
     RangesRead,
@@ -49,6 +48,60 @@ from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
 from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import list_to_the_end
+
+T = TypeVar("T")
+R = TypeVar("R")
+#: How many files are named.
+_SHOWN = 5
+
+
+def isolate(
+    read: Callable[[Sequence[T]], R], items: Sequence[T]
+) -> tuple[list[R], list[tuple[T, IntegrityError]]]:
+    """Read items together; where some are damaged, the others without them.
+
+    Args:
+        read: reads some items; it raises ``IntegrityError`` if one of them is missing or damaged.
+        items: to read.
+
+    Returns:
+        What was read, of all items or of parts of them; and each damaged item with what is wrong.
+
+    Raises:
+        LakegcError: what is no damage of an item.
+    """
+    if not items:
+        return [], []
+    try:
+        return [read(items)], []
+    except IntegrityError as error:
+        if len(items) == 1:
+            return [], [(items[0], error)]
+    middle = len(items) // 2
+    first, damaged = isolate(read, items[:middle])
+    second, more = isolate(read, items[middle:])
+    return [*first, *second], [*damaged, *more]
+
+
+def left_alone(namespace_url: str, foreign: Sequence[str]) -> list[str]:
+    """A sentence about files below ``_lakefs/`` that are none of lakeFS's, if there are any."""
+    if not foreign:
+        return []
+    shown = ", ".join(map(repr, foreign[:_SHOWN]))
+    more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
+    return [
+        f"below {namespace_url} lie files that lakeFS does not write, left alone: {shown}{more}"
+    ]
+
+
+def passed_over(damaged: Mapping[str, IntegrityError]) -> list[str]:
+    """For each file that is passed over a sentence for the report, without its full stop."""
+    return [
+        f"passed over, since no metarange and no commit names it: {error}. Remove it, or restore "
+        "it if it was a range"
+        for _, error in sorted(damaged.items())
+    ]
+
 
 #: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
 RANGES: Final = pa.schema(

@@ -2,12 +2,16 @@
 
 Asked are the paths at branch HEADs whose entries look like a candidate, the rarest looks first and
 for a limited time, and in any case those that a branch has staged by its diff.
+
+The diffs are a second witness beside ``prepare_uncommited``, which can lose rows without a word:
+the scan of a branch ends early, or a branch is deleted meanwhile. A diff names paths and no
+addresses, so lakeFS is asked what it serves at those where a candidate could lie.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -25,6 +29,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddre
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.models import Change
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
 from lakegc_assets.mark.lookalikes import (
@@ -37,11 +42,79 @@ from lakegc_assets.mark.lookalikes import (
     groups_of,
 )
 from lakegc_assets.mark.metaranges import fetch, table_url
-from lakegc_assets.mark.staged import staged_paths
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes
+from lakegc_assets.run.sets import members_of
 from lakegc_assets.storage.base import ObjectStore
+
+#: Changes that are held at a time: a branch may have staged millions.
+_CHANGES_AT_ONCE: Final = 50_000
+#: In place of a size that does not count.
+_UNKNOWN: Final = -1
+
+
+def staged_paths(
+    client: LakeFSClient, repository: str, branch: str, sizes: Sequence[Hashes]
+) -> set[str]:
+    """Paths at which a branch has staged possible candidates, by their sizes.
+
+    Args:
+        client: of lakeFS.
+        repository: lakeFS repository.
+        branch: to ask.
+        sizes: sorted arrays of the candidates' sizes, in bytes.
+
+    Raises:
+        IntegrityError: the branch exists, and lakeFS says that it does not.
+    """
+    found: set[str] = set()
+    for changes in _many(_staged(client, repository, branch)):
+        told = np.array(list(map(_size, changes)), np.int64)
+        alike = (told == _UNKNOWN) | members_of(sizes, told.view(np.uint64))
+        found.update(changes[at]["path"] for at in np.flatnonzero(alike))
+    return found
+
+
+def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
+    """The changes of several pages together, since to compare a few takes as long as many."""
+    held: list[Change] = []
+    for page in pages:
+        held += page
+        if len(held) >= _CHANGES_AT_ONCE:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _size(change: Change) -> int:
+    """The size of what is new, in bytes. That of what replaces something may be of either."""
+    size = change.get("size_bytes")
+    return size if size is not None and size >= 0 and change["type"] == "added" else _UNKNOWN
+
+
+def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
+    """Paths at which a branch has staged an addition or change; none where the branch is gone.
+
+    Raises:
+        IntegrityError: the branch exists, and lakeFS says that it does not.
+    """
+    return (change["path"] for page in _staged(client, repository, branch) for change in page)
+
+
+def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list[Change]]:
+    """Staged additions and changes of a branch, in pages."""
+    try:
+        for page in client.changes(repository, branch):
+            yield [change for change in page if change["type"] != "removed"]
+    except NotFoundError as error:
+        if branch in {found.id for found in client.branches(repository)}:
+            raise IntegrityError(
+                f"branch {branch!r} of {repository!r} exists, but its diff says not found "
+                f"({error}): run again",
+            ) from error
+
 
 #: Paths in the first page of a place; the next is twice as long if it answered for several.
 _PAGE = 100

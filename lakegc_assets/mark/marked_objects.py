@@ -1,9 +1,11 @@
-"""The objects that a mark names, all or some of them, as files in the order of the addresses."""
+"""A finished mark, and the objects that it names, as files in the order of the addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -12,13 +14,114 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark import relations
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.mark.foreign_marks import find_mark
+from lakegc_assets.mark.publication import instant, mark_folder, read_summary
+from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest, unsigned
 from lakegc_assets.storage.base import ObjectStore
+
+
+def known_attempt(
+    root: ArtifactRoot, repository: str, run: str, store: Callable[[], ObjectStore]
+) -> AttemptArtifacts:
+    """The present attempt of a run.
+
+    Args:
+        root: of the artifacts.
+        repository: lakeFS repository.
+        run: id of the run.
+        store: opens the store rooted at the namespace, where the run is unknown.
+
+    Raises:
+        RefusedError: the run is unknown, and what mark the namespace has under its id.
+    """
+    try:
+        return root.attempt(repository, run)
+    except RefusedError as unknown:
+        what = ""
+        # Who cannot be asked has nothing to add.
+        with suppress(LakegcError):
+            what = _in_namespace(store(), repository, run)
+        if not what:
+            raise
+        raise RefusedError(f"{unknown}. {what}") from unknown
+
+
+def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
+    mark = find_mark(store, run)
+    if mark.ours:
+        return (
+            f"This program made {mark.url}, with artifacts that are at another place, or were "
+            "pruned: let LAKEGC_ARTIFACT_ROOT be the same as for the mark, or mark again"
+        )
+    return (
+        f"{mark.url} is a mark of lakeFS's own collector: "
+        f"`{command_line('adopt', repository, '--mark', run)}` judges each object of it, and makes "
+        "a run of it"
+    )
+
+
+_MARKED: Final = ("address", "size", "last_modified", "etag")
+
+
+def published_mark(
+    ctx: RunContext, connections: Connections
+) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
+    """The frozen mark of a run and its manifests, with its summary in the namespace compared.
+
+    Raises:
+        RefusedError: the mark is unknown, failed or not published.
+        IntegrityError: it is not what its manifests, or its summary, say.
+    """
+    store = connections.store()
+    summary = read_summary(store, ctx.run)
+    if summary is not None and not summary.success:
+        raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} failed: mark again")
+    attempt = known_attempt(ctx.root, ctx.repository, ctx.run, lambda: store)
+    if not attempt.has("gc_report"):
+        raise RefusedError(
+            f"mark {ctx.run!r} of {ctx.repository!r} did not finish ({attempt.url}/gc_report has "
+            "no manifest): mark again under a new id",
+        )
+    chain = attempt.chain("gc_report", connections.namespace_url)
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    found = {
+        "run_id": ctx.run,
+        "start_time": instant(start),
+        "cutoff_time": instant(chain["gc_report"].cutoff),
+        "num_deleted_objects": chain["deletion_candidates"].rows,
+    }
+    if summary is None or not found.items() <= summary.__dict__.items():
+        raise IntegrityError(
+            f"{store.url}/{mark_folder(ctx.run)}summary.json does not say what the mark found: "
+            "something changed it. Mark again under a new id",
+        )
+    return attempt, chain
+
+
+def read_marked(attempt: AttemptArtifacts, marked: Manifest) -> pa.Table:
+    """The objects of a mark, by its manifest: address, size (bytes), last_modified and etag.
+
+    Args:
+        attempt: the artifacts of the mark.
+        marked: manifest of its ``deletion_candidates``.
+
+    Raises:
+        IntegrityError: it is something else.
+    """
+    rows = attempt.rows(marked, columns=list(_MARKED))
+    if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
+        raise IntegrityError(
+            f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "
+            f"manifest says {marked.digest}: something changed it. Mark again under a new id",
+        )
+    return rows
+
 
 #: Rows that are compared with a digest in one task, and its work for each, in seconds of one core.
 _EACH: Final = 2_000_000

@@ -21,9 +21,8 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.live_ranges import listed_files
-from lakegc_assets.mark.lookups import Page
+from lakegc_assets.mark.lookups import Page, changed_paths
 from lakegc_assets.mark.refs import load_commits
-from lakegc_assets.mark.staged import changed_paths
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

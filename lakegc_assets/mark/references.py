@@ -29,9 +29,8 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.mark.commits import Liveness, find_liveness
-from lakegc_assets.mark.damage import isolate, passed_over
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full, union_of
-from lakegc_assets.mark.live_ranges import live_ranges
+from lakegc_assets.mark.live_ranges import isolate, live_ranges, passed_over
 from lakegc_assets.mark.metaranges import fetch, require_in_full, table_url
 from lakegc_assets.mark.other_repositories import (
     Other,

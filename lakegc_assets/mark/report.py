@@ -17,17 +17,18 @@ from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.largest_candidates import paths_of
+from lakegc_assets.mark.comparison import compare_with_newest
+from lakegc_assets.mark.holders import paths_of
 from lakegc_assets.mark.publication import (
+    Forms,
     Summary,
     begin,
     files_of,
     finish,
+    forms,
     instant,
     write_lists,
 )
-from lakegc_assets.mark.publication_layout import Forms, forms
-from lakegc_assets.mark.shadow_mode import compare_with_newest
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.retained import lengthen
 from lakegc_assets.retention.rules import Rules

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_parts, write_part
 from lakegc_assets.mark import lookalike_relations as relations
-from lakegc_assets.mark.evidence import EtagFiles
+from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.lookalikes import (
     ALIKE,
     ASKED,
@@ -27,17 +27,20 @@ from lakegc_assets.mark.lookalikes import (
     BY_PATHS,
     CANDIDATES,
     LOOKS,
+    NOTHING_COMPARED,
     PATHS_OF,
     RANGE_IDS,
     SERVED_NAMES,
     SIZES,
+    HeadLooks,
     HeadRanges,
+    Looks,
     Positions,
     Workspace,
+    find_looks,
     head_ranges,
 )
 from lakegc_assets.mark.lookups import Question, ask, find_paths
-from lakegc_assets.mark.shadow_rule import NOTHING_COMPARED, HeadLooks, Looks, find_looks
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

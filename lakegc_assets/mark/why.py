@@ -25,12 +25,10 @@ from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import RULE
 from lakegc_assets.mark.comparison_relations import STAGED
 from lakegc_assets.mark.earlier_commits import FORGOTTEN
+from lakegc_assets.mark.holders import path_holder, path_in, ranges_with_hash, unreachable_holder
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_of
-from lakegc_assets.mark.path_holder import path_holder
-from lakegc_assets.mark.range_lookup import path_in, ranges_with_hash
-from lakegc_assets.mark.retention_reasons import sentence
-from lakegc_assets.mark.unreachable import unreachable_holder
+from lakegc_assets.mark.reasons import sentence
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.marked_objects import Candidates, Stretch, marked_in_order
-from lakegc_assets.mark.published import published_mark
+from lakegc_assets.mark.marked_objects import Candidates, Stretch, marked_in_order, published_mark
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backup_location import require_free_places, require_no_other_backup
 from lakegc_assets.recovery.backup_task import (

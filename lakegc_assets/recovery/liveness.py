@@ -16,8 +16,8 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.addresses import last_parts
 from lakegc_assets.mark.commits import Liveness, find_liveness
-from lakegc_assets.mark.evidence import EtagFiles
-from lakegc_assets.mark.listing_rows import listing_rows
+from lakegc_assets.mark.etags import EtagFiles
+from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.live_ranges import live_ranges, read_live
 from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import read_references

@@ -23,9 +23,8 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
-from lakegc_assets.mark.damage import isolate
-from lakegc_assets.mark.evidence import etag_files
-from lakegc_assets.mark.live_ranges import LiveRanges, every_range, live_ranges, read_live
+from lakegc_assets.mark.etags import etag_files
+from lakegc_assets.mark.live_ranges import LiveRanges, every_range, isolate, live_ranges, read_live
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references

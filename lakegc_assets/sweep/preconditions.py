@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.published import published_mark
+from lakegc_assets.mark.marked_objects import published_mark
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections

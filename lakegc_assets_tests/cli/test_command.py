@@ -18,7 +18,7 @@ from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.main import main
 from lakegc_assets.cli.run_summary import near
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Completed, Site
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.comparison import Comparison, Difference, compare
-from lakegc_assets.mark.shadow_mode import compare_with_newest
+from lakegc_assets.mark.comparison import Comparison, Difference, compare, compare_with_newest
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Goldens

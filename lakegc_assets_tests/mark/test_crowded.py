@@ -17,11 +17,11 @@ import pytest
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark import evidence, shadow_rule
+from lakegc_assets.mark import etags, lookalikes
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.evidence import Evidence, etag_files
+from lakegc_assets.mark.etags import Evidence, etag_files
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
@@ -159,12 +159,12 @@ def test_entries_with_the_etags_of_the_store_make_contents_say_nothing(
     lake: SmallLake, crowded: Crowded, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that lakeFS makes of such an object keeps an etag that no content tells."""
-    evidence_of = evidence.evidence_of
+    evidence_of = etags.evidence_of
 
     def mixed(*args: Any) -> Evidence:
         return replace(evidence_of(*args), small_agree=True)
 
-    monkeypatch.setattr(shadow_rule, "evidence_of", mixed)
+    monkeypatch.setattr(lookalikes, "evidence_of", mixed)
     ctx = lake.context(spark, max_served_lookups=50)
     find_candidates(ctx)
     candidates, spared = found(ctx)

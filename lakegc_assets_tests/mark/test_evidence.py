@@ -19,8 +19,8 @@ from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.session import Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
-from lakegc_assets.mark import evidence
-from lakegc_assets.mark.evidence import ETAGS, EtagFiles, Evidence
+from lakegc_assets.mark import etags
+from lakegc_assets.mark.etags import ETAGS, EtagFiles, Evidence
 from lakegc_assets.mark.lookalike_relations import SMALL, etag_evidence
 from lakegc_assets.mark.ranges import ROWS, Wanted
 from lakegc_assets.run.connections import Connections
@@ -70,7 +70,7 @@ class Told:
         self.cache = LocalStore(tmp_path / "cache", f"file://{tmp_path}/cache")
         self.ranges: dict[str, list[tuple[int, int, int]]] = {}
         self.read: list[str] = []
-        monkeypatch.setattr(evidence, "range_frame", self.entries)
+        monkeypatch.setattr(etags, "range_frame", self.entries)
         self.connections = SimpleNamespace(cache=lambda: self.cache)
         session = EmbeddedSession(lambda _: self.store, None)
         self.ctx = SimpleNamespace(frames=lambda _: session)
@@ -88,7 +88,7 @@ class Told:
         """What some ranges say, and which of them were read for that."""
         self.read.clear()
         wanted = [Wanted(one, len(self.ranges[one]), None) for one in ids]
-        found = evidence.evidence_of(
+        found = etags.evidence_of(
             cast("RunContext", self.ctx),
             cast("Connections", self.connections),
             wanted,
@@ -165,7 +165,7 @@ def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
         return relation(entries, store).where("range_id <> 'b'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(evidence, "etag_evidence", lost)
+        patch.setattr(etags, "etag_evidence", lost)
         with pytest.raises(IntegrityError, match="range b were not compared"):
             told.of("ab", parts)
     assert told.of("ab", parts) == (Evidence(True, 20, small_agree=True), "ab")
@@ -174,7 +174,7 @@ def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
 def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = written(told.store, [FIRST])
     told.of("a", parts)
-    monkeypatch.setattr(evidence, "DECODER_VERSION", DECODER_VERSION + 1)
+    monkeypatch.setattr(etags, "DECODER_VERSION", DECODER_VERSION + 1)
     assert told.of("a", parts)[1] == "a"
 
 

@@ -12,8 +12,7 @@ import pytest
 from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
-from lakegc_assets.mark.foreign import ForeignMark, find_mark, newest_mark
-from lakegc_assets.mark.foreign_mark_reader import read_mark
+from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, newest_mark, read_mark
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded

@@ -18,7 +18,7 @@ from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
-from lakegc_assets.mark import evidence
+from lakegc_assets.mark import etags
 from lakegc_assets.mark.incremental_listing import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
@@ -123,13 +123,13 @@ def test_etags_are_compared_once(
 ) -> None:
     """With what is listed by the mark, not by its sweep, and with what is new by the next run."""
     compared: list[int] = []
-    told = evidence._compared
+    told = etags._compared
 
     def counted(*args: Any) -> Any:
         compared.extend(part.rows for parts in args[-1].values() for part in parts)
         return told(*args)
 
-    monkeypatch.setattr(evidence, "_compared", counted)
+    monkeypatch.setattr(etags, "_compared", counted)
     first = mark(lake, spark, "first")
     assert (sum(compared), len(candidates(first))) == (11, 1)
     compared.clear()

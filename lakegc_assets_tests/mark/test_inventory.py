@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
-from lakegc_assets.mark import inventory_relations as relations
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.inventory import LACKED
-from lakegc_assets.mark.inventory_relations import TWICE
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.relations import TWICE
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
@@ -261,7 +261,7 @@ def test_what_is_named_twice_is_spared(frames: Frames) -> None:
         objects, hashes = frames.of(store, LISTING), frames.of(twice, HASHES)
         once = frames.rows(relations.named_once(objects, hashes), LISTING)
         assert same(once, twins.named_once(store, twice))
-        spared = frames.rows(relations.spared(objects, hashes), SPARED)
+        spared = frames.rows(relations.named_twice_spared(objects, hashes), SPARED)
         assert same(spared, twins.named_twice_spared(store, twice))
 
     check()

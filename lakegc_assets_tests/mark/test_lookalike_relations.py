@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark import lookalike_relations as relations
-from lakegc_assets.mark.evidence import ETAGS, EVIDENCE
+from lakegc_assets.mark.etags import CONTENTS, ETAGS, EVIDENCE
 from lakegc_assets.mark.lookalike_relations import ANY, SMALL
 from lakegc_assets.mark.lookalikes import (
     ALIKE,
@@ -19,7 +19,6 @@ from lakegc_assets.mark.lookalikes import (
     BEFORE,
     BY_PATHS,
     CANDIDATES,
-    CONTENTS,
     LOOKS,
     LOOKS_OF,
     PATHS_OF,

@@ -16,9 +16,8 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
-from lakegc_assets.mark.foreign import find_mark
-from lakegc_assets.mark.publication import require_unused
-from lakegc_assets.mark.publication_layout import Forms, forms
+from lakegc_assets.mark.foreign_marks import find_mark
+from lakegc_assets.mark.publication import Forms, forms, require_unused
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode, Publish

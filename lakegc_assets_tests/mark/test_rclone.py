@@ -19,8 +19,7 @@ from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_ac
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.errors import GoneError
-from lakegc_assets.mark.publication import write_lists
-from lakegc_assets.mark.publication_layout import forms
+from lakegc_assets.mark.publication import forms, write_lists
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store

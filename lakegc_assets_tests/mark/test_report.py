@@ -16,7 +16,7 @@ from lakegc_assets.engine.datasets import PartWriter
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.report import _rule, report
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext

@@ -22,13 +22,12 @@ from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark import etags, lookups, shadow_rule
+from lakegc_assets.mark import etags, lookalikes, lookups
 from lakegc_assets.mark.candidates import find_candidates
-from lakegc_assets.mark.evidence import EtagFiles, etag_files
-from lakegc_assets.mark.lookalikes import ALIKE, CANDIDATES, HeadRanges
-from lakegc_assets.mark.range_frames import range_frame
+from lakegc_assets.mark.etags import EtagFiles, etag_files
+from lakegc_assets.mark.lookalikes import ALIKE, CANDIDATES, HeadLooks, HeadRanges
+from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import UNVERIFIED, inquire, read_compared, served_candidates
-from lakegc_assets.mark.shadow_rule import HeadLooks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded
@@ -97,7 +96,7 @@ def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
         read.extend(args[3]["range_id"].to_pylist())
         return range_frame(*args)
 
-    monkeypatch.setattr(shadow_rule, "range_frame", counted)
+    monkeypatch.setattr(lookalikes, "range_frame", counted)
 
     def alike(known: HeadLooks) -> tuple[set[str], set[tuple[Any, ...]]]:
         read.clear()

@@ -13,7 +13,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Change
-from lakegc_assets.mark import staged
+from lakegc_assets.mark import lookups
 
 
 class Diffing:
@@ -42,11 +42,11 @@ class Diffing:
 def asked(server: Diffing, *sizes: Sequence[int]) -> set[str]:
     """Where the branch may have staged an object of one of some sizes."""
     runs = [np.array(run, np.uint64) for run in sizes]
-    return staged.staged_paths(cast("LakeFSClient", server), "repo", "dev", runs)
+    return lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", runs)
 
 
 def changed(server: Diffing) -> list[str]:
-    return list(staged.changed_paths(cast("LakeFSClient", server), "repo", "dev"))
+    return list(lookups.changed_paths(cast("LakeFSClient", server), "repo", "dev"))
 
 
 def test_what_is_added_may_be_told_by_its_size() -> None:
@@ -94,7 +94,7 @@ def test_not_found_from_a_branch_that_exists_stops_the_run(
 def test_asked_for_is_what_has_the_size_of_a_candidate_or_none(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged, "_AT_ONCE", at_once)
+    monkeypatch.setattr(lookups, "_CHANGES_AT_ONCE", at_once)
     added = [(f"{size}", "added", size) for size in range(5)]
     server = Diffing([*added, ("changed", "changed", 7), ("gone", "removed", 3)])
     assert asked(server, [0, 3], [4, 9]) == {"0", "3", "4", "changed"}

@@ -20,9 +20,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark.foreign import find_mark
-from lakegc_assets.mark.foreign_mark_reader import NAMED, read_mark
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.foreign_marks import NAMED, find_mark, read_mark
+from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

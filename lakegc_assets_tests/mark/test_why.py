@@ -13,7 +13,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
-from lakegc_assets.mark import listing_rows
+from lakegc_assets.mark import listing_pages
 from lakegc_assets.mark import why as module
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.relations import CONTROL
@@ -156,7 +156,7 @@ def test_an_address_that_only_has_the_hash_of_a_live_one_says_so(
 
     monkeypatch.setattr(sets, "_kept", type(sets._kept)())
     monkeypatch.setattr(module, "address_hashes", colliding)
-    monkeypatch.setattr(listing_rows, "address_hashes", colliding)
+    monkeypatch.setattr(listing_pages, "address_hashes", colliding)
     ctx = told.lake.context(spark, run="colliding")
     for stage in STAGES[: STAGES.index(find_candidates) + 1]:
         stage(ctx)

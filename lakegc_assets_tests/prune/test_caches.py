@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakegc_assets.mark.evidence import KIND
+from lakegc_assets.mark.etags import KIND
 from lakegc_assets.mark.metaranges import KIND as METARANGES
 from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.prune.prune import LEAST, NoRecords, Pruned, prune

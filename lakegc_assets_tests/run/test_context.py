@@ -16,8 +16,7 @@ import pytest
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.lakefs.errors import ReadOnlyRepositoryError
 from lakegc_assets.mark.listing import list_store
-from lakegc_assets.mark.publication import read_summary, require_unused
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.publication import mark_folder, read_summary, require_unused
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets_tests import recorded

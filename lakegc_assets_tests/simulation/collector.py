@@ -14,9 +14,8 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
-from lakegc_assets.mark.listing_rows import listing_rows
-from lakegc_assets.mark.publication import Summary, instant
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.listing_pages import listing_rows
+from lakegc_assets.mark.publication import Summary, instant, mark_folder
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext

@@ -16,8 +16,7 @@ from lakegc_assets.mark import (
     uncommitted,
 )
 from lakegc_assets.mark.listing import _list, plan_listing
-from lakegc_assets.mark.publication import begin
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.publication import begin, mark_folder
 from lakegc_assets.run import artifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings

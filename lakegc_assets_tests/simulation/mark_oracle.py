@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.mark.publication_layout import mark_folder
+from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.oracle import START, LossError, Oracle, Since, Way
 

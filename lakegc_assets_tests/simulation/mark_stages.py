@@ -30,8 +30,8 @@ from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.lookalikes import NOTHING_COMPARED
 from lakegc_assets.mark.served import SERVED, SPARED, Served
-from lakegc_assets.mark.shadow_rule import NOTHING_COMPARED
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
