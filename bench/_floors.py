@@ -33,7 +33,6 @@ from lakegc_assets.graveler.ranges import write_range
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.sets import members_of, union
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
@@ -197,10 +196,16 @@ def _decode(connections: Connections, folder: Path, ids: Sequence[str]) -> int:
                 entries += found.num_rows
                 held.append(address_hashes(found["address"]))
             if sum(map(len, held)) > _WAITING:
-                held = [union(held)]
+                held = [_distinct(held)]
     if ids:
-        np.save(folder / f"live-{ids[0]}", union(held))
+        np.save(folder / f"live-{ids[0]}", _distinct(held))
     return entries
+
+
+def _distinct(held: Sequence[Hashes]) -> Hashes:
+    found = np.sort(np.concatenate(held))
+    distinct: Hashes = found[np.diff(found, prepend=~found[:1]) != 0]
+    return distinct
 
 
 def _subtract(folder: Path) -> float:
@@ -208,6 +213,9 @@ def _subtract(folder: Path) -> float:
     begun = time.monotonic()
     listed = np.load(folder / "listed.npy")
     live = [np.load(file) for file in folder.glob("live-*.npy")]
-    dead = listed[~members_of([*live, np.sort(np.load(folder / "staged.npy"))], listed)]
-    len(dead)
+    listed.sort()
+    alive = np.zeros(len(listed), np.bool_)
+    for some in filter(len, [*live, np.sort(np.load(folder / "staged.npy"))]):
+        alive |= some[np.minimum(np.searchsorted(some, listed), len(some) - 1)] == listed
+    len(listed[~alive])
     return time.monotonic() - begun

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakegc_assets.embedded.gc.uncommitted import prepare_uncommitted
@@ -107,7 +107,7 @@ def diff(data: Path, threads: int) -> tuple[int, float]:
         client = lakefs.connect()
         names = [branch.id for branch in client.branches(REPOSITORY)]
         # All staged objects have this size, so no path is left out.
-        sizes = [np.array([SIZE], np.uint64)]
+        sizes = pa.array([SIZE], pa.int64())
         began = time.perf_counter()
         found = thread_map(partial(staged_paths, client, REPOSITORY, sizes=sizes), names, threads)
         seconds = time.perf_counter() - began

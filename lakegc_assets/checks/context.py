@@ -125,6 +125,12 @@ class Case:
         return found
 
     @cached_property
+    def active(self) -> set[str]:
+        """The ids of the active commits of the mark."""
+        rows = self.attempt.rows(self.chain["active_commits"], columns=["commit_id"])
+        return set(rows["commit_id"].to_pylist())
+
+    @cached_property
     def tags(self) -> dict[str, str]:
         """The commits of tags that are not active."""
         rows = self.attempt.read("active_commits", "tags").to_pylist()
@@ -155,10 +161,8 @@ class Case:
             retain,
             datetime.fromisoformat(str(self.chain["store_listing"].facts["start"])),
         )
-        ids = self.attempt.rows(active, columns=["commit_id"])["commit_id"]
-        others = set(ids.to_pylist())
         metaranges = {
-            pattern: {of for commit, of in kept.items() if of and commit not in others}
+            pattern: {of for commit, of in kept.items() if of and commit not in self.active}
             for pattern, kept in found.items()
         }
         most = self.ctx.settings.range_num_partitions
@@ -168,14 +172,22 @@ class Case:
     def refs(self) -> refs.Refs:
         """The ranges of commits, and what is staged."""
         lists = self.chain["uncommitted_snapshot"].facts["files"]
-        commits = sorted({*self.heads.values(), *self.tags.values(), *self.retained})
-        items = [(commit, True) for commit in commits] + [(key, False) for key in lists]
+        roles: dict[str, set[refs.Role]] = {}
+        for commit in self.heads.values():
+            roles.setdefault(commit, set()).add("head")
+        for commit in self.tags.values():
+            roles.setdefault(commit, set()).add("tag")
+        for commit in self.retained:
+            roles.setdefault(commit, set()).add("retained")
+        for commit in roles.keys() & self.active:
+            roles[commit].add("active")
+        items = [(commit, True) for commit in sorted(roles)] + [(key, False) for key in lists]
         costs = [refs.COMMIT_S if commit else refs.LIST_S for _, commit in items]
         orders = [
             refs.RefsOrder(
                 self.scratch,
                 self.ctx.repository,
-                [name for name, commit in group if commit],
+                {name: roles[name] for name, commit in group if commit},
                 [name for name, commit in group if not commit],
             )
             for group in bin_pack(items, costs, self.ctx.settings.range_num_partitions)
@@ -187,8 +199,7 @@ class Case:
     @cached_property
     def head_ranges(self) -> set[str]:
         """The ids of the ranges of HEADs."""
-        commits = set(self.heads.values())
-        return {range_id for commit in commits for range_id in self.refs.ranges[commit]}
+        return set(self.refs.of("head"))
 
     # What ranges hold
 
@@ -196,6 +207,11 @@ class Case:
     def _entries(self) -> dict[str, int]:
         of_commits = {i: count for of in self.refs.ranges.values() for i, count in of.items()}
         return {**self.below.entries, **of_commits}
+
+    @cached_property
+    def _pairs(self) -> DataFrame:
+        """The ranges of each commit (``refs.PAIRS``)."""
+        return self.dataset(self.refs.pairs, refs.PAIRS)
 
     @property
     def _most(self) -> int:
@@ -288,9 +304,8 @@ class Case:
     def named(self) -> dict[str, DataFrame]:
         """Addresses that no candidate may have, by what names them; only of what names any."""
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
-        kept = {i for commit in self.retained for i in self.refs.ranges[commit]}
         retained = []
-        if kept := kept - self.head_ranges:
+        if kept := self.refs.of("retained").keys() - self.head_ranges:
             retained.append(self.witnessed.frame(self.frames, kept, ["address"]))
         if self.below.entries:
             columns = [KIND.id_column, "number", "address"]
@@ -303,20 +318,16 @@ class Case:
             found[STAGED] = self.dataset(self.refs.staged)
         if self._pinned:
             found[PINNED] = self.dataset(self._pinned)
-        if tagged := {tag: self.refs.ranges[commit] for tag, commit in self.tags.items()}:
-            found[TAGGED] = self._of_tags(tagged)
+        if self.tags:
+            columns = [KIND.id_column, "address"]
+            entries = self.witnessed.frame(self.frames, self.refs.of("tag"), columns)
+            tags = self._texts(self.tags.items(), ("name", "commit_id"))
+            found[TAGGED] = relations.of_tags(entries, self._pairs, tags)
         return found
 
     @cached_property
     def _pinned(self) -> Sequence[Part]:
         return self.scratch.write(pinned_addresses(self.connections.store()))
-
-    def _of_tags(self, tagged: Mapping[str, Mapping[str, int]]) -> DataFrame:
-        pairs = [(tag, range_id) for tag, ranges in tagged.items() for range_id in ranges]
-        tags = self._texts(pairs, ("name", KIND.id_column))
-        columns = [KIND.id_column, "address"]
-        entries = self.witnessed.frame(self.frames, {range_id for _, range_id in pairs}, columns)
-        return relations.of_tags(entries, tags)
 
     @cached_property
     def counts(self) -> dict[str, dict[str | None, int]]:
@@ -342,14 +353,11 @@ class Case:
         """Files of ``served.QUESTIONS``: where a HEAD has what looks like a candidate."""
         if not self.rows or not self.head_ranges:
             return []
-        commits = set(self.heads.values())
-        pairs = [(i, commit) for commit in commits for i in self.refs.ranges[commit]]
-        ranges = self._texts(pairs, (KIND.id_column, "commit_id"))
         heads = self._texts(self.heads.items(), ("branch", "commit_id"))
         columns = [name for name in ENTRIES.names if name not in ("address", "modified")]
         return self.from_cache(
             lambda: self.write(
-                relations.questions(self._held(columns), self.candidates, ranges, heads),
+                relations.questions(self._held(columns), self.candidates, self._pairs, heads),
                 served.QUESTIONS,
                 "check what looks like candidates",
             )

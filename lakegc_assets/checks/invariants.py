@@ -83,12 +83,8 @@ def _disagreement(context: Case) -> str:
     """The first range on which the two readers disagree, in words; empty if there is none."""
     rows = context.attempt.read("committed_addresses", "ranges", ["range_id", "digest"])
     read = dict(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
-    active = set(
-        context.attempt.read("active_commits", columns=["commit_id"])["commit_id"].to_pylist()
-    )
     # What a branch has moved to since then, the mark need not have read.
-    needed = {i for commit, of in context.refs.ranges.items() if commit in active for i in of}
-    if unread := sorted(needed - read.keys()):
+    if unread := sorted(context.refs.of("active").keys() - read.keys()):
         return (
             f"the mark did not read {counted(len(unread), 'range')} of branch HEADs, for example "
             f"{unread[:EXAMPLES]}. {_REPORT}"

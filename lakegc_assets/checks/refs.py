@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,16 +13,23 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.second_opinion import as_paths
+from lakegc_assets.checks.witness import KIND
 from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
 
+#: Why the checks ask for a commit: one may have several roles.
+Role = Literal["head", "tag", "retained", "active"]
+#: Rows: a range of a commit.
+PAIRS: Final = pa.schema([(KIND.id_column, pa.string()), ("commit_id", pa.string())])
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
 COMMIT_S: Final = 0.02
 LIST_S: Final = 0.2
 _THREADS: Final = 8
+#: Commits whose ranges are held at a time.
+_AT_ONCE: Final = 64
 #: Addresses that plain Python looks at: that have a scheme, or that stores may read otherwise.
 _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
 
@@ -33,13 +41,13 @@ class RefsOrder:
     Attributes:
         scratch: how to reach everything.
         repository: lakeFS repository.
-        commit_ids: of the commits.
+        commits: the roles of each commit, by its id.
         lists: keys of the lists.
     """
 
     scratch: Scratch
     repository: str
-    commit_ids: Sequence[str]
+    commits: Mapping[str, Collection[Role]]
     lists: Sequence[str]
 
 
@@ -48,12 +56,18 @@ class Refs:
     """Ranges of commits and staged addresses that lakeFS names.
 
     Attributes:
-        ranges: of each commit, with the number of entries that its metarange tells.
+        ranges: of all commits of a role, with the number of entries that metaranges tell.
+        pairs: files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
         staged: files of the addresses that are staged, in every spelling.
     """
 
-    ranges: Mapping[str, Mapping[str, int]]
+    ranges: Mapping[Role, Mapping[str, int]]
+    pairs: Sequence[Part]
     staged: Sequence[Part]
+
+    def of(self, role: Role) -> Mapping[str, int]:
+        """The ranges of commits of a role; none where there is no such commit."""
+        return self.ranges.get(role, {})
 
 
 def read_refs(order: RefsOrder) -> Refs:
@@ -63,20 +77,37 @@ def read_refs(order: RefsOrder) -> Refs:
         IntegrityError: a metarange is missing or damaged.
         LakeFSError: lakeFS does not know a commit.
     """
-    connections = order.scratch.connections
+    scratch, connections = order.scratch, order.scratch.connections
+    ranges: dict[Role, dict[str, int]] = {}
 
-    def of_commit(commit_id: str) -> dict[str, int]:
-        return _ranges(connections, order.repository, commit_id)
+    def pairs() -> Iterator[pa.Table]:
+        for commit_id, found in _ranges_of_each(connections, order.repository, [*order.commits]):
+            for role in order.commits[commit_id]:
+                ranges.setdefault(role, {}).update(found)
+            yield pa.table([[*found], [commit_id] * len(found)], schema=PAIRS)
 
-    ranges = thread_map(of_commit, order.commit_ids, _THREADS)
-    staged = order.scratch.write(some for key in order.lists for some in _staged(connections, key))
-    return Refs(dict(zip(order.commit_ids, ranges, strict=True)), staged)
+    written = scratch.write_rows(pairs(), PAIRS)
+    staged = scratch.write(some for key in order.lists for some in _staged(connections, key))
+    return Refs(ranges, written, staged)
 
 
 def united(found: Sequence[Refs]) -> Refs:
     """Unite the results of several tasks."""
-    ranges = {commit: of for one in found for commit, of in one.ranges.items()}
-    return Refs(ranges, [part for one in found for part in one.staged])
+    ranges: dict[Role, dict[str, int]] = {}
+    for one in found:
+        for role, of in one.ranges.items():
+            ranges.setdefault(role, {}).update(of)
+    pairs = [part for one in found for part in one.pairs]
+    return Refs(ranges, pairs, [part for one in found for part in one.staged])
+
+
+def _ranges_of_each(
+    connections: Connections, repository: str, commit_ids: Sequence[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    task = partial(_ranges, connections, repository)
+    for at in range(0, len(commit_ids), _AT_ONCE):
+        some = commit_ids[at : at + _AT_ONCE]
+        yield from zip(some, thread_map(task, some, _THREADS), strict=True)
 
 
 def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[str, int]:

@@ -59,14 +59,16 @@ def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFr
 
 
 @relation
-def of_tags(entries: DataFrame, tags: DataFrame) -> DataFrame:
+def of_tags(entries: DataFrame, ranges: DataFrame, tags: DataFrame) -> DataFrame:
     """Addresses held by tags (name of the tag, address).
 
     Args:
         entries: of ranges.
-        tags: name and range_id, a row for each range of a tag.
+        ranges: range_id and commit_id, a row for each range of a commit.
+        tags: name and commit_id, a row for each tag.
     """
-    return entries.join(tags, "range_id").select("name", "address")
+    of_each = ranges.join(tags, "commit_id").select("name", "range_id")
+    return entries.join(of_each, "range_id").select("name", "address")
 
 
 @relation

@@ -40,9 +40,19 @@ class Scratch:
         Args:
             addresses: some at a time; strings, or what can be made strings.
         """
-        writer = PartWriter(self.artifacts(), self.folder, ADDRESSES)
-        for some in addresses:
-            writer.add(pa.table([some.cast(pa.string())], schema=ADDRESSES))
+        texts = (pa.table([some.cast(pa.string())], schema=ADDRESSES) for some in addresses)
+        return self.write_rows(texts, ADDRESSES)
+
+    def write_rows(self, tables: Iterable[pa.Table], schema: pa.Schema) -> list[Part]:
+        """Write rows to files, none of which is empty.
+
+        Args:
+            tables: the rows, some at a time.
+            schema: of each.
+        """
+        writer = PartWriter(self.artifacts(), self.folder, schema)
+        for table in tables:
+            writer.add(table)
         return writer.finish() if writer.rows else []
 
     def remove(self) -> None:

@@ -16,6 +16,7 @@ from lakegc_assets.cli.site import Site, repository_context, run_context
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.prune import DagsterRecords, Outcome, left_alone, prune_one
 from lakegc_assets.defs.resources import CollectorResource
+from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
@@ -29,7 +30,8 @@ from lakegc_assets.prune.prune import require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.recovery.old_trash import prune_trash
-from lakegc_assets.recovery.overview import Damaged, Found, backups_at, only_copies
+from lakegc_assets.recovery.only_copies import only_copies, scratch_space
+from lakegc_assets.recovery.overview import Damaged, Found, backups_at
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore_record import folder, restores
@@ -213,13 +215,19 @@ def _only(site: Site, found: Found) -> dict[str, int] | None:
     """Objects and bytes that the store does not hold any more; None where nobody can tell."""
     subject = found.record.subject
     try:
-        _, connections = site.context(subject.repository, subject.run).connect()
+        ctx = site.context(subject.repository, subject.run)
+        _, connections = ctx.connect()
         if connections.namespace_url != subject.namespace:
             return None
-        rows = only_copies(found, connections.store(), site.settings.backup_list_threads)
+        with scratch_space(ctx, connections) as space:
+            parts = only_copies(space, found)
+            sizes = [pc.sum(rows["size"]) for rows in read_parts(space.attempt.store(), parts)]
     except LakegcError:
         return None
-    return {"objects": rows.num_rows, "bytes": pc.sum(rows["size"]).as_py() or 0}
+    return {
+        "objects": sum(part.rows for part in parts),
+        "bytes": sum(size.as_py() for size in sizes),
+    }
 
 
 def prune_backups(

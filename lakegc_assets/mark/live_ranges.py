@@ -25,6 +25,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.full_addresses import cached_full
+from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.metaranges import (
     RangesRead,
     cached_metaranges,
@@ -44,8 +45,7 @@ from lakegc_assets.mark.ranges import (
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes
-from lakegc_assets.run.sets import RUN_LENGTH, union, write_set
+from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import list_to_the_end
 
@@ -310,37 +310,20 @@ def _read_ranges(
     artifacts = connections.open(url)
     rows: list[tuple[str, int, str, bool]] = []
     unresolved: set[str] = set()
-    runs: list[Part] = []
-    digest = KeyDigest()
-    held: list[Hashes] = []
     damaged: dict[str, IntegrityError] = {}
-
-    def write() -> None:
-        nonlocal digest, held
-        whole = union(held)
-        runs.extend(write_set(artifacts, f"{folder}data/", [whole]))
-        digest += digest_of_hashes(whole)
-        held = []
-
+    held = HashWriter(artifacts, f"{folder}data/")
     columns_read = (*HASHES, _FOLDER) if below else HASHES
     for one in read_entries(connections, ranges, columns_read, None if strict else damaged):
         rows_of_range = one.group
         if one.range_id in below:
             rows_of_range = rows_of_range.filter(_is_below(rows_of_range, below[one.range_id]))
-        held.append(rows_of_range["hash"].to_numpy())
+        held.add(rows_of_range["hash"].to_numpy())
         unresolved.update(one.unresolved)
         rows.append((one.range_id, one.entries, one.digest, one.from_cache))
-        # Ranges share most of their addresses, so many of them fit into one run.
-        if sum(map(len, held)) > 2 * RUN_LENGTH:
-            held = [union(held)]
-            if len(held[0]) > RUN_LENGTH:
-                write()
-    if held:
-        write()
     columns = list(zip(*rows, strict=True)) or [()] * len(RANGES)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=RANGES)
-    return Live(runs, table, sorted(unresolved), digest, damaged)
+    return Live(held.finish(), table, sorted(unresolved), held.digest, damaged)
 
 
 def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:

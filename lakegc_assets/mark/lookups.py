@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -45,17 +46,14 @@ from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import Hashes
-from lakegc_assets.run.sets import members_of
 from lakegc_assets.storage.base import ObjectStore
 
 #: Changes that are held at a time: a branch may have staged millions.
 _CHANGES_AT_ONCE: Final = 50_000
-#: In place of a size that does not count.
-_UNKNOWN: Final = -1
 
 
 def staged_paths(
-    client: LakeFSClient, repository: str, branch: str, sizes: Sequence[Hashes]
+    client: LakeFSClient, repository: str, branch: str, sizes: pa.Array | pa.ChunkedArray
 ) -> set[str]:
     """Paths at which a branch has staged possible candidates, by their sizes.
 
@@ -63,16 +61,16 @@ def staged_paths(
         client: of lakeFS.
         repository: lakeFS repository.
         branch: to ask.
-        sizes: sorted arrays of the candidates' sizes, in bytes.
+        sizes: of the candidates, in bytes.
 
     Raises:
         IntegrityError: the branch exists, and lakeFS says that it does not.
     """
     found: set[str] = set()
     for changes in _many(_staged(client, repository, branch)):
-        told = np.array(list(map(_size, changes)), np.int64)
-        alike = (told == _UNKNOWN) | members_of(sizes, told.view(np.uint64))
-        found.update(changes[at]["path"] for at in np.flatnonzero(alike))
+        known = pa.array(map(_size, changes), pa.int64())
+        alike = pc.or_(pc.is_null(known), pc.is_in(known, sizes))
+        found.update(change["path"] for change in compress(changes, alike.to_pylist()))
     return found
 
 
@@ -88,10 +86,10 @@ def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
         yield held
 
 
-def _size(change: Change) -> int:
-    """The size of what is new, in bytes. That of what replaces something may be of either."""
+def _size(change: Change) -> int | None:
+    """The size of what is new, in bytes. That of what replaces something may be of either: None."""
     size = change.get("size_bytes")
-    return size if size is not None and size >= 0 and change["type"] == "added" else _UNKNOWN
+    return size if size is not None and size >= 0 and change["type"] == "added" else None
 
 
 def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
@@ -348,10 +346,10 @@ def _ask(order: _Asking) -> Answer:
     client = order.connections.client()
     names = [branch for branch, _ in order.branches]
     store = order.connections.open(order.url)
-    sizes = [part["size"].to_numpy() for part in read_parts(store, order.question.sizes)]
-    of_candidates = np.sort(np.concatenate([np.empty(0, np.int64), *sizes])).view(np.uint64)
+    sizes = [part["size"] for part in read_parts(store, order.question.sizes)]
+    of_candidates = pa.chunked_array([one for some in sizes for one in some.chunks], pa.int64())
     staged = thread_map(
-        partial(staged_paths, client, order.repository, sizes=[of_candidates]), names, _THREADS
+        partial(staged_paths, client, order.repository, sizes=of_candidates), names, _THREADS
     )
     units = [
         _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), np.empty(0, np.uint64))

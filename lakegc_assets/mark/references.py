@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
+from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
@@ -30,6 +30,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full, union_of
+from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.live_ranges import isolate, live_ranges, passed_over
 from lakegc_assets.mark.metaranges import fetch, require_in_full, table_url
 from lakegc_assets.mark.other_repositories import (
@@ -46,8 +47,7 @@ from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
 from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes
-from lakegc_assets.run.sets import members, write_set
+from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
@@ -84,7 +84,7 @@ class References:
 
     Attributes:
         parts: rows of ``REFERENCES``.
-        hashes: runs of the hashes of their addresses.
+        hashes: files of the hashes of their addresses.
         unresolved: last path components of full addresses that nobody can place.
         counts: how many addresses each repository names, for all that were read; what several
             tasks found, staged and in commits say, counts for each.
@@ -417,19 +417,18 @@ def _written(
     artifacts: ObjectStore, folder: str, other: Other, held: str, found: Iterable[Inside]
 ) -> References:
     writer = PartWriter(artifacts, f"{folder}references/", REFERENCES)
-    hashes: list[Hashes] = []
+    hashes = HashWriter(artifacts, f"{folder}referenced/")
     last_parts: set[str] = set()
     for one in found:
         names = [pa.repeat(pa.scalar(text), len(one.addresses)) for text in (other.name, held)]
         writer.add(pa.table([one.addresses, *names], schema=REFERENCES))
-        hashes.append(address_hashes(one.addresses))
+        hashes.add(address_hashes(one.addresses))
         last_parts |= one.last_parts
-    runs = write_set(artifacts, f"{folder}referenced/", hashes)
     return References(
         [part for part in writer.finish() if part.rows],
-        runs,
+        hashes.finish(),
         sorted(last_parts),
-        {other.name: sum(run.rows for run in runs)},
+        {other.name: hashes.digest.count},
     )
 
 
@@ -446,23 +445,3 @@ def joined(found: Sequence[References], ignored: Sequence[str] = ()) -> Referenc
         ignored,
         [said for one in found for said in one.passed_over],
     )
-
-
-def referenced(artifacts: ObjectStore, found: References, addresses: pa.ChunkedArray) -> pa.Table:
-    """Of some objects those that other repositories name, and why they stay: address, why.
-
-    An object with the hash of one that is named stays as well.
-
-    Args:
-        artifacts: where they were written.
-        found: what other repositories name.
-        addresses: of the objects, each once.
-    """
-    which = members(artifacts, found.hashes, address_hashes(addresses))
-    kept = addresses.filter(pa.array(which, pa.bool_()))
-    why: dict[str, str] = {}
-    for rows in read_parts(artifacts, found.parts if len(kept) else ()):
-        for row in rows.filter(pc.is_in(rows["address"], kept.combine_chunks())).to_pylist():
-            why.setdefault(row["address"], sentence(row["repository"], row["held"]))
-    reasons = [why.get(address, SAME_HASH) for address in kept.to_pylist()]
-    return pa.table({"address": kept, "why": pa.array(reasons, pa.string())})

@@ -28,12 +28,12 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
 from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.refs import read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, KeyDigest, address_hashes, key_digest
-from lakegc_assets.run.sets import write_set
+from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
@@ -67,7 +67,7 @@ class Staged:
 
     Attributes:
         parts: rows of ``UNCOMMITTED``.
-        hashes: runs of the hashes of their addresses.
+        hashes: files of the hashes of their addresses.
         unresolved: last path components of full addresses that nobody can place.
         listed: how many rows lakeFS's lists have.
         digest: of the addresses.
@@ -286,7 +286,7 @@ def _joined(found: Sequence[Staged]) -> Staged:
 def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> Staged:
     artifacts, namespace = connections.open(url), connections.namespace()
     writer = PartWriter(artifacts, f"{folder}data/", UNCOMMITTED)
-    hashes: list[Hashes] = []
+    hashes = HashWriter(artifacts, f"{folder}hashes/")
     unresolved: set[str] = set()
     digest, listed = KeyDigest(), 0
     for key in keys:
@@ -297,13 +297,10 @@ def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[
         for rows in _meanings(namespace, table):
             writer.add(rows)
             digest += key_digest(rows["address"])
-            hashes.append(address_hashes(rows["address"]))
+            hashes.add(address_hashes(rows["address"]))
             last_parts = rows.filter(pc.invert(rows["resolved"]))["address"].to_pylist()
             unresolved.update(last_parts)
-    parts = writer.finish()
-    return Staged(
-        parts, write_set(artifacts, f"{folder}hashes/", hashes), sorted(unresolved), listed, digest
-    )
+    return Staged(writer.finish(), hashes.finish(), sorted(unresolved), listed, digest)
 
 
 _EMPTY_LIST: Final = UNCOMMITTED.empty_table().select(["address", "created"])

@@ -25,7 +25,7 @@ from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.scratch import COMPARED, FORECAST
+from lakegc_assets.run.scratch import COMPARED, FORECAST, NEEDED
 from lakegc_assets.run.table_cache import TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 
@@ -33,7 +33,7 @@ _CACHES: Final = "_cache/"
 #: The cache of a namespace; what else is there is not known here.
 _PLACE: Final = re.compile(rf"{_CACHES}[0-9a-f]{{16}}/")
 #: Where a command keeps things while it works; left only if it was killed.
-_SCRATCH: Final = (f"{COMPARED}/", f"{FORECAST}/", "_needed/")
+_SCRATCH: Final = (f"{COMPARED}/", f"{FORECAST}/", f"{NEEDED}/")
 
 
 def unneeded_caches(

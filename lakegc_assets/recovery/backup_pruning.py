@@ -7,37 +7,42 @@ being removed is looked at once more, for what is still there, and goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.engine.datasets import Part, read_parts
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_location import placed, repository_at
 from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
-from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.liveness import NEEDED, needed_now
+from lakegc_assets.recovery.only_copies import (
+    OBJECTS,
+    held_objects,
+    missing_objects,
+    recorded_copies,
+    scratch_space,
+)
 from lakegc_assets.recovery.overview import Found, all_backups, found_at
-from lakegc_assets.recovery.undeletion import present
-from lakegc_assets.run import strings
-from lakegc_assets.run.batch_stat import missing
+from lakegc_assets.recovery.undeletion import Present, present
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.sets import members_of
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.wording import counted
 
 _SWEPT = "swept_set"
-#: Of how many copies it is asked whether they are gone, where a listing shows none.
-_ASKED = 100
-_LEFT = pa.schema([("address", pa.string()), ("size", pa.int64())])
+#: Copies that are looked up at a time.
+_BATCH = 1000
+_RECORDED = pa.schema([*NEEDED, ("recorded", pa.int64())])
 Context = Callable[[str, str], RunContext]
 #: Raises where others may be at work by now.
 Require = Callable[[], object]
@@ -114,7 +119,7 @@ class Pruning:
                     stack.enter_context(repository_lock(subject.namespace))
                 require = stack.enter_context(self.alone(ctx))
                 _require_unchanged(found)
-                kept = _needed(ctx, found, _held(found))
+                kept = _needed(ctx, found)
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
@@ -179,7 +184,7 @@ def _swept(ctx: RunContext, found: Found) -> datetime | None:
         return None
 
 
-def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
+def _needed(ctx: RunContext, found: Found) -> str:
     """Why something is lost if a backup goes; empty where nothing is.
 
     Raises:
@@ -195,124 +200,70 @@ def _needed(ctx: RunContext, found: Found, held: pa.Table) -> str:
     place = placed(found.store.url, connections.stores)
     if there := repository_at(client, connections.stores, place):
         return f"{found.store.url} is in the storage namespace of {there}, or around it"
-    threads = ctx.settings.backup_list_threads
-    only = missing(connections.store(), held, threads)
-    if not len(only):
-        return ""
-    needed = needed_now(ctx, subject.namespace, held.filter(strings.among(held["address"], only)))
-    if not needed.num_rows:
-        return ""
-    first = needed.slice(0, 1).to_pylist()[0]
-    objects = counted(needed.num_rows, "object that is", "objects that are")
-    return (
-        f"it holds the only copy of {objects} needed now, "
-        f"{first['address']!r} for one ({first['why']}): {_advice(found, needed)}"
-    )
+    with scratch_space(ctx, connections) as space:
+        only = missing_objects(space, held_objects(space, found))
+        needed = needed_now(space, subject.namespace, only) if only else []
+        return _advice(space, found, needed) if needed else ""
 
 
-def _advice(found: Found, needed: pa.Table) -> str:
-    """Advice for getting needed objects out of a backup, as far as their copies are there."""
-    wanted: list[str] = needed.sort_by("address")["address"].to_pylist()
-    there = present(found.store, wanted)
-    restored = _restorable(found, needed["address"])
-    readable = {key for key, copy in there.items() if copy and restored.get(key) == copy.size}
-    by_hand = [key for key in wanted if there[key] and key not in readable]
-    absent = [key for key in wanted if there[key] is None]
-    advice = ["restore them first"] if readable else []
-    if by_hand:
+def _advice(space: Workspace, found: Found, needed: Sequence[Part]) -> str:
+    """Advice for getting needed objects out of a backup, as far as their copies are there.
+
+    Args:
+        space: for the files.
+        found: the backup.
+        needed: files of ``NEEDED``.
+    """
+    restorable = found.record.finished is not None and not found.copy_of
+    # A restore reads what is finished alone.
+    copied = recorded_copies(space, found) if restorable else []
+    with space.frames() as frames:
+        rows = relations.with_recorded(
+            space.read(frames, needed, NEEDED), space.read(frames, copied, OBJECTS)
+        )
+        parts = space.write(frames, rows, "advice", _RECORDED, "find the copies of what is needed")
+    counts: Counter[str] = Counter()
+    first: dict[str, Mapping[str, Any]] = {}
+    for row, there in _with_copies(space, found.store, parts):
+        readable = there is not None and there.size == row["recorded"]
+        for what in (
+            "needed",
+            "readable" if readable else "absent" if there is None else "by hand",
+        ):
+            counts[what] += 1
+            first.setdefault(what, row)
+
+    def some(what: str) -> str:
+        return f"{counted(counts[what], 'object')}, {first[what]['address']!r} for one"
+
+    advice = ["restore them first"] if counts["readable"] else []
+    if counts["by hand"]:
         advice.append(
-            f"no restore reads the copies of {_some(by_hand)}: look whether they are whole, and "
+            f"no restore reads the copies of {some('by hand')}: look whether they are whole, and "
             f"copy them by hand, from {found.store.url}/ to {found.record.subject.namespace}/, "
             "each to its own address"
         )
-    if absent:
+    if counts["absent"]:
         advice.append(
-            f"the copies of {_some(absent)}, are not there. If they are gone for good, remove "
+            f"the copies of {some('absent')}, are not there. If they are gone for good, remove "
             f"{found.store.url} by hand once all others are back"
         )
-    return "; ".join(advice)
+    objects = counted(counts["needed"], "object that is", "objects that are")
+    return (
+        f"it holds the only copy of {objects} needed now, {first['needed']['address']!r} for one "
+        f"({first['needed']['why']}): {'; '.join(advice)}"
+    )
 
 
-def _restorable(found: Found, addresses: pa.ChunkedArray) -> dict[str, int]:
-    """Sizes of the copies that a restore looks for: it reads what is finished alone."""
-    if found.record.finished is None or found.copy_of:
-        return {}
-    copied = found.copied()
-    copied = copied.filter(strings.among(copied["address"], addresses))
-    return dict(zip(copied["address"].to_pylist(), copied["size"].to_pylist(), strict=True))
-
-
-def _some(addresses: Sequence[str]) -> str:
-    return f"{counted(len(addresses), 'object')}, {addresses[0]!r} for one"
-
-
-def _held(found: Found) -> pa.Table:
-    """Objects that a backup can give back (address, size): all copies, or those still there.
-
-    What was copied and not recorded any more may be the only copy all the same.
-
-    Raises:
-        LakegcError: nobody can tell.
-    """
-    if found.state == "finished":
-        copied = found.copied()
-        both = pa.concat_tables([copied, _unnamed(found.store, copied)])
-        return strings.in_order(both, "address")
-    left = pa.table(_columns(_copies(found.store)), schema=_LEFT)
-    try:
-        copied = found.copied()
-    except IntegrityError:
-        if left.num_rows:
-            raise
-        # What says what was copied goes when all copies are gone.
-        return left
-    if not left.num_rows:
-        _require_gone(found.store, copied["address"])
-    # One that was cut short has not the size that the object has.
-    at = strings.places(left["address"], copied["address"])
-    known = copied["size"].take(at)
-    return left.set_column(1, "size", pc.coalesce(known, left["size"]))
-
-
-def _unnamed(store: ObjectStore, copied: pa.Table) -> pa.Table:
-    """Objects among the copies of a finished backup that it does not name (``_LEFT``).
-
-    A try that was killed may have copied what was gone when the next one came to it.
-    """
-    known = [np.sort(address_hashes(copied["address"]))]
-    tables = [_LEFT.empty_table()]
-    for page in list_to_the_end(store):
-        new = pa.array(~members_of(known, address_hashes(page["key"])))
-        rows = page.filter(pc.and_not(new, pc.starts_with(page["key"], FOLDER)))
-        tables.append(pa.table([rows["key"], rows["size"]], schema=_LEFT))
-    return pa.concat_tables(tables)
-
-
-def _require_gone(store: ObjectStore, addresses: pa.ChunkedArray) -> None:
-    """Ask for some copies that a listing does not show: it may have been empty for no reason.
-
-    Raises:
-        StorageError: one is there.
-    """
-    step = max(1, len(addresses) // _ASKED)
-    for address in addresses.to_pylist()[::step]:
-        if store.exists(address):
-            raise StorageError(
-                f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
-            )
-
-
-def _copies(store: ObjectStore) -> Iterator[tuple[str, int]]:
-    """Key and size (bytes) of each copy, in order: what this lacks is removed, too."""
-    for page in list_to_the_end(store):
-        for key, size in zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True):
-            if not key.startswith(FOLDER):
-                yield key, size
-
-
-def _columns(rows: Iterable[tuple[str, int]]) -> list[list[str] | list[int]]:
-    some = list(rows)
-    return [[key for key, _ in some], [size for _, size in some]]
+def _with_copies(
+    space: Workspace, backup: ObjectStore, parts: Sequence[Part]
+) -> Iterator[tuple[Mapping[str, Any], Present | None]]:
+    """Rows of some files, each with what the backup holds at its address."""
+    for table in read_parts(space.attempt.store(), parts):
+        for at in range(0, table.num_rows, _BATCH):
+            rows = table.slice(at, _BATCH).to_pylist()
+            there = present(backup, [row["address"] for row in rows])
+            yield from ((row, there[row["address"]]) for row in rows)
 
 
 def _nobody_else() -> None:

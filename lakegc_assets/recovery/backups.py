@@ -13,17 +13,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any, Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -173,31 +171,6 @@ class Backup:
 
     store: ObjectStore
     record: Record
-
-    @cached_property
-    def outcomes(self) -> pa.Table:
-        """The outcome of each marked object (``OUTCOMES``), as the manifest says.
-
-        Raises:
-            IntegrityError: something changed or removed it.
-        """
-        try:
-            tables = [read_part(self.store, part) for part in self.record.parts]
-        except IntegrityError as error:
-            raise damaged(self.store.url) from error
-        return pa.concat_tables([OUTCOMES.empty_table(), *tables])
-
-    @cached_property
-    def copied(self) -> pa.Table:
-        """The copies that were verified: address, size (bytes), etag and copy_etag.
-
-        Raises:
-            IntegrityError: something changed or removed what says so.
-        """
-        rows = self.outcomes
-        copied = rows.filter(pc.equal(rows["outcome"], "copied")).select(list(COPIED))
-        self.require_digest(key_digest(copied["address"]))
-        return copied
 
     def require_digest(self, found: KeyDigest) -> None:
         """Compare the addresses of the copies with the manifest.

@@ -77,7 +77,7 @@ def shown_copies(ctx: RunContext, finding: Finding, objects: Sequence[Part]) -> 
         StorageError: a store did not answer.
     """
     threads = ctx.settings.backup_list_threads
-    pieces = _pieces(objects, threads)
+    pieces = pieces_of(objects, threads)
     seconds = sum(part.rows for part in objects) * _ROW_S
     task = partial(_shown_copies, finding)
     found = ctx.tasks.run_or_call("list the copies", task, pieces, seconds, threads)
@@ -103,7 +103,7 @@ def verified_copies(
         StorageError: a store did not answer.
     """
     threads = ctx.settings.backup_list_threads
-    pieces = _pieces(backup.record.parts, threads)
+    pieces = pieces_of(backup.record.parts, threads)
     seconds = sum(part.rows for part in backup.record.parts) * _ROW_S
     task = partial(_verified_copies, finding, listed=listed)
     found = ctx.tasks.run_or_call("read what the backup holds", task, pieces, seconds, threads)
@@ -111,7 +111,8 @@ def verified_copies(
     return [part for parts, _ in found for part in parts]
 
 
-def _pieces(parts: Sequence[Part], threads: int) -> list[list[Stretch]]:
+def pieces_of(parts: Sequence[Part], threads: int) -> list[list[Stretch]]:
+    """Cut the rows of files into pieces: some for each thread, none too large for a task."""
     rows = sum(part.rows for part in parts)
     return stretches(parts, max(_PIECE, min(ROWS_EACH, -(-rows // threads))))
 

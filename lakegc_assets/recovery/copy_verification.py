@@ -12,10 +12,10 @@ import re
 from functools import cached_property
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.recovery import journal
-from lakegc_assets.run import strings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.files import may_be_moved
 from lakegc_assets.storage.values import Lost
@@ -50,21 +50,30 @@ class Proof:
             return None
         proven = (
             may_be_moved(recorded, now.etag)
-            or (one.key, one.size, one.etag, now.etag) in self._verified_again
+            or self._was_verified(one, now.etag)
             or self._has_md5(one, now.etag)
         )
         return now.etag if proven else None
 
+    def _was_verified(self, one: Lost, etag: str) -> bool:
+        """True if the journal has a copy of this very object with this etag, whoever made it."""
+        wanted = (
+            (pc.field("address") == one.key)
+            & (pc.field("size") == one.size)
+            & (pc.field("etag") == one.etag)
+            & (pc.field("copy_etag") == etag)
+            & (pc.field("outcome") == "copied")
+        )
+        return any(
+            journal.read_file(self.store, file).filter(wanted).num_rows
+            for file, first, last in self._files
+            if first <= one.key <= last
+        )
+
     @cached_property
-    def _verified_again(self) -> frozenset[tuple[str, int, str, str]]:
-        """Copies of what was copied more than once: address, size, etag, and etag of the copy."""
-        rows = journal.read(self.store)
-        rows = rows.filter(pc.equal(rows["outcome"], "copied"))
-        counts = rows.group_by("address").aggregate([("size", "count")])
-        often = counts.filter(pc.greater(counts["size_count"], 1))["address"]
-        rows = rows.filter(strings.among(rows["address"], often))
-        columns = (rows[name].to_pylist() for name in ("address", "size", "etag", "copy_etag"))
-        return frozenset(zip(*columns, strict=True))
+    def _files(self) -> list[tuple[str, str, str]]:
+        """Each file of the journal that has rows, with its first and last address."""
+        return [span for span in journal.for_each(self.store, _span) if span is not None]
 
     def _has_md5(self, one: Lost, etag: str) -> bool:
         """True if the etag of the object is the MD5 of the copy, named by the store or computed."""
@@ -78,3 +87,10 @@ class Proof:
                     digest.update(piece)
             named = digest.hexdigest()
         return named == one.etag
+
+
+def _span(file: str, rows: pa.Table) -> tuple[str, str, str] | None:
+    if not rows.num_rows:
+        return None
+    found = pc.min_max(rows["address"]).as_py()
+    return file, found["min"], found["max"]

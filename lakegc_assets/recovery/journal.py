@@ -8,10 +8,9 @@ copied and could not record any more is copied once more.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +20,8 @@ from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.records import RecordFiles, read_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
+
+R = TypeVar("R")
 
 _LEDGER: Final = f"{FOLDER}ledger/"
 _THREADS: Final = 16
@@ -65,19 +66,19 @@ def files(connections: Connections, backup_url: str, prefix: str = "") -> Record
     return RecordFiles(connections, backup_url, f"{_LEDGER}{prefix}", OUTCOMES, skip_damaged=True)
 
 
-def read(backup: ObjectStore, prefix: str = "") -> pa.Table:
-    """All that was recorded (``OUTCOMES``); an address may be there more than once.
+def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> list[R]:
+    """Call a function with each file of the journal and its rows (``OUTCOMES``).
 
     Args:
         backup: the store rooted at the backup.
-        prefix: of the names of the batches that are read.
+        function: what it returns is small.
     """
-    keys = [info.key for info in backup.infos(f"{_LEDGER}{prefix}")]
-    tables = thread_map(partial(_read_file, backup), keys, _THREADS)
-    return pa.concat_tables([OUTCOMES.empty_table(), *tables])
+    files = [info.key for info in backup.infos(_LEDGER)]
+    return thread_map(lambda file: function(file, read_file(backup, file)), files, _THREADS)
 
 
-def _read_file(backup: ObjectStore, key: str) -> pa.Table:
+def read_file(backup: ObjectStore, key: str) -> pa.Table:
+    """The rows of one file of the journal; none where it is damaged."""
     try:
         return read_rows(backup, key, OUTCOMES)
     except IntegrityError:

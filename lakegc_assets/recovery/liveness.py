@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.addresses import last_parts
+from lakegc_assets.mark import live_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.listing_pages import listing_rows
@@ -23,127 +20,107 @@ from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
-from lakegc_assets.run import strings
+from lakegc_assets.recovery import relations
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
-from lakegc_assets.run.sets import members
-from lakegc_assets.storage.base import ObjectStore
 
 NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
-#: Where hashes are kept while this is found out; no run is named so.
-_SCRATCH: Final = "_needed"
+_LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
 #: Seconds for which lakeFS may be asked which addresses it serves.
 _ASKING_S: Final = 600.0
+#: Work of hashing an address, in seconds of one core.
+_ROW_S: Final = 1e-6
 
 
-def needed_now(ctx: RunContext, namespace: str, objects: pa.Table) -> pa.Table:
-    """The objects among some that must not be lost (``NEEDED``), each once.
+def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> list[Part]:
+    """The objects among some that must not be lost.
 
     Staged objects are read before the commits, so that what is committed meanwhile is seen. Tagged
     commits count, whatever the settings say, and so does what is not known.
 
     Args:
-        ctx: of the repository.
+        space: of the repository, for the files.
         namespace: that the addresses are relative to.
-        objects: address and size (bytes); an address may be there with several sizes.
+        objects: files of address and size (bytes); an address may be there with several sizes.
+
+    Returns:
+        Files of ``NEEDED``, each address once, in order.
 
     Raises:
         RefusedError: the repository is at another namespace now.
         LakegcError: lakeFS or the store do not tell.
     """
-    ctx = replace(ctx, settings=ctx.settings.changed(protect_tags=True))
+    ctx = replace(space.ctx, settings=space.ctx.settings.changed(protect_tags=True))
     client, connections = ctx.connect()
     if connections.namespace_url != namespace:
         raise RefusedError(
             f"{ctx.repository!r} is at {connections.namespace_url} now, and not at {namespace}"
         )
-    scratch = ctx.root.open(ctx.repository, f"{_SCRATCH}/{secrets.token_hex(8)}")
-    try:
-        reasons = _reasons(ctx, client, connections, scratch, objects)
-    finally:
-        keys = [info.key for info in scratch.infos()]
-        scratch.delete_many(keys)
-    needed = NEEDED.empty_table()
-    for found, why in reasons:
-        unseen = pc.invert(strings.among(found, needed["address"]))
-        new = pc.unique(found.filter(unseen))
-        more = pa.table([new, pa.repeat(pa.scalar(why), len(new))], schema=NEEDED)
-        needed = pa.concat_tables([needed, more])
-    return needed
-
-
-def _reasons(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    scratch: ObjectStore,
-    objects: pa.Table,
-) -> list[tuple[pa.ChunkedArray, str]]:
-    """For each reason to need an object, which of the objects are needed for it."""
-    addresses = objects["address"]
-
-    def chosen(which: npt.NDArray[np.bool_]) -> pa.ChunkedArray:
-        return addresses.filter(pa.array(which, pa.bool_()))
-
-    store = connections.store()
+    store, files, folder = connections.store(), space.attempt.store(), space.folder
     now = ctx.check_clocks(client, store)
-    files = prepare_uncommitted(ctx, client, connections)
-    staged = read_staged(ctx, connections, scratch, "staged/", files.keys)
+    lists = prepare_uncommitted(ctx, client, connections)
+    staged = read_staged(ctx, connections, files, f"{folder}staged/", lists.keys)
     liveness = find_liveness(ctx, client, connections, now)
     ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
     ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
-    live = read_live(ctx, connections, ranges, scratch, "live/")
+    live = read_live(ctx, connections, ranges, files, f"{folder}live/")
     below = path_ranges(ctx, connections, liveness.path_metaranges())
-    of_paths = read_path_ranges(ctx, connections, below, scratch, "below/")
-    others = read_references(ctx, client, connections, scratch, "", now)
-    served = _served(ctx, connections, liveness, scratch, objects)
-    hashes = address_hashes(addresses)
-    unclear = pa.array(
-        sorted({*live.unresolved, *of_paths.unresolved, *staged.unresolved, *others.unresolved}),
-        pa.string(),
-    )
-    pins = pinned(store)["address"]
-    reasons = pc.unique(served["why"]).to_pylist()
-    return [
-        (chosen(members(scratch, live.runs, hashes)), "an active commit holds it"),
-        (chosen(members(scratch, of_paths.runs, hashes)), "a rule of `paths` keeps it"),
-        (chosen(members(scratch, staged.hashes, hashes)), "it is staged on a branch"),
-        (chosen(members(scratch, others.hashes, hashes)), "another repository names it"),
-        (chosen(np.asarray(strings.among(addresses, pins))), "it is pinned"),
-        *((served.filter(pc.equal(served["why"], why))["address"], why) for why in reasons),
-        (
-            chosen(np.asarray(pc.is_in(last_parts(addresses), unclear))),
-            "a full address that cannot be resolved ends like it",
-        ),
+    of_paths = read_path_ranges(ctx, connections, below, files, f"{folder}below/")
+    others = read_references(ctx, client, connections, files, folder, now)
+    rows = _as_listed(space, objects)
+    sets = [
+        (live.runs, "an active commit holds it"),
+        (of_paths.runs, "a rule of `paths` keeps it"),
+        (staged.hashes, "it is staged on a branch"),
+        (others.hashes, "another repository names it"),
     ]
+    unresolved: set[str] = set()
+    unresolved.update(*(one.unresolved for one in (live, of_paths, staged, others)))
+    last_parts = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
+    pins = pinned(store)["address"]
+    why = pa.repeat(pa.scalar("it is pinned"), len(pins))
+    named = [_served(space, connections, liveness, rows), pa.table([pins, why], schema=NEEDED)]
+    with space.frames() as frames:
+        found = live_relations.came_back(
+            space.read(frames, rows, LISTING),
+            [(space.read(frames, parts, HASHES), reason) for parts, reason in sets],
+            [frames.create(last_parts)],
+            [frames.create(some.cast(NEEDED)) for some in named],
+        )
+        ordered = relations.in_order(found)
+        return space.write(frames, ordered, "needed", NEEDED, "find what is needed")
+
+
+def _as_listed(space: Workspace, objects: Sequence[Part]) -> list[Part]:
+    """Rows of ``LISTING`` for address and size, the etags of which nobody knows."""
+    task = partial(_rows_of, space.connections, space.attempt.url, f"{space.folder}objects/")
+    seconds = sum(part.rows for part in objects) * _ROW_S
+    return space.ctx.tasks.run_or_call("hash addresses", task, objects, seconds)
+
+
+def _rows_of(connections: Connections, url: str, folder: str, part: Part) -> Part:
+    store = connections.open(url)
+    rows = read_part(store, part, ["address", "size"])
+    never = pa.repeat(pa.scalar(0, LISTING.field("last_modified").type), rows.num_rows)
+    unknown = pa.repeat(pa.scalar(""), rows.num_rows)
+    columns = [rows["address"], rows["size"], never, unknown]
+    table = pa.table(columns, names=["address", "size", "last_modified", "etag"])
+    return write_part(store, folder, pa.Table.from_batches([listing_rows(table)]))
 
 
 def _served(
-    ctx: RunContext,
-    connections: Connections,
-    liveness: Liveness,
-    scratch: ObjectStore,
-    objects: pa.Table,
+    space: Workspace, connections: Connections, liveness: Liveness, objects: Sequence[Part]
 ) -> pa.Table:
-    """Objects that lakeFS serves, or may serve, although nothing lists them (address, why).
+    """Objects (``LISTING``) that lakeFS serves, or may serve, although nothing lists them.
 
-    By size alone: no listing shows here whether etags can be compared.
+    By size alone: no listing shows here whether etags can be compared. Gives address and why.
     """
-    columns = {
-        "address": objects["address"],
-        "size": objects["size"],
-        "last_modified": pa.repeat(
-            pa.scalar(0, LISTING.field("last_modified").type), objects.num_rows
-        ),
-        "etag": pa.repeat(pa.scalar(""), objects.num_rows),
-    }
-    rows = pa.Table.from_batches([listing_rows(pa.table(columns))])
-    part = [write_part(scratch, "objects/", rows)]
-    heads = liveness.heads_table()
-    served = served_candidates(
-        ctx, connections, heads, scratch, "served/", part, EtagFiles(), _ASKING_S
+    heads, files = liveness.heads_table(), space.attempt.store()
+    folder = f"{space.folder}served/"
+    found = served_candidates(
+        space.ctx, connections, heads, files, folder, objects, EtagFiles(), _ASKING_S
     )
-    return served.spared
+    return found.spared

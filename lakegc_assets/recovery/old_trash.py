@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery.liveness import NEEDED, needed_now
+from lakegc_assets.recovery import relations
+from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.only_copies import (
+    OBJECTS,
+    missing_objects,
+    scratch_space,
+    write_objects,
+)
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
-from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -57,49 +67,51 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
     folders = old_trash(store, ctx.settings.trash_lifetime, store.server_time())
     if not folders:
         return Pruned(0, "")
-    found = _found(store, folders)
-    only = missing(store, _objects(found), ctx.settings.backup_list_threads)
-    lost = found.filter(strings.among(found["address"], only))
-    needed = needed_now(ctx, namespace, lost) if lost.num_rows else NEEDED.empty_table()
+    with scratch_space(ctx, connections) as space:
+        needed = _needed(space, namespace, write_objects(space, "trash", _found(store, folders)))
+        files = space.attempt.store()
 
-    def stays(addresses: strings.Strings) -> strings.Strings:
-        return strings.among(addresses, needed["address"])
+        def stays(addresses: strings.Strings) -> strings.Strings:
+            among = [
+                strings.among(addresses, rows["address"]) for rows in read_parts(files, needed)
+            ]
+            return reduce(pc.or_, among, pa.repeat(pa.scalar(False), len(addresses)))
 
-    removed = sum(remove_trash(store, folder, stays) for folder in folders)
-    return Pruned(removed, _kept(ctx, needed))
+        removed = sum(remove_trash(store, folder, stays) for folder in folders)
+        return Pruned(removed, _kept(ctx, files, needed))
 
 
-def _found(store: ObjectStore, folders: list[str]) -> pa.Table:
-    """Address and size (bytes) of what is in the trash, which may be there in several sizes."""
-    schema = pa.schema([("address", pa.string()), ("size", pa.int64())])
-    tables = [schema.empty_table()]
+def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
+    """Address and size of what is in the trash, which may be there in several sizes."""
     for folder in folders:
         for batch in store.list(folder):
-            columns = [addresses_in(batch, folder), batch["size"]]
-            tables.append(pa.table(columns, schema=schema))
-    return pa.concat_tables(tables)
+            yield pa.table([addresses_in(batch, folder), batch["size"]], schema=OBJECTS)
 
 
-def _objects(found: pa.Table) -> pa.Table:
-    """The same in the order of the addresses, each once.
+def _needed(space: Workspace, namespace: str, found: Sequence[Part]) -> list[Part]:
+    """Files of ``NEEDED``: what of the trash is needed and not in the store."""
+    with space.frames() as frames:
+        once = relations.each_once(space.read(frames, found, OBJECTS))
+        objects = space.write(frames, once, "once", OBJECTS, "put the trash in order")
+    only = missing_objects(space, objects)
+    if not only:
+        return []
+    with space.frames() as frames:
+        rows = relations.chosen(
+            space.read(frames, found, OBJECTS), space.read(frames, only, OBJECTS)
+        )
+        lost = space.write(frames, rows, "lost", OBJECTS, "find what only the trash holds")
+    return needed_now(space, namespace, lost)
 
-    Of what is there several times nobody knows which one is needed: its size is -1, which no object
-    of the store has.
-    """
-    sizes = found.group_by("address").aggregate([("size", "min"), ("size", "max")])
-    sizes = strings.in_order(sizes, "address")
-    same = pc.equal(sizes["size_min"], sizes["size_max"])
-    size = pc.if_else(same, sizes["size_min"], -1)
-    return pa.table([sizes["address"], size], schema=found.schema)
 
-
-def _kept(ctx: RunContext, needed: pa.Table) -> str:
-    if not needed.num_rows:
+def _kept(ctx: RunContext, files: ObjectStore, needed: Sequence[Part]) -> str:
+    if not needed:
         return ""
-    first = needed.slice(0, 1).to_pylist()[0]
+    first = read_part(files, needed[0]).slice(0, 1).to_pylist()[0]
     asked = ctx.repository, "--run", "RUN", "--address", first["address"]
     restoring = command_line("restore", *asked, settings=ctx.given_settings)
-    objects = counted(needed.num_rows, "object of the trash is", "objects of the trash are")
+    rows = sum(part.rows for part in needed)
+    objects = counted(rows, "object of the trash is", "objects of the trash are")
     return (
         f"{objects} needed now and not in the store, and stay though older than trash_days: "
         f"{first['address']!r} for one ({first['why']}). "

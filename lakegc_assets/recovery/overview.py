@@ -1,25 +1,18 @@
-"""The backups at a place: of what they are, and what the store itself does not hold any more."""
+"""The backups at a place, in whatever state they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import (
-    Backup,
     Record,
     State,
     folder_name,
     folder_url,
     read_state,
 )
-from lakegc_assets.run import strings
-from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
@@ -50,22 +43,6 @@ class Found:
         subject = self.record.subject
         made = f"{subject.repository}/{subject.run}"
         return "" if made == self.name else made
-
-    def copied(self) -> pa.Table:
-        """The objects copied to it: address and size (bytes), in the order of the addresses.
-
-        Raises:
-            IntegrityError: it is damaged.
-        """
-        if self.record.finished is not None:
-            rows = Backup(self.store, self.record).copied
-        else:
-            # Nothing but its journal tells, and that may name an object twice.
-            rows = journal.read(self.store)
-            rows = rows.filter(pc.equal(rows["outcome"], "copied"))
-        sizes = rows.group_by("address").aggregate([("size", "max")])
-        copied = pa.table([sizes["address"], sizes["size_max"]], names=["address", "size"])
-        return strings.in_order(copied, "address")
 
 
 @dataclass(frozen=True)
@@ -135,20 +112,3 @@ def found_at(store: ObjectStore) -> Found | None:
     """
     found = read_state(store)
     return None if found is None else Found(store, *found)
-
-
-def only_copies(found: Found, namespace: ObjectStore, threads: int) -> pa.Table:
-    """The objects of a backup that the namespace no longer holds: address and size (bytes).
-
-    Args:
-        found: a backup.
-        namespace: the store rooted at the storage namespace.
-        threads: that ask.
-
-    Raises:
-        IntegrityError: the backup is damaged.
-        StorageError: a store does not tell.
-    """
-    copied = found.copied()
-    gone = missing(namespace, copied, threads)
-    return copied.filter(strings.among(copied["address"], gone))

@@ -47,14 +47,14 @@ def left_to_do(marked: DataFrame, done: Sequence[DataFrame]) -> DataFrame:
 
 
 @relation
-def lost(claimed: DataFrame, copied: DataFrame) -> DataFrame:
+def lost(recorded: DataFrame, copied: DataFrame) -> DataFrame:
     """Copies that were recorded, and are not there: one row with number and first address.
 
     Args:
-        claimed: what was recorded, whatever the outcome.
+        recorded: what was recorded, whatever the outcome.
         copied: what ``verified`` gives.
     """
-    claims = claimed.where(F.col("outcome") == "copied").select("address").distinct()
+    claims = recorded.where(F.col("outcome") == "copied").select("address").distinct()
     gone = claims.join(copied.select("address"), "address", "left_anti")
     return gone.agg(F.count(F.lit(1)).alias("objects"), F.min("address").alias("first"))
 
@@ -70,6 +70,65 @@ def outcomes(copied: DataFrame, tried: DataFrame) -> DataFrame:
     others = newest(tried.where(F.col("outcome") != "copied"))
     without = others.join(copied.select("address"), "address", "left_anti")
     return copied.unionByName(without).orderBy("address")
+
+
+@relation
+def claimed(journal: DataFrame) -> DataFrame:
+    """Journal DF where the outcome is a copy; an address may stand there more than once."""
+    return journal.where(F.col("outcome") == "copied")
+
+
+# Prunes
+
+
+@relation
+def held(copied: DataFrame, listed: DataFrame, *, finished: bool) -> DataFrame:
+    """Objects that a backup can give back: address and size, in order.
+
+    Args:
+        copied: address and size of recorded copies; an address may stand there more than once.
+        listed: address and size of the copies that a listing shows. One that was cut short has not
+            the size of the object, so what was recorded counts first.
+        finished: whether recorded copies that the listing lacks count, too.
+    """
+    size, none = F.col("size"), F.lit(None).cast("bigint")
+    rows = copied.select("address", size.alias("recorded"), none.alias("shown")).unionByName(
+        listed.select("address", none.alias("recorded"), size.alias("shown"))
+    )
+    both = rows.groupBy("address").agg(
+        F.max("recorded").alias("recorded"), F.max("shown").alias("shown")
+    )
+    there = both if finished else both.where(F.col("shown").isNotNull())
+    return there.select("address", F.coalesce("recorded", "shown").alias("size")).orderBy("address")
+
+
+@relation
+def with_recorded(needed: DataFrame, copied: DataFrame) -> DataFrame:
+    """Needed DF (address, why) and the size of the recorded copy, or null; in order."""
+    rows = needed.select("address", "why").join(_sizes(copied), "address", "left")
+    return rows.orderBy("address")
+
+
+def _sizes(copied: DataFrame) -> DataFrame:
+    return copied.groupBy("address").agg(F.max("size").alias("recorded"))
+
+
+@relation
+def each_once(found: DataFrame) -> DataFrame:
+    """The addresses of the trash in order, each once, with their size.
+
+    Of what is there with several sizes nobody knows which one is needed: its size is -1, which no
+    object of the store has.
+    """
+    sizes = found.groupBy("address").agg(F.min("size").alias("least"), F.max("size").alias("most"))
+    size = F.when(F.col("least") == F.col("most"), F.col("least")).otherwise(F.lit(-1))
+    return sizes.select("address", size.cast("bigint").alias("size")).orderBy("address")
+
+
+@relation
+def in_order(rows: DataFrame) -> DataFrame:
+    """Rows in the order of their addresses."""
+    return rows.orderBy("address")
 
 
 # Restores

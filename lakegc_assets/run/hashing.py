@@ -3,19 +3,19 @@
 A live set is a set of hashes: two addresses with one hash make a dead object look alive, never the
 other way round. So the hash is only ever used to keep objects, or to find what is then compared
 exactly. It is FNV-1a (64 bits, over the UTF-8 bytes) behind the finalizer of SplitMix64, without
-which the upper bits of similar addresses would be similar, too.
+which the upper bits of similar addresses would be similar, too. Caches and artifacts hold it, so it
+never changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
-from lakegc_assets.run import hash_kernels
 
 Hashes = npt.NDArray[np.uint64]
 #: Hashes as datasets hold them: their bits as signed numbers, since Spark knows no others.
@@ -104,9 +104,21 @@ def pair_hashes(first: Hashes, second: Hashes) -> Hashes:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    mixed: Hashes = np.empty(len(values), np.uint64)
-    hash_kernels.mix_all(values, mixed)
+    """The finalizer of SplitMix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = values ^ (values >> np.uint64(31))
     return mixed
+
+
+@numba.njit(cache=True, nogil=True)
+def fnv(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: ANN401 - numpy arrays
+    """Fill ``hashes`` with FNV-1a of each text in ``raw``, which begins at ``offset``."""
+    for i in range(len(hashes)):
+        value = offset
+        for at in range(ends[i], ends[i + 1]):
+            value = (value ^ np.uint64(raw[at])) * _FNV_PRIME
+        hashes[i] = value
 
 
 def _hashes(strings: pa.Array | pa.ChunkedArray, offset: np.uint64) -> Hashes:
@@ -128,5 +140,5 @@ def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
         begin = plain.offset * np.dtype(width).itemsize
         ends = np.frombuffer(offsets, width, len(plain) + 1, begin).astype(np.int64, copy=False)
         raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-        hash_kernels.hash_all(raw, ends, offset, hashes)
-    return hashes
+        fnv(raw, ends, offset, hashes)
+    return _mixed(hashes)

@@ -9,9 +9,11 @@ from typing import Final
 
 from lakegc_assets.run.artifacts import ArtifactRoot
 
-#: Of a comparison, and of a forecast. What a killed command leaves there is pruned.
+#: Of a comparison, of a forecast, and of a look at what is needed. What a killed command leaves
+#: there is pruned.
 COMPARED: Final = "_compared"
 FORECAST: Final = "_forecast"
+NEEDED: Final = "_needed"
 
 
 @contextmanager

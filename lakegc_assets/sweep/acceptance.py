@@ -10,8 +10,10 @@ of the same mark raises no second alarm for it.
 from __future__ import annotations
 
 import json
+import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,8 +24,9 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.undeletion import Verdict, bring_back, forecast, present
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
@@ -35,15 +38,16 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.lists import list_to_the_end
-from lakegc_assets.sweep import ledger, relations
+from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backup_guard import relied_on
 from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
 from lakegc_assets.sweep.leased import leased
-from lakegc_assets.sweep.ledger import ASSET, Outcome
+from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
+from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of, lost_objects, usable_backup
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
@@ -159,7 +163,7 @@ def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = Fa
         alarms = [_brought_back(ctx, connections, values) for values in hold.alarms]
         _require_known(ctx, alarms, unverified=unverified)
         for alarm in alarms:
-            _record_missing(ctx, alarm, hold.id)
+            _record_missing(ctx, connections, alarm, hold.id)
         _pin_unclear(ctx, store, alarms, hold.id)
         said = {"id": hold.id, "by": by, "at": ctx.clocks.now().isoformat()}
         accepted = _accepted(hold, alarms, {**said, "owner": dict(lease.owner)})
@@ -288,16 +292,30 @@ def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
         for key in page["key"].to_pylist():
             if f"/{MISSING}" in key:
                 named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())
-    marked = Candidates(chain["deletion_candidates"].parts["data"])
-    with ctx.frames(connections) as frames:
-        some = frames.create(pa.table({"address": pa.array(sorted(named), pa.string())}))
-        found = relations.named(frames.read(marked.dataset(attempt)), some)
-        rows = frames.collect(found, LISTING, "look marked objects up")
-    backup, problem = usable_backup(ctx, chain)
-    if backup is None and not problem and (url := relied_on(artifacts)):
+    addresses = pa.chunked_array([pa.array(sorted(named), pa.string())])
+    with _recorded(ctx, connections, attempt, chain) as (recorded, folder):
+        rows, proof, problem = find_lost(recorded, chain, addresses, folder)
+    if proof is None and not problem and (url := relied_on(artifacts)):
         problem = f"its sweep had a backup at {url}, and backup_url is not set"
-    proof = None if backup is None else Proof(backup.store)
-    return _Named(sorted(named), lost_objects(attempt, rows, backup), proof, problem)
+    return _Named(sorted(named), rows, proof, problem)
+
+
+@contextmanager
+def _recorded(
+    ctx: RunContext,
+    connections: Connections,
+    attempt: AttemptArtifacts,
+    chain: Mapping[str, Manifest],
+) -> Iterator[tuple[Recorded, str]]:
+    """The ledger of the sweep of a mark, and a folder for files that is emptied at the end."""
+    name = secrets.token_hex(8)
+    marked = Candidates(chain["deletion_candidates"].parts["data"])
+    space = Workspace(ctx, connections, attempt, f"{ASSET}/{name}/")
+    try:
+        ledger = Ledger(ctx, connections, attempt, name)
+        yield Recorded(ctx, connections, attempt, ledger, marked), space.folder
+    finally:
+        space.clear()
 
 
 def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool) -> None:
@@ -324,13 +342,15 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
         )
 
 
-def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
+def _record_missing(ctx: RunContext, connections: Connections, alarm: Alarm, hold_id: str) -> None:
     """Let the ledger say of what is lost that it is gone: no later try deletes at its address."""
     rows = alarm.lost
     if not rows.num_rows:
         return
     attempt = ctx.root.attempt(ctx.repository, alarm.run)
-    done = ledger.done(ledger.read(attempt))["address"]
+    chain = attempt.chain("gc_report", connections.namespace_url)
+    with _recorded(replace(ctx, run=alarm.run), connections, attempt, chain) as (recorded, _):
+        done = ledger.done(recorded.outcomes_of(rows["address"]))["address"]
     rows = rows.filter(pc.invert(strings.among(rows["address"], done)))
     outcomes = [
         Outcome(address, size, "already_missing", detail=LOST)

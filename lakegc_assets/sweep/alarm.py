@@ -164,7 +164,8 @@ def _put_back(
     if not missing.num_rows:
         return {}
     try:
-        return put_back(ctx, connections, deltas.chain, recorded, missing["address"])
+        addresses = missing["address"]
+        return put_back(ctx, connections, deltas.chain, recorded, addresses, deltas.folder)
     except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
         ctx.log.warning("what is gone could not be put back: %s", error)
         return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)

@@ -21,6 +21,7 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
+from lakegc_assets.mark import live_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.etags import etag_files
@@ -116,7 +117,6 @@ class Deltas:
         self._runs: list[Part] = []
         self._last_parts: set[str] = set()
         self._asked: tuple[pa.Table, Sequence[Part], Inquiry] | None = None
-        self._compared = read_compared(self.attempt, self.chain["deletion_candidates"])
 
     def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:
         """Find which of some marked objects are alive now.
@@ -220,7 +220,7 @@ class Deltas:
             if references:
                 some.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
             ends = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
-            back = relations.came_back(
+            back = live_relations.came_back(
                 frames.read(candidates.dataset(self.attempt)),
                 [(frames.read(Dataset(url, parts, HASHES)), why) for parts, why in live],
                 [frames.create(ends)] if unresolved else [],
@@ -318,7 +318,7 @@ class Deltas:
             _ASKING_S,
             # It only tells how the work is spread, so that what the mark knew is as good.
             int(self.chain["uncommitted_snapshot"].facts["listed"]),
-            self._compared,
+            read_compared(self.attempt, self.chain["deletion_candidates"]),
         )
         self._asked = (heads, candidates.parts, inquiry)
         return answered(self.ctx, connections, inquiry)

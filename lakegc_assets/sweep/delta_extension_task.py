@@ -26,10 +26,10 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import LOOKS, decode
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
+from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.retention.union import missing_heads
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes, unsigned
-from lakegc_assets.run.sets import members_of, union
 from lakegc_assets.run.table_cache import Decoded
 from lakegc_assets.sweep.delta_extension import (
     Known,
@@ -42,7 +42,6 @@ from lakegc_assets.sweep.delta_extension import (
 from lakegc_assets.wording import counted
 
 HELD: Final = "an active commit holds it now"
-UNCLEAR: Final = "a full address that cannot be resolved ends like it"
 ALIKE: Final = "it looks like what a branch has now"
 #: A task reads no more metaranges, and no more ranges, for one extension.
 _MOST: Final = 200
@@ -64,7 +63,7 @@ class Found:
 
     Attributes:
         ranges: their ids.
-        hashes: of the addresses, sorted.
+        hashes: of the addresses.
         last_parts: of full addresses that nobody can place.
         looks: size of each entry, and ``etag_hash``.
     """
@@ -81,11 +80,11 @@ class Found:
         serve another upload. So that an object looks like an entry is a reason beyond need.
         """
         addresses = objects["address"]
-        held = members_of([self.hashes], address_hashes(addresses))
+        held = np.isin(address_hashes(addresses), self.hashes)
         last = pc.replace_substring_regex(addresses, pattern="(?s)^.*/", replacement="")
         unclear = pc.is_in(last, pa.array(sorted(self.last_parts), pa.string()))
         spared: dict[str, str] = {}
-        for which, why in ((held, HELD), (unclear, UNCLEAR), (self._alike(objects), ALIKE)):
+        for which, why in ((held, HELD), (unclear, AMBIGUOUS), (self._alike(objects), ALIKE)):
             mask = pa.array(np.asarray(which), pa.bool_())
             for address in addresses.filter(mask).to_pylist():
                 spared.setdefault(address, why)
@@ -198,10 +197,11 @@ class Extender:
         if len(entries) > _MOST:
             raise TooMuchError(f"{counted(len(entries), 'range is', 'ranges are')} to be read")
         decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
+        hashes = [unsigned(d.rows["hash"]) for d in decoded]
         looks = [d.rows.select(LOOKS) for d in decoded]
         return Found(
             ranges=entries.keys(),
-            hashes=union([unsigned(d.rows["hash"]) for d in decoded]),
+            hashes=np.concatenate([np.empty(0, np.uint64), *hashes]),
             last_parts={last for d in decoded for last in d.facts["unresolved"]},
             looks=pa.concat_tables([_LOOKS.empty_table(), *looks]),
         )

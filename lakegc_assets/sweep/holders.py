@@ -10,13 +10,12 @@ import pyarrow as pa
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import Liveness
+from lakegc_assets.mark.holders import ranges_with_hash
 from lakegc_assets.mark.metaranges import fetch, pairs_of, table_url
-from lakegc_assets.mark.ranges import HASHES, cached_ranges, read_entries, wanted
 from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.sets import members_of, union
 
 
 @dataclass(frozen=True)
@@ -67,16 +66,17 @@ def holders_of(
 
 
 def paths_in(
-    connections: Connections, ranges: pa.Table, addresses: Collection[str]
+    ctx: RunContext, connections: Connections, ranges: pa.Table, addresses: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Addresses and paths of some objects in some ranges.
 
     Args:
+        ctx: the run.
         connections: how to reach the store and the cache.
         ranges: that may hold the objects (range_id, entries).
         addresses: a few, relative to the namespace.
     """
-    for range_id in _holding(connections, ranges, addresses):
+    for range_id in _holding(ctx, connections, ranges, addresses):
         yield from _paths(connections, range_id, addresses)
 
 
@@ -87,7 +87,7 @@ def _committed(
     ranges: pa.Table,
     addresses: Collection[str],
 ) -> Iterator[Holder]:
-    range_ids = _holding(connections, ranges, addresses)
+    range_ids = _holding(ctx, connections, ranges, addresses)
     if not range_ids:
         return
     active = liveness.tables()["data"]
@@ -104,13 +104,12 @@ def _committed(
             yield Holder(address, branch, path, commit)
 
 
-def _holding(connections: Connections, ranges: pa.Table, addresses: Collection[str]) -> list[str]:
+def _holding(
+    ctx: RunContext, connections: Connections, ranges: pa.Table, addresses: Collection[str]
+) -> list[str]:
     """The ranges that may hold some addresses."""
-    hashes = union([address_hashes(pa.array(sorted(addresses), pa.string()))])
-    found = read_entries(connections, wanted(ranges, cached_ranges(connections)), HASHES)
-    return sorted(
-        one.range_id for one in found if members_of([hashes], one.group["hash"].to_numpy()).any()
-    )
+    hashes = address_hashes(pa.array(sorted(addresses), pa.string()))
+    return ranges_with_hash(ctx, connections, ranges, hashes)
 
 
 def _paths(

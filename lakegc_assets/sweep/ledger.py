@@ -27,7 +27,6 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.records import read_rows, write_rows, write_values
-from lakegc_assets.run.sets import distinct
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.lists import infos_to_the_end
 
@@ -234,11 +233,11 @@ def _one_each(rows: pa.Table) -> pa.Table:
     Hardly any is recorded twice, so only rows whose addresses share a hash are put in order.
     """
     hashes = address_hashes(rows["address"])
-    if len(distinct(hashes)) == len(hashes):
-        return rows
     _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     often = pa.array(counts[which] > 1)
     several = rows.filter(often)
+    if not several.num_rows:
+        return rows
     # What is back before what was deleted, that before all that was done, and that before what
     # failed; and then what came last.
     outcome = several["outcome"]

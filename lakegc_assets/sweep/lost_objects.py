@@ -8,16 +8,20 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
+from lakegc_assets.recovery.copies import COPIES, verified_copies
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.undeletion import Copies
-from lakegc_assets.run import strings
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import Lost
 from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.ledger_state import Recorded
 
 #: An object as it was marked; what the store told when it was deleted; and the etag of its copy.
 LOST: Final = pa.schema(
@@ -31,14 +35,10 @@ LOST: Final = pa.schema(
 )
 
 
-def _read_copies(backup: Backup) -> None:
-    _ = backup.copied
-
-
 def usable_backup(
     ctx: RunContext,
     chain: Mapping[str, Manifest],
-    read: Callable[[Backup], None] = _read_copies,
+    read: Callable[[Backup], None],
 ) -> tuple[Backup | None, str]:
     """The backup of a mark, if there is one; and why there is none, where one was expected.
 
@@ -87,41 +87,44 @@ def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
     )
 
 
-def lost_objects(attempt: AttemptArtifacts, rows: pa.Table, backup: Backup | None) -> pa.Table:
-    """Marked objects with all that is known for bringing them back (``LOST``).
+def find_lost(
+    recorded: Recorded, chain: Mapping[str, Manifest], addresses: pa.ChunkedArray, folder: str
+) -> tuple[pa.Table, Proof | None, str]:
+    """A few marked objects with all that is known for bringing them back.
 
     Args:
-        attempt: the artifacts of the mark, and of its sweep.
-        rows: address, size and etag.
-        backup: of the mark.
+        recorded: what the sweep has recorded, and all that the mark names.
+        chain: the manifests of the mark.
+        addresses: of the objects.
+        folder: for files, below the attempt, with a slash at its end.
+
+    Returns:
+        Rows of ``LOST``; what tells of copies in the backup of the mark, if there is one; and why
+        there is none, where one was expected.
+
+    Raises:
+        LakegcError: the mark cannot be read.
     """
+    space = Workspace(recorded.ctx, recorded.connections, recorded.attempt, folder)
+    copies: list[Part] = []
+
+    def read(backup: Backup) -> None:
+        finding = space.finding("copies", backup.store.url)
+        copies.extend(verified_copies(space.ctx, finding, backup, listed=False))
+
+    backup, problem = usable_backup(space.ctx, chain, read)
     try:
-        swept = ledger.read(attempt)
+        swept = recorded.outcomes_of(addresses)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
         # It only says under which ids the store may have kept them: they are looked for.
         swept = ledger.SWEPT.empty_table()
-    return with_copies(rows, swept, backup)
-
-
-def with_copies(rows: pa.Table, swept: pa.Table, backup: Backup | None) -> pa.Table:
-    """Marked objects with all that is known for bringing them back (``LOST``).
-
-    Args:
-        rows: address, size and etag.
-        swept: what became of them (``SWEPT``), and perhaps of others.
-        backup: of the mark.
-    """
-    at = strings.places(rows["address"], swept["address"])
-    versions = strings.taken(swept["version"], at)
-    copy_etags = pa.nulls(rows.num_rows, pa.string())
-    if backup is not None:
-        copied = backup.copied
-        at = strings.places(rows["address"], copied["address"])
-        same = pc.equal(strings.taken(copied["etag"], at), rows["etag"])
-        found = strings.taken(copied["copy_etag"], at)
-        copy_etags = pc.if_else(pc.fill_null(same, False), found, None)
-    columns = [rows[name] for name in ("address", "size", "etag")]
-    return pa.table([*columns, versions, copy_etags], schema=LOST)
+    marked = recorded.marked_as(addresses)
+    with space.frames() as frames:
+        found = relations.lost_objects(
+            frames.create(marked), frames.create(swept), space.read(frames, copies, COPIES)
+        )
+        rows = frames.collect(found, LOST, "find versions and copies")
+    return rows, None if backup is None else Proof(backup.store), problem
 
 
 def as_lost(rows: pa.Table) -> list[Lost]:

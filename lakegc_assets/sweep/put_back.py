@@ -8,8 +8,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakegc_assets.errors import LakegcError
-from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
@@ -19,7 +17,7 @@ from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.holders import Holder
 from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of, usable_backup, with_copies
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 
 _BATCH: Final = 1000
 _SHOWN: Final = 20
@@ -31,6 +29,7 @@ def put_back(
     chain: Mapping[str, Manifest],
     recorded: Recorded,
     missing: pa.ChunkedArray,
+    folder: str,
 ) -> dict[str, str]:
     """Put objects back where nothing is now, and say which of them are still missing, and why.
 
@@ -43,20 +42,14 @@ def put_back(
         chain: the manifests of the mark.
         recorded: what was done, and all that the mark names.
         missing: addresses of objects that are gone and needed.
+        folder: of the sweep, below the attempt, with a slash at its end.
 
     Returns:
         What kept each of them from being put back, by address: the store's own words.
     """
-    backup, problem = usable_backup(ctx, chain)
+    lost, proof, problem = find_lost(recorded, chain, missing, f"{folder}after/lost/")
     if problem:
         ctx.log.warning("%s", problem)
-    try:
-        swept = recorded.outcomes_of(missing)
-    except (LakegcError, pa.ArrowException, ValueError, OSError):
-        # It only says under which ids the store may have kept them: they are looked for.
-        swept = ledger.SWEPT.empty_table()
-    lost = with_copies(recorded.marked_as(missing), swept, backup)
-    proof = None if backup is None else Proof(backup.store)
     store, still = connections.store(), dict[str, str]()
     for at in range(0, lost.num_rows, _BATCH):
         rows = lost.slice(at, _BATCH)

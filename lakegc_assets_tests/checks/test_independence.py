@@ -69,7 +69,7 @@ OWN = [name for name in SECOND if name.startswith("checks.")]
 def test_the_checks_compare_whole_addresses_by_relations_of_their_own(module: str) -> None:
     """What all stages stand on may use hashes; what the checks compare is never made with them."""
     used = imported(module)
-    assert used & {"run.hashing", "run.hash_kernels", "run.sets"} == set()
+    assert used & {"run.hashing"} == set()
     of_others = {name for name in used if name.endswith("relations")}
     assert of_others <= {"checks.relations"}
 

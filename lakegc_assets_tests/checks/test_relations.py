@@ -105,7 +105,12 @@ PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[
     ("outside", (("address", "size"),), ADDRESS, ()),
     ("special", (("address", "size"),), ADDRESS, ()),
     ("not_old", (ADDRESS, ("address", "last_modified")), ADDRESS, (st.just(NOW),)),
-    ("of_tags", (ENTRY, ("name", "range_id")), ("name", "address"), ()),
+    (
+        "of_tags",
+        (ENTRY, ("range_id", "commit_id"), ("name", "commit_id")),
+        ("name", "address"),
+        (),
+    ),
     ("within", (ENTRY, ("range_id", "first", "behind")), ADDRESS, ()),
     ("named", (ADDRESS,), ("check", "name", "address"), (st.just("one"),)),
     ("named", (("name", "address"),), ("check", "name", "address"), (st.just("one"),)),

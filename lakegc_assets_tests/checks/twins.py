@@ -67,12 +67,13 @@ def within(entries: Rows, spans: Rows) -> list[Row]:
     )
 
 
-def of_tags(entries: Rows, tags: Rows) -> list[Row]:
+def of_tags(entries: Rows, ranges: Rows, tags: Rows) -> list[Row]:
     return [
         {"name": tag["name"], "address": entry["address"]}
         for tag in tags
+        for one in ranges
         for entry in entries
-        if entry["range_id"] == tag["range_id"]
+        if tag["commit_id"] == one["commit_id"] and entry["range_id"] == one["range_id"]
     ]
 
 

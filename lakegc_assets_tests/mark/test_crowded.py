@@ -26,7 +26,6 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
-from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, copy_lake, running
@@ -204,9 +203,8 @@ def test_when_time_is_over_what_was_not_asked_stays(
 @pytest.mark.parametrize("asset", ["committed_addresses/data", "uncommitted_snapshot/hashes"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
 def test_a_set_of_live_addresses_that_is_not_whole_stops_the_run(
-    asset: str, damage: str, lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+    asset: str, damage: str, lake: SmallLake, spark: Session
 ) -> None:
-    monkeypatch.setattr(sets, "_kept", type(sets._kept)())
     ctx = lake.context(spark)
     name, part = asset.split("/")
     run = attempt_of(ctx).manifest(name).parts[part][0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import cast
 
-import numpy as np
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.errors import IntegrityError
@@ -39,10 +39,10 @@ class Diffing:
         return [SimpleNamespace(id=name) for name in self.names]
 
 
-def asked(server: Diffing, *sizes: Sequence[int]) -> set[str]:
+def asked(server: Diffing, sizes: Sequence[int] = ()) -> set[str]:
     """Where the branch may have staged an object of one of some sizes."""
-    runs = [np.array(run, np.uint64) for run in sizes]
-    return lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", runs)
+    of_candidates = pa.array(sizes, pa.int64())
+    return lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", of_candidates)
 
 
 def changed(server: Diffing) -> list[str]:
@@ -97,4 +97,4 @@ def test_asked_for_is_what_has_the_size_of_a_candidate_or_none(
     monkeypatch.setattr(lookups, "_CHANGES_AT_ONCE", at_once)
     added = [(f"{size}", "added", size) for size in range(5)]
     server = Diffing([*added, ("changed", "changed", 7), ("gone", "removed", 3)])
-    assert asked(server, [0, 3], [4, 9]) == {"0", "3", "4", "changed"}
+    assert asked(server, [0, 3, 4, 9]) == {"0", "3", "4", "changed"}

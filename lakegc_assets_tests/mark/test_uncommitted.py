@@ -22,8 +22,7 @@ from lakegc_assets.mark.uncommitted import (
     read_staged,
 )
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes, key_digest
-from lakegc_assets.run.sets import members
+from lakegc_assets.run.hashing import address_hashes, key_digest, signed
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
 from lakegc_assets_tests.sessions import Session
@@ -259,7 +258,8 @@ def read(paged: Paged, body: bytes) -> dict[tuple[str, bool], Any]:
     staged = read_staged(paged.ctx, connections, artifacts, "here/", [key])
     rows = [row for table in read_parts(artifacts, staged.parts) for row in table.to_pylist()]
     addresses = pa.array([row["address"] for row in rows], pa.string())
-    assert members(artifacts, staged.hashes, address_hashes(addresses)).all()
+    hashes = {h for t in read_parts(artifacts, staged.hashes) for h in t["hash"].to_pylist()}
+    assert hashes == set(signed(address_hashes(addresses)).to_pylist())
     assert list(staged.unresolved) == [r["address"] for r in rows if not r["resolved"]]
     assert staged.digest == key_digest(addresses)
     return {(row["address"], row["resolved"]): row["created"] for row in rows}

@@ -18,7 +18,6 @@ from lakegc_assets.mark import why as module
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.relations import CONTROL
 from lakegc_assets.mark.why import why
-from lakegc_assets.run import sets
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running, tell_history
 from lakegc_assets_tests.sessions import Session
@@ -154,7 +153,6 @@ def test_an_address_that_only_has_the_hash_of_a_live_one_says_so(
         texts = [wanted if text == twin else text for text in addresses.to_pylist()]
         return address_hashes(pa.array(texts, pa.string()))
 
-    monkeypatch.setattr(sets, "_kept", type(sets._kept)())
     monkeypatch.setattr(module, "address_hashes", colliding)
     monkeypatch.setattr(listing_pages, "address_hashes", colliding)
     ctx = told.lake.context(spark, run="colliding")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 AMBIGUOUS = "a full address that cannot be resolved ends like it"
 CONTROL = "its name has a line break or another control character"
+UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
+SAME_HASH = "its hash is that of an address that another repository names"
 NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
 _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
 _UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffd-\uffff]")
@@ -114,3 +116,38 @@ def lacked(rows: Rows, others: Rows, before: datetime) -> list[Row]:
 
 def in_order(marked: Rows) -> list[Row]:
     return sorted(({**row} for row in marked), key=lambda row: row["address"].encode())
+
+
+def came_back(
+    marked: Rows,
+    live: Sequence[tuple[Rows, str]],
+    unresolved: Sequence[Rows],
+    named: Sequence[Rows],
+) -> list[Row]:
+    whys: dict[str, set[str]] = defaultdict(set)
+    sizes = {row["address"]: row["size"] for row in marked}
+    for hashes, why in live:
+        known = {row["hash"] for row in hashes}
+        for row in marked:
+            if row["hash"] in known:
+                whys[row["address"]].add(why)
+    ends = {row["last_part"] for rows in unresolved for row in rows}
+    for address in sizes:
+        if address.rpartition("/")[2] in ends:
+            whys[address].add(AMBIGUOUS)
+    for row in (row for rows in named for row in rows):
+        if row["address"] in sizes:
+            whys[row["address"]].add(row["why"])
+    first = {
+        address: min(some, key=lambda why: (_doubt(why), why)) for address, some in whys.items()
+    }
+    return [
+        {"address": address, "size": sizes[address], "why": why, "certain": _doubt(why) < 2}
+        for address, why in first.items()
+    ]
+
+
+def _doubt(why: str) -> int:
+    if why in {AMBIGUOUS, UNVERIFIED} or why.startswith("pinned until "):
+        return 2
+    return int(why == SAME_HASH)

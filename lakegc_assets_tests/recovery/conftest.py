@@ -7,10 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import Backup, find_backup
+from lakegc_assets.recovery.copies import COPIES, verified_copies
+from lakegc_assets.recovery.only_copies import scratch_space
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -73,6 +77,21 @@ class Place:
         found = find_backup(self.root.stores, self.url, REPOSITORY, RUN)
         assert found is not None
         return found
+
+    @property
+    def outcomes(self) -> pa.Table:
+        """The outcome of each object of the mark."""
+        return pa.concat_tables(read_parts(self.store, self.found.record.parts))
+
+    @property
+    def copied(self) -> pa.Table:
+        """Its verified copies."""
+        ctx = self.context()
+        with scratch_space(ctx, ctx.connect()[1]) as space:
+            finding = space.finding("copied", self.store.url)
+            parts = verified_copies(ctx, finding, self.found, listed=False)
+            tables = list(read_parts(space.attempt.store(), parts))
+        return pa.concat_tables([COPIES.empty_table(), *tables])
 
     def contents(self) -> dict[str, bytes]:
         """Its copies with their contents, as the store has them."""

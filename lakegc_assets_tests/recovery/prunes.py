@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+
+from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_pruning import Pruning
+from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.only_copies import scratch_space, write_objects
 from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.recovery.conftest import Place
@@ -39,6 +44,16 @@ def prune(
 
     pruning = Pruning(context, place.root.stores, place.url, older_than, names, dry_run=dry_run)
     return {one.found.name: one.kept for one in pruning.run()}
+
+
+def needed(ctx: RunContext, objects: pa.Table) -> dict[str, str]:
+    """Those of some objects (address, size) that are needed now, and why."""
+    _, connections = ctx.connect()
+    with scratch_space(ctx, connections) as space:
+        parts = write_objects(space, "asked", [objects])
+        found = needed_now(space, connections.namespace_url, parts)
+        tables = list(read_parts(space.attempt.store(), found))
+    return {row["address"]: row["why"] for table in tables for row in table.to_pylist()}
 
 
 def left(place: Place) -> int:

@@ -25,7 +25,7 @@ from lakegc_assets_tests.sessions import Session
 
 
 def outcomes(place: Place) -> dict[str, str]:
-    rows = place.found.outcomes.to_pylist()
+    rows = place.outcomes.to_pylist()
     assert len({row["address"] for row in rows}) == len(rows)
     return {row["address"]: row["outcome"] for row in rows}
 
@@ -40,7 +40,7 @@ def test_a_backup_holds_what_the_mark_names_and_says_so(anywhere: Place, marked:
     assert record is not None
     assert anywhere.contents() == before
     assert outcomes(anywhere) == dict.fromkeys(marked.candidates, "copied")
-    copied = anywhere.found.copied
+    copied = anywhere.copied
     assert anywhere.found.record == record
     assert (record.objects, record.size) == (len(before), sum(map(len, before.values())))
     assert record.digest == str(key_digest(copied["address"]))
@@ -78,7 +78,7 @@ def test_an_empty_mark(spark: Session, tmp_path: Path, monkeypatch: pytest.Monke
         record = make_backup(place.context())
         assert record is not None
         assert (record.objects, record.size, record.outcomes) == (0, 0, {})
-        assert place.found.copied.num_rows == 0
+        assert place.copied.num_rows == 0
         assert place.contents() == {}
 
 
@@ -217,7 +217,7 @@ def test_a_backup_that_another_process_finishes_meanwhile_is_left_alone(
         make_backup(place.context())
     # But for what was under way.
     assert len(copied) == 1
-    for row in place.found.copied.to_pylist():
+    for row in place.copied.to_pylist():
         if row["address"] not in copied:
             assert place.store.head(row["address"]).etag == row["copy_etag"]
 

@@ -20,6 +20,7 @@ import requests
 from lakegc_assets.cli.maintenance import not_held
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
+from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -28,7 +29,8 @@ from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
-from lakegc_assets.recovery.overview import all_backups, only_copies
+from lakegc_assets.recovery.only_copies import only_copies, scratch_space
+from lakegc_assets.recovery.overview import all_backups
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.batch_stat import missing
@@ -92,7 +94,7 @@ def test_the_only_copy_of_what_is_needed_now_stays(
         "restore them first"
     )
     assert swept.contents() == before
-    assert swept.found.copied.num_rows == len(marked.candidates)
+    assert swept.copied.num_rows == len(marked.candidates)
     # What somebody else wrote there is no copy of it.
     _, connections = swept.context().connect()
     connections.store().put(address, before[address] + b"x")
@@ -273,13 +275,19 @@ def test_a_store_that_refuses_deletes_ends_the_prune(
 
 def test_what_only_the_backup_holds(place: Place, marked: Marked) -> None:
     make_backup(place.context())
-    store = place.context().connect()[1].store()
+    ctx = place.context()
     (found,) = all_backups(place.root.stores, place.url)
-    assert only_copies(found, store, 4).num_rows == 0
+
+    def only() -> list[str]:
+        with scratch_space(ctx, ctx.connect()[1]) as space:
+            tables = list(read_parts(space.attempt.store(), only_copies(space, found)))
+        return [address for table in tables for address in table["address"].to_pylist()]
+
+    assert only() == []
     gone = sorted(marked.candidates)[::3]
     for address in gone:
         (place.lake.objects / address).unlink()
-    assert only_copies(found, store, 4)["address"].to_pylist() == gone
+    assert only() == gone
 
 
 def test_what_has_another_size_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +333,7 @@ def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
             list(Pruning(*given, alone=leased_to_prune).run())
     assert not marked.candidates & place.lake.keys()
     assert place.contents() == before
-    assert place.found.copied.num_rows == len(marked.candidates)
+    assert place.copied.num_rows == len(marked.candidates)
 
 
 def test_a_backup_stays_for_so_long_after_the_sweep_that_relied_on_it(swept: Place) -> None:

@@ -239,7 +239,7 @@ def test_the_outcomes_of_a_backup_are_damaged(place: Place, damage: str) -> None
         said = json.loads(place.store.get(MANIFEST)) | {"digest": "0-0"}
         place.store.put(MANIFEST, json.dumps(said).encode())
     with pytest.raises(IntegrityError, match="can be trusted"):
-        _ = place.found.copied
+        _ = place.copied
 
 
 def test_a_journal_that_is_damaged_is_not_believed(place: Place, marked: Marked) -> None:
@@ -284,10 +284,10 @@ def test_an_object_whose_copies_are_always_cut_is_told(
     record = make_backup(place.context())
     assert record is not None
     assert tries[bad] == 2
-    (row,) = [row for row in place.found.outcomes.to_pylist() if row["address"] == bad]
+    (row,) = [row for row in place.outcomes.to_pylist() if row["address"] == bad]
     assert (row["outcome"], row["error_code"]) == ("failed", "Storage")
     assert "was cut short" in row["detail"]
-    assert bad not in place.found.copied["address"].to_pylist()
+    assert bad not in place.copied["address"].to_pylist()
 
 
 def test_a_store_that_cuts_all_copies_stops_the_backup(

@@ -60,9 +60,7 @@ def test_what_a_suspended_maker_replaced_in_a_finished_backup(
         patch.setattr(backup_task, "_THREADS", 1)
         with pytest.raises(RefusedError, match="another process has finished"):
             make_backup(place.context())
-    etags = dict(
-        zip(*(place.found.copied[n].to_pylist() for n in ("address", "copy_etag")), strict=True)
-    )
+    etags = dict(zip(*(place.copied[n].to_pylist() for n in ("address", "copy_etag")), strict=True))
     assert any(place.store.head(address).etag != etag for address, etag in etags.items())
     before = lose(place, marked)
     facts = restore(place.context(), ALL).facts

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.recovery import (
     backup_creation,
     backup_pruning,
@@ -23,7 +24,6 @@ from lakegc_assets.recovery import (
 )
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import find_backup
-from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.storage import local
 from lakegc_assets.storage.files import link_new, replace
 from lakegc_assets_tests.kills import Killed, Lines
@@ -49,13 +49,13 @@ def shape(place: Place) -> tuple[str, ...]:
 
 def check(place: Place, marked: Marked) -> None:
     """The backup is whole, and each object of the mark is in it, once, as it is in the store."""
-    found = place.found
-    assert sorted(found.copied["address"].to_pylist()) == sorted(marked.candidates)
-    assert found.outcomes.num_rows == len(marked.candidates)
+    copied = place.copied
+    assert sorted(copied["address"].to_pylist()) == sorted(marked.candidates)
+    assert place.outcomes.num_rows == len(marked.candidates)
     assert place.contents() == {
         address: (place.lake.objects / address).read_bytes() for address in marked.candidates
     }
-    for row in found.copied.to_pylist():
+    for row in copied.to_pylist():
         assert place.store.head(row["address"]).etag == row["copy_etag"]
 
 
@@ -148,9 +148,9 @@ def test_a_prune_killed_at_every_line(
     shutil.copytree(place.url, whole)
     asked: list[int] = []
 
-    def nobody(_ctx: object, _namespace: str, addresses: list[str]) -> object:
-        asked.append(len(addresses))
-        return NEEDED.empty_table()
+    def nobody(_space: object, _namespace: str, objects: Sequence[Part]) -> list[Part]:
+        asked.append(sum(part.rows for part in objects))
+        return []
 
     monkeypatch.setattr(backup_pruning, "needed_now", nobody)
     for address in marked.candidates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_task import MARKED
 from lakegc_assets.recovery.backups import OUTCOMES
 from lakegc_assets.recovery.copies import COPIES, SHOWN
+from lakegc_assets.recovery.liveness import NEEDED
+from lakegc_assets.recovery.only_copies import OBJECTS
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets_tests.frames import Frames, same
@@ -23,6 +26,7 @@ Rows = list[dict[str, Any]]
 
 BEGAN = datetime(2026, 1, 2, tzinfo=timezone.utc)
 VERSIONS = pa.schema([("address", pa.string()), ("version", pa.string())])
+RECORDED = pa.schema([*NEEDED, ("recorded", pa.int64())])
 HELD = pa.schema([("address", pa.string()), ("size", pa.int64()), ("commit_id", pa.string())])
 GONE = pa.schema([("objects", pa.int64()), ("first", pa.string())])
 TOTALS = pa.schema(
@@ -51,14 +55,15 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "source": st.sampled_from([None, "store", "backup"]),
     "version": texts,
     "commit_id": st.sampled_from([None, "c"]),
+    "why": st.sampled_from(["it is pinned", ""]),
     "at": st.integers(0, 10**6).map(lambda n: BEGAN + timedelta(microseconds=n)),
 }
 
 
-def rows(schema: pa.Schema, unique: str) -> st.SearchStrategy[Rows]:
-    """Some rows, in which one column has each value once."""
+def rows(schema: pa.Schema, unique: str | None = None) -> st.SearchStrategy[Rows]:
+    """Some rows; a column may have each value once."""
     row = st.fixed_dictionaries({name: _VALUES[name] for name in schema.names})
-    return st.lists(row, max_size=8, unique_by=lambda one: one[unique])
+    return st.lists(row, max_size=8, unique_by=None if unique is None else itemgetter(unique))
 
 
 def check(frames: Frames, test: Callable[..., None], *strategies: st.SearchStrategy[Any]) -> None:
@@ -106,6 +111,24 @@ def test_what_a_backup_has_left_to_copy_and_what_it_holds(frames: Frames) -> Non
         holds(frames, "outcomes", OUTCOMES, (copied, OUTCOMES), recorded, order=True)
 
     check(frames, test, rows(MARKED, "address"), rows(OUTCOMES, "at"), rows(SHOWN, "address"))
+
+
+def test_what_a_backup_or_the_trash_can_give_back(frames: Frames) -> None:
+    def test(copied: Rows, listed: Rows, found: Rows, journal: Rows, needed: Rows) -> None:
+        for finished in (False, True):
+            frame = relations.held(
+                frames.of(copied, OBJECTS), frames.of(listed, OBJECTS), finished=finished
+            )
+            assert frames.rows(frame, OBJECTS) == twins.held(copied, listed, finished=finished)
+        given_rows = ((needed, NEEDED), (copied, OBJECTS))
+        holds(frames, "with_recorded", RECORDED, *given_rows, order=True)
+        holds(frames, "each_once", OBJECTS, (found, OBJECTS), order=True)
+        holds(frames, "in_order", OBJECTS, (listed, OBJECTS), order=True)
+        holds(frames, "claimed", OUTCOMES, (journal, OUTCOMES))
+
+    objects, listed = rows(OBJECTS), rows(OBJECTS, "address")
+    needed = rows(NEEDED, "address")
+    check(frames, test, objects, listed, objects, rows(OUTCOMES, "at"), needed)
 
 
 def test_what_a_restore_is_about(frames: Frames) -> None:

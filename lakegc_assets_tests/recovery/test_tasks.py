@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.marked_objects import Stretch
-from lakegc_assets.recovery import backup_task
+from lakegc_assets.recovery import backup_task, journal
 from lakegc_assets.recovery.backup_task import (
     OVERHEAD,
     CopyingTask,
@@ -26,11 +26,17 @@ from lakegc_assets.recovery.backup_task import (
     batches,
     cut,
 )
-from lakegc_assets.recovery.journal import read
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.store import S3Store
+
+
+def read(backup: ObjectStore) -> pa.Table:
+    """All that the journal of a backup has."""
+    return pa.concat_tables(journal.for_each(backup, lambda _, rows: rows))
+
 
 SIZES = st.lists(st.integers(0, 1 << 34), max_size=60)
 

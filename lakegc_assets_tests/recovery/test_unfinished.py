@@ -116,7 +116,7 @@ def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
     (judged,) = pruning.run()
     assert judged.kept.endswith("has changed meanwhile: prune again")
     assert place.contents() == before
-    assert place.found.copied.num_rows == len(marked.candidates)
+    assert place.copied.num_rows == len(marked.candidates)
 
 
 def test_an_interrupted_prune_believes_no_listing_that_ends_early(
@@ -166,7 +166,7 @@ def test_an_interrupted_prune_believes_no_empty_listing(
     interrupt_prune(swept)
     need(swept, first)
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.recovery.backup_pruning._copies", lambda _store: iter(()))
+        patch.setattr("lakegc_assets.recovery.only_copies._copies", lambda _store: iter(()))
         assert "shows no copy, and" in prune(swept, days=0)[NAME]
     assert first in swept.contents()
     assert "the only copy of 1 object" in prune(swept, days=0)[NAME]
@@ -260,7 +260,7 @@ def test_what_a_finished_backup_holds_and_does_not_name_may_be_the_only_copy(
     leave_unrecorded(place)
     address = lose_what_is_needed(place, marked)
     make_backup(place.context())
-    assert address not in place.found.copied["address"].to_pylist()
+    assert address not in place.copied["address"].to_pylist()
     before = place.contents()
     assert "the only copy of 1 object" in prune(place, NAME)[NAME]
     assert place.contents() == before

@@ -26,7 +26,9 @@ def newest(records: Rows) -> list[Row]:
 
 def verified(journal: Rows, marked: Rows, shown: Rows) -> list[Row]:
     named = {(row["address"], row["size"], row["etag"]) for row in marked}
-    there = {(row["address"], row["size"], row["copy_etag"]) for row in shown}
+    # An etag that nobody knows is like no other.
+    told = (row for row in shown if row["copy_etag"] is not None)
+    there = {(row["address"], row["size"], row["copy_etag"]) for row in told}
     return newest(
         [
             row
@@ -42,14 +44,51 @@ def left_to_do(marked: Rows, done: Sequence[Rows]) -> list[Row]:
     return in_order(row for row in marked if row["address"] not in addresses(*done))
 
 
-def lost(claimed: Rows, copied: Rows) -> list[Row]:
-    gone = addresses([row for row in claimed if row["outcome"] == "copied"]) - addresses(copied)
+def lost(recorded: Rows, copied: Rows) -> list[Row]:
+    gone = addresses(claimed(recorded)) - addresses(copied)
     return [{"objects": len(gone), "first": min(gone, key=str.encode, default=None)}]
 
 
 def outcomes(copied: Rows, tried: Rows) -> list[Row]:
     others = newest([row for row in tried if row["outcome"] != "copied"])
     return in_order([*copied, *(o for o in others if o["address"] not in addresses(copied))])
+
+
+def claimed(journal: Rows) -> list[Row]:
+    return [{**row} for row in journal if row["outcome"] == "copied"]
+
+
+def sizes(copied: Rows) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for row in copied:
+        found.setdefault(row["address"], []).append(row["size"])
+    return found
+
+
+def held(copied: Rows, listed: Rows, *, finished: bool) -> list[Row]:
+    recorded = {address: max(of) for address, of in sizes(copied).items()}
+    shown = {row["address"]: row["size"] for row in listed}
+    both = {**shown, **{a: size for a, size in recorded.items() if finished or a in shown}}
+    return in_order({"address": address, "size": size} for address, size in both.items())
+
+
+def with_recorded(needed: Rows, copied: Rows) -> list[Row]:
+    of = sizes(copied)
+    return in_order(
+        {
+            "address": row["address"],
+            "why": row["why"],
+            "recorded": max(of.get(row["address"], []), default=None),
+        }
+        for row in needed
+    )
+
+
+def each_once(found: Rows) -> list[Row]:
+    return in_order(
+        {"address": address, "size": of[0] if len(set(of)) == 1 else -1}
+        for address, of in sizes(found).items()
+    )
 
 
 def chosen(marked: Rows, addresses: Rows) -> list[Row]:

@@ -14,7 +14,6 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.simulation.actors import write
 from lakegc_assets_tests.simulation.backup_world import BACKUPS, BackupWorld
@@ -99,7 +98,6 @@ def interleave_backups(
         tell: is told of every step, in words.
     """
     theme = THEMES[number]
-    sets._kept.clear()
     odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]
     buckets = {**beginning.buckets, "backup": {}}
     files = beginning.files.copy()

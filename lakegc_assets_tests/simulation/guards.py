@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-import pyarrow as pa
-
 from lakegc_assets.engine import datasets
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.mark import commits, committed, refs, uncommitted
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.references import References
@@ -18,7 +17,6 @@ from lakegc_assets.recovery import (
     backup_creation,
     backup_pruning,
     backups,
-    liveness,
     old_trash,
     overview,
 )
@@ -152,11 +150,11 @@ def _any_server(*_args: Any) -> str:
     return ""
 
 
-def _none_needed(*_args: Any) -> pa.Table:
+def _none_needed(*_args: Any) -> list[Part]:
     actor = world().scheduler.current
     assert actor is not None
     actor.facts["needed"] = world().oracle.now().step
-    return liveness.NEEDED.empty_table()
+    return []
 
 
 def _by_manifest(store: Any) -> Any:

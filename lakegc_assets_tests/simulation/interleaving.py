@@ -10,7 +10,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakegc_assets.run import sets
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets_tests.simulation import elsewhere, row_files
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
@@ -94,8 +93,6 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> R
         beginning = Beginning(lake, buckets, files, marked)
         return interleave_backups(choices, number - THEMES - len(MARKING), beginning, tell)
     theme = SWEEPS[number] if number < THEMES else LATER[number - MORE]
-    # What a process keeps of an earlier interleaving would save this one some calls.
-    sets._kept.clear()
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     world = World(choices, lake.copy(), buckets, *odds, tell=tell, files=files.copy())

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Final, NamedTuple
 
-from lakegc_assets.run import sets
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Mode, Settings
 from lakegc_assets_tests.simulation import elsewhere
@@ -135,7 +134,6 @@ def interleave_marks(
     """
     theme = THEMES[number]
     lake, bucket, promised = _beginning()
-    sets._kept.clear()
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
     buckets = {"lake": bucket, "artifacts": dict[str, Kept]()}
     world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=RowFiles())

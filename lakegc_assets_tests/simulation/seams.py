@@ -34,8 +34,7 @@ from lakegc_assets.run import (
     connections,
 )
 from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.hashing import address_hashes, key_digest
-from lakegc_assets.run.sets import union, write_set
+from lakegc_assets.run.hashing import address_hashes, hash_table, key_digest
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -89,7 +88,7 @@ class SimExtender(delta_extension_task.Extender):
         addresses = pa.array([entry.address for entry in entries], pa.string())
         return delta_extension_task.Found(
             ranges=found,
-            hashes=union([address_hashes(addresses)]),
+            hashes=address_hashes(addresses),
             last_parts=frozenset(),
             looks=pa.table(
                 {
@@ -169,10 +168,10 @@ def served(
     return inside & {row["address"] for row in rows}
 
 
-def _served_by_size(
-    _ctx: Any, links: Any, alive: Any, _scratch: Any, objects: pa.Table
-) -> pa.Table:
-    rows = [{**row, "etag": None} for row in objects.to_pylist()]
+def _served_by_size(space: Any, links: Any, alive: Any, objects: Any) -> pa.Table:
+    store = space.attempt.store()
+    files = [row_files.rows_of(datasets.fetch_part(store, part)) for part in objects]
+    rows = [{**row, "etag": None} for some in files for row in some]
     found = sorted(served(links.client(), alive.heads, rows))
     return pa.table([found, [SERVED] * len(found)], schema=SPARED) if found else _NOTHING
 
@@ -214,7 +213,8 @@ def _read_live(
 ) -> Live:
     addresses = [_entry(one).address for one in ranges["range_id"].to_pylist()]
     keys = pa.array(sorted(set(addresses)), pa.string())
-    runs = write_set(store, f"{folder}data/", [address_hashes(keys)]) if addresses else []
+    hashes = hash_table(address_hashes(keys))
+    runs = [datasets.write_part(store, f"{folder}data/", hashes)] if addresses else []
     cached = pa.array([False] * ranges.num_rows, pa.bool_())
     return Live(runs, ranges.append_column("from_cache", cached), [], key_digest(keys))
 

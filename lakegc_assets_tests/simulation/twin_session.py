@@ -12,7 +12,7 @@ from typing_extensions import Self
 from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, OpenStore
-from lakegc_assets.mark import comparison_relations, holder_relations
+from lakegc_assets.mark import comparison_relations, holder_relations, live_relations
 from lakegc_assets.mark import relations as of_mark
 from lakegc_assets.recovery import relations as of_recovery
 from lakegc_assets.run.context import RunContext
@@ -28,6 +28,7 @@ Rows = list[dict[str, Any]]
 #: Modules of relations, and where their twins are.
 _TWINS: Final[Sequence[tuple[ModuleType, ModuleType]]] = (
     (of_mark, mark_twins),
+    (live_relations, mark_twins),
     (holder_relations, comparison_twins),
     (comparison_relations, comparison_twins),
     (of_sweep, sweep_twins),

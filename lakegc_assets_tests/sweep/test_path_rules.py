@@ -12,11 +12,11 @@ from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.mark.path_ranges import may_hold
-from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.mark.test_incremental_listing import mark as mark_under
+from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import OTHER, candidates, commit, make_other, name_it
 from lakegc_assets_tests.sweep.others import mark as mark_candidates
@@ -124,10 +124,8 @@ def test_a_sweep_follows_paths_that_were_set_after_its_mark(
     rows = ctx.root.attempt(REPOSITORY, RUN).read(
         "deletion_candidates", columns=["address", "size"]
     )
-    needed = needed_now(ctx, ctx.connect()[1].namespace_url, rows).to_pylist()
-    assert {row["address"]: row["why"] for row in needed} == dict.fromkeys(
-        marked.groups["removed"], "a rule of `paths` keeps it"
-    )
+    why = "a rule of `paths` keeps it"
+    assert needed(ctx, rows) == dict.fromkeys(marked.groups["removed"], why)
     sweep(ctx)
     check_swept(lake, marked, dict.fromkeys(marked.groups["removed"], HELD))
 

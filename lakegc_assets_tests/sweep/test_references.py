@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.why import why
-from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
     OTHER,
@@ -175,8 +175,7 @@ def test_what_another_repository_names_is_needed_by_a_backup(
     named, free, *_ = sorted(marked.candidates)
     name_it(lake, named)
     objects = pa.table({"address": [named, free], "size": [1, 1]})
-    found = needed_now(lake.context(spark), f"local://{REPOSITORY}", objects)
-    assert found.to_pylist() == [{"address": named, "why": "another repository names it"}]
+    assert needed(lake.context(spark), objects) == {named: "another repository names it"}
 
 
 # Any history

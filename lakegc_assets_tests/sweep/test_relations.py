@@ -38,9 +38,6 @@ whys = st.sampled_from(
         "it is staged on a branch now",
         "pinned until 2026-01-02 03:04 UTC: restored",
         "pinned",
-        twins.UNCLEAR,
-        twins.UNVERIFIED,
-        twins.SAME_HASH,
         "repository 'other' names it by its full address, in a commit",
     ]
 )
@@ -114,33 +111,6 @@ def test_what_is_left_to_do(frames: Frames) -> None:
         holds(frames, "named", MARKED, given_rows)
 
     check(frames, test, rows(MARKED, "address"), rows(SWEPT))
-
-
-def test_what_came_back(frames: Frames) -> None:
-    def test(marked: Rows, live: Rows, staged: Rows, unresolved: Rows, named: Rows) -> None:
-        schemas = (HASHES, HASHES, LAST_PARTS, NAMED)
-        several = zip(schemas, (live, staged, unresolved, named), strict=True)
-        one, two, three, four = (frames.of(some, of) for of, some in several)
-        whys = ("an active commit holds it now", twins.SAME_HASH)
-        found = relations.came_back(
-            frames.of(marked, MARKED), [(one, whys[0]), (two, whys[1])], [three], [four]
-        )
-        wanted = twins.came_back(
-            marked, [(live, whys[0]), (staged, whys[1])], [unresolved], [named]
-        )
-        assert same(frames.rows(found, SPARED), wanted)
-        alone = relations.came_back(frames.of(marked, MARKED), [], [], [four])
-        assert same(frames.rows(alone, SPARED), twins.came_back(marked, [], [], [named]))
-
-    check(
-        frames,
-        test,
-        rows(MARKED, "address"),
-        rows(HASHES),
-        rows(HASHES),
-        rows(LAST_PARTS),
-        rows(NAMED),
-    )
 
 
 def test_what_other_repositories_name(frames: Frames) -> None:

@@ -11,9 +11,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 DONE = {"deleted", "already_missing", "spared", "locked", "put_back"}
 GONE = {"deleted", "already_missing"}
-UNCLEAR = "a full address that cannot be resolved ends like it"
-UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
-SAME_HASH = "its hash is that of an address that another repository names"
 
 
 def in_order(marked: Rows) -> list[Row]:
@@ -27,41 +24,6 @@ def remaining(marked: Rows, ledger: Rows) -> list[Row]:
 def without(marked: Rows, others: Rows) -> list[Row]:
     known = {row["address"] for row in others}
     return in_order([row for row in marked if row["address"] not in known])
-
-
-def came_back(
-    marked: Rows,
-    live: Sequence[tuple[Rows, str]],
-    unresolved: Sequence[Rows],
-    named: Sequence[Rows],
-) -> list[Row]:
-    whys: dict[str, set[str]] = defaultdict(set)
-    sizes = {row["address"]: row["size"] for row in marked}
-    for hashes, why in live:
-        known = {row["hash"] for row in hashes}
-        for row in marked:
-            if row["hash"] in known:
-                whys[row["address"]].add(why)
-    ends = {row["last_part"] for rows in unresolved for row in rows}
-    for address in sizes:
-        if address.rpartition("/")[2] in ends:
-            whys[address].add(UNCLEAR)
-    for row in (row for rows in named for row in rows):
-        if row["address"] in sizes:
-            whys[row["address"]].add(row["why"])
-    first = {
-        address: min(some, key=lambda why: (_doubt(why), why)) for address, some in whys.items()
-    }
-    return [
-        {"address": address, "size": sizes[address], "why": why, "certain": _doubt(why) < 2}
-        for address, why in first.items()
-    ]
-
-
-def _doubt(why: str) -> int:
-    if why in {UNCLEAR, UNVERIFIED} or why.startswith("pinned until "):
-        return 2
-    return int(why == SAME_HASH)
 
 
 def referenced(references: Rows) -> list[Row]:

@@ -99,7 +99,7 @@ def _places(
     for commit in sorted(metaranges):
         ranges = pairs.filter(pc.equal(pairs["metarange_id"], metaranges[commit]))
         wanted = [address for address, of in commits.items() if of == commit]
-        paths = dict(paths_in(connections, ranges.select(["range_id", "entries"]), wanted))
+        paths = dict(paths_in(ctx, connections, ranges.select(["range_id", "entries"]), wanted))
         yield from ((address, commit, path) for address, path in paths.items())
 
 

@@ -1,0 +1,184 @@
+"""Objects that a backup, or the trash, can give back and the store does not hold any more.
+
+They are rows of files in a folder of the artifacts that is removed at the end: however many there
+are, this process gets the names of the files.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, write_part
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches
+from lakegc_assets.recovery import journal, relations
+from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, Backup
+from lakegc_assets.recovery.copies import COPIES, pieces_of, verified_copies
+from lakegc_assets.recovery.overview import Found
+from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.batch_stat import missing
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.scratch import NEEDED
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.lists import list_to_the_end
+
+#: An object that something holds a copy of.
+OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
+#: Work of looking an object up, in seconds of one core.
+_LOOK_S: Final = 1e-5
+#: How many copies are asked for by name, where a listing shows none.
+_ASKED: Final = 100
+
+
+@contextmanager
+def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspace]:
+    """A new folder of the artifacts, which is emptied at the end.
+
+    Args:
+        ctx: of the repository.
+        connections: how tasks reach the stores.
+    """
+    folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
+    space = Workspace(ctx, connections, folder, "")
+    try:
+        yield space
+    finally:
+        space.clear()
+
+
+def write_objects(space: Workspace, name: str, tables: Iterable[pa.Table]) -> list[Part]:
+    """Write rows of ``OBJECTS`` to files, none of which is empty.
+
+    Args:
+        space: where to write.
+        name: of the folder.
+        tables: the rows, some at a time.
+    """
+    writer = PartWriter(space.attempt.store(), f"{space.folder}{name}/", OBJECTS)
+    for table in tables:
+        writer.add(table)
+    return [part for part in writer.finish() if part.rows] if writer.rows else []
+
+
+def recorded_copies(space: Workspace, found: Found) -> list[Part]:
+    """The copies that a backup says it has (``COPIES``); an address may stand there twice.
+
+    Raises:
+        IntegrityError: it is damaged.
+    """
+    url, folder = found.store.url, f"{space.folder}journal/"
+    if found.record.finished is not None:
+        backup = Backup(found.store, found.record)
+        return verified_copies(space.ctx, space.finding("copied", url), backup, listed=False)
+    # Nothing but its journal tells, and that may name an object twice.
+    files = journal.files(space.connections, url)
+    recorded = files.gather(space.ctx.tasks, space.attempt.url, folder)
+    with space.frames() as frames:
+        copied = relations.claimed(space.read(frames, recorded, OUTCOMES))
+        return space.write(frames, copied, "copied", COPIES, "find what was copied")
+
+
+def held_objects(space: Workspace, found: Found) -> list[Part]:
+    """Objects that a backup can give back (``OBJECTS``): all copies, or those still there.
+
+    What was copied and not recorded any more may be the only copy all the same.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
+    finished = found.state == "finished"
+    listed = write_objects(space, "listed", _copies(found.store))
+    try:
+        copied = recorded_copies(space, found)
+    except IntegrityError:
+        if finished or listed:
+            raise
+        # What says what was copied goes when all copies are gone.
+        return []
+    if not finished and not listed:
+        _require_gone(space, found.store, copied)
+    with space.frames() as frames:
+        rows = relations.held(
+            space.read(frames, copied, OBJECTS),
+            space.read(frames, listed, OBJECTS),
+            finished=finished,
+        )
+        return space.write(frames, rows, "held", OBJECTS, "find what the backup holds")
+
+
+def _copies(store: ObjectStore) -> Iterator[pa.Table]:
+    """Key and size of each copy in a backup: what this lacks is removed, too."""
+    for page in list_to_the_end(store):
+        rows = page.filter(pc.invert(pc.starts_with(page["key"], FOLDER)))
+        yield pa.table([rows["key"], rows["size"]], schema=OBJECTS)
+
+
+def _require_gone(space: Workspace, store: ObjectStore, copied: Sequence[Part]) -> None:
+    """Ask for some copies that a listing does not show: it may have been empty for no reason.
+
+    Raises:
+        StorageError: one is there.
+    """
+    step = max(1, sum(part.rows for part in copied) // _ASKED)
+    for rows in read_parts(space.attempt.store(), copied, ["address"]):
+        for address in rows["address"].to_pylist()[::step]:
+            if store.exists(address):
+                raise StorageError(
+                    f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
+                )
+
+
+def missing_objects(space: Workspace, objects: Sequence[Part]) -> list[Part]:
+    """Of some objects those that the store does not hold, or holds with another size.
+
+    Args:
+        space: for the files.
+        objects: files of ``OBJECTS``, in the order of the addresses, each once.
+
+    Returns:
+        Files of ``OBJECTS``, in the same order.
+
+    Raises:
+        StorageError: the store did not answer.
+    """
+    threads = space.ctx.settings.backup_list_threads
+    pieces = pieces_of(objects, threads)
+    seconds = sum(part.rows for part in objects) * _LOOK_S
+    task = partial(_missing, space.connections, space.attempt.url, f"{space.folder}missing/")
+    found = space.ctx.tasks.run_or_call("look objects up", task, pieces, seconds, threads)
+    return [part for parts in found for part in parts]
+
+
+def _missing(
+    connections: Connections, url: str, folder: str, piece: Sequence[Stretch]
+) -> list[Part]:
+    artifacts = connections.open(url)
+    rows = read_stretches(artifacts, piece, OBJECTS.names)
+    gone = rows.filter(strings.among(rows["address"], missing(connections.store(), rows, 1)))
+    return [write_part(artifacts, folder, gone)] if gone.num_rows else []
+
+
+def only_copies(space: Workspace, found: Found) -> list[Part]:
+    """The objects of a backup that the store does not hold any more (``OBJECTS``), in order.
+
+    Raises:
+        IntegrityError: the backup is damaged.
+        StorageError: a store does not tell.
+    """
+    with space.frames() as frames:
+        copied = space.read(frames, recorded_copies(space, found), OBJECTS)
+        nothing = frames.create(OBJECTS.empty_table())
+        rows = relations.held(copied, nothing, finished=True)
+        objects = space.write(frames, rows, "held", OBJECTS, "find what was copied")
+    return missing_objects(space, objects)

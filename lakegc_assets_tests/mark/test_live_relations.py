@@ -1,0 +1,56 @@
+"""What is alive, and why, is what the twin says, on every engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.mark.live_relations import came_back
+from lakegc_assets.run.hashing import HASHES
+from lakegc_assets_tests.frames import Frames, same
+from lakegc_assets_tests.mark import twins
+
+MARKED = pa.schema([("address", pa.string()), *HASHES, ("size", pa.int64())])
+LAST_PARTS = pa.schema([("last_part", pa.string())])
+NAMED = pa.schema([("address", pa.string()), ("why", pa.string())])
+FOUND = pa.schema([*NAMED, ("size", pa.int64()), ("certain", pa.bool_())])
+
+ADDRESS = st.sampled_from(
+    ["", "data/a", "data/s/a", "data/s\n/a/b", "data//a", "data/s/'\"\U0001f600", "data/s/\uffff"]
+)
+HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
+WHY = st.sampled_from([
+    "an active commit holds it now", "it is staged on a branch now", "pinned",
+    "pinned until 2026-01-02 03:04 UTC: restored", twins.AMBIGUOUS, twins.UNVERIFIED,
+    twins.SAME_HASH, "repository 'other' names it by its full address, in a commit",
+])  # fmt: skip
+LAST_PART = st.sampled_from(["a", "b", "", "'\"\U0001f600"])
+
+
+def rows(unique: str | None = None, **columns: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    by = None if unique is None else lambda row: row[unique]
+    return st.lists(st.fixed_dictionaries(columns), max_size=8, unique_by=by)
+
+
+OBJECTS = rows("address", address=ADDRESS, hash=HASH, size=st.integers(0, 3) | st.just(2**60))
+LIVE = rows(hash=HASH)
+
+
+def test_what_is_alive_is_found_with_its_surest_reason(frames: Frames) -> None:
+    @settings(max_examples=frames.examples)
+    @given(OBJECTS, LIVE, LIVE, rows(last_part=LAST_PART), rows(address=ADDRESS, why=WHY))
+    def check(marked: Any, live: Any, staged: Any, unresolved: Any, named: Any) -> None:
+        objects, four = frames.of(marked, MARKED), frames.of(named, NAMED)
+        whys = ("an active commit holds it now", twins.SAME_HASH)
+        one, two = frames.of(live, HASHES), frames.of(staged, HASHES)
+        three = frames.of(unresolved, LAST_PARTS)
+        found = came_back(objects, [(one, whys[0]), (two, whys[1])], [three], [four])
+        sets = [(live, whys[0]), (staged, whys[1])]
+        assert same(frames.rows(found, FOUND), twins.came_back(marked, sets, [unresolved], [named]))
+        alone = came_back(objects, [], [], [four])
+        assert same(frames.rows(alone, FOUND), twins.came_back(marked, [], [], [named]))
+
+    check()
