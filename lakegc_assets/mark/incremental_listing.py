@@ -32,6 +32,7 @@ from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import Earlier, earlier, of_whole_store
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
+from lakegc_assets.storage.copies import copy_object
 
 ASSET: Final = "store_listing"
 #: What is read of the record of a sweep.
@@ -260,7 +261,9 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
 
     def copy(one: Part) -> Part:
         key = f"{ASSET}/{part}/{one.key.rpartition('/')[2]}"
-        store.copy(before + one.key, now + key)
+        copy_object(
+            store, before + one.key, store, now + key, size=one.size, etag=None, if_absent=False
+        )
         return Part(key, one.rows, one.size, one.sha256)
 
     return thread_map(copy, found.parts if part == "settled" else found.multipart, _THREADS)

@@ -229,10 +229,6 @@ class ObjectStore(ABC):
         """Give up an upload in parts, whose parts are lost; False where there is none any more."""
         raise StorageError(f"{self.url}: {upload.key!r} is no upload that could be aborted")
 
-    @abstractmethod
-    def copy(self, source_key: str, target_key: str) -> None:
-        """Copy an object inside the store, without reading it through this machine if possible."""
-
     def checksums(self, key: str) -> Mapping[str, str]:
         """Checksums of the whole content that the store itself can name.
 

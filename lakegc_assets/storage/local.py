@@ -8,7 +8,6 @@ that replaces or removes a file holds an exclusive ``flock`` on its directory fo
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -198,11 +197,6 @@ class LocalStore(ObjectStore):
     def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: files are looked for in the trash."""
         return [self._asked(one, self._trash.kept) for one in objects]
-
-    def copy(self, source_key: str, target_key: str) -> None:
-        """See ``ObjectStore``."""
-        with self._root.open(source_key) as source:
-            self._write(target_key, lambda file: shutil.copyfileobj(source, file), replace)
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:

@@ -286,9 +286,6 @@ class SimStore(ObjectStore):
             raise StoreUnavailableError(f"{self._url}/{key}: the answer was lost")
         return kept.etag
 
-    def copy(self, source_key: str, target_key: str) -> None:
-        self.put(target_key, self.get(source_key))
-
     def server_time(self) -> datetime:
         self._world.ask("time", "")
         return self._world.store_time()

@@ -214,25 +214,6 @@ def test_keys_that_a_path_cannot_carry_are_not_sent(
     assert script.requests == []
 
 
-def test_a_copy_is_waited_for(
-    azure: Callable[..., ObjectStore], script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lakegc_assets.storage.azure.store._COPY_POLL_S", 0)
-    source = Answer(headers={"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'})
-    begun, pending, done, failed = (
-        Answer(number, headers={"x-ms-copy-status": status})
-        for number, status in (
-            (202, "pending"), (200, "pending"), (200, "success"), (202, "failed"),
-        )
-    )  # fmt: skip
-    store = azure(source, begun, pending, done)
-    store.copy("a", "b")
-    assert [request.split(" ")[0] for request in script.requests] == ["HEAD", "PUT", "HEAD", "HEAD"]
-    assert script.headers[1]["x-ms-copy-source"].endswith("/acc/box/ns/a")
-    with pytest.raises(StorageError, match="'failed'"):
-        azure(source, failed).copy("a", "b")
-
-
 def test_what_keeps_deleted_blobs_is_told(azure: Callable[..., ObjectStore]) -> None:
     def service(policy: str) -> Answer:
         return Answer(body=f"<StorageServiceProperties>{policy}</StorageServiceProperties>")

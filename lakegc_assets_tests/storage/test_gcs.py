@@ -178,7 +178,6 @@ def test_errors_are_told_apart(
         lambda: store.get("some/key"),
         lambda: store.put("some/key", b""),
         lambda: store.put_if_absent("some/key", b""),
-        lambda: store.copy("some/key", "b"),
         lambda: listed(store, "some/key"),
     ]
     for call in calls:
@@ -197,7 +196,6 @@ def test_a_missing_bucket_is_told_from_a_missing_object(
     calls: list[Callable[[ObjectStore], object]] = [
         lambda store: store.get("k"),
         lambda store: store.head("k"),
-        lambda store: store.copy("k", "l"),
         lambda store: store.put_if_match("k", b"", "1"),
         listed,
     ]
@@ -315,16 +313,6 @@ def test_after_a_batch_that_fails_as_a_whole_no_other_is_sent(
     codes = [o.error_code for o in told(good, refusal(401, "required")).delete_many(keys)]
     assert codes == [None] * 100 + ["required"] * 100 + ["NotSent"] * 50
     assert len(script.requests) == 2
-
-
-def test_a_copy_goes_on_until_it_is_done(told: Callable[..., ObjectStore], script: Script) -> None:
-    half = Answer(body='{"done": false, "rewriteToken": "t 1"}')
-    told(half, Answer(body='{"done": true}')).copy("a/b", "c")
-    assert query_of(script.requests[1])["rewriteToken"] == ["t 1"]
-    path = "/storage/v1/b/bkt/o/ns%2Fa%2Fb/rewriteTo/b/bkt/o/ns%2Fc"
-    assert {urlsplit(r.split(" ")[1]).path for r in script.requests} == {path}
-    with pytest.raises(StorageError, match="damaged"):
-        told(Answer(body="{}")).copy("a", "b")
 
 
 def test_what_keeps_deleted_objects_is_told(told: Callable[..., ObjectStore]) -> None:

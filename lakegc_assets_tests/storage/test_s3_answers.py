@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 
 import pytest
 from botocore.exceptions import ClientError
-from botocore.stub import Stubber
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.codes import error_class
@@ -99,7 +98,6 @@ def test_a_wrong_bucket_is_not_a_missing_object(s3_server: str) -> None:
         lambda: store.get("k"),
         lambda: store.head("k"),
         lambda: store.put("k", b""),
-        lambda: store.copy("k", "l"),
         lambda: listed(store),
         store.server_time,
     ]
@@ -176,21 +174,6 @@ def test_the_time_comes_from_the_answer(script: Script) -> None:
     script.answers = [Answer(body=page(""), date="Fri, 01 Jan 2027 01:02:03")]
     with pytest.raises(StorageError, match="01:02:03"):
         store.server_time()
-
-
-def test_a_copy_keeps_to_the_bucket(s3_server: str) -> None:
-    """The request that copies, as boto3 gets it."""
-    config = StoreConfig(endpoint_url=s3_server, read_timeout_s=9)
-    client = clients(config).usual
-    with Stubber(client) as stub:
-        stub.add_response("head_object", {"ContentLength": 3, "ETag": '"e"'})
-        stub.add_response(
-            "copy_object",
-            {},
-            {"Bucket": "bkt", "Key": "ns/t", "CopySource": {"Bucket": "bkt", "Key": "ns/s"}},
-        )
-        open_store("s3://bkt/ns", config).copy("s", "t")
-        stub.assert_no_pending_responses()
 
 
 def test_an_answer_that_lacks_what_a_store_says_is_none(script: Script) -> None:

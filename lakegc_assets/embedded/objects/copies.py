@@ -26,8 +26,9 @@ from lakegc_assets.graveler.entry import (
     encode_entry,
     entry_identity,
 )
-from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
+from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.graveler.sstable import Record
+from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
 
@@ -158,18 +159,12 @@ def _track(lake: Lake, db: sqlite3.Connection, repo: Repository, entry: Entry) -
 
 
 def _copy_data(lake: Lake, source: Found, repo: Repository, address: str, moment: float) -> None:
-    """Let the store copy, within a namespace or a bucket; between others it takes our memory."""
+    """Let the store copy, or read and write where two stores hold the objects."""
     base, key = objects.locate(lake, source)
-    origin, here = StorageNamespace.parse(base), repo.place
-    if (origin.scheme, origin.authority) != (here.scheme, here.authority):
-        lake.stores.write(repo, address, objects.content(lake, source), moment)
-        return
-    whole = StorageNamespace(here.scheme, here.authority, "").url()
+    there, here = lake.stores.open(base), lake.stores.open(repo.namespace)
     try:
-        if origin == here:
-            lake.stores.open(repo.namespace).copy(key, address)
-        else:
-            lake.stores.open(whole).copy(origin.key(key), here.key(address))
+        found = there.head(key)
+        copy_object(there, key, here, address, size=found.size, etag=found.etag, if_absent=False)
     except ObjectNotFoundError:
         raise errors.gone() from None
     lake.stores.set_time(repo, address, moment)

@@ -9,7 +9,6 @@ one directory after the other, each held in memory.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -38,7 +37,6 @@ from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
-    StorageError,
     StoreThrottledError,
     StoreUnavailableError,
 )
@@ -81,7 +79,6 @@ _ACCEPTED: Final = 202
 _BAD_REQUEST: Final = 400
 _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
-_COPY_POLL_S: Final = 0.5
 # What Azure reads as another key, or does not allow, or XML 1.0 cannot carry.
 _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
 # Where accounts may disagree on the order of names: nothing from here on is used to skip keys.
@@ -174,20 +171,6 @@ class AzureStore(BucketStore[Blob]):
         return AzureVersions(
             self._service, self._container, self._prefix, self.object_at, self._url
         )
-
-    def copy(self, source_key: str, target_key: str) -> None:
-        """See ``ObjectStore``. Inside an account it is done at once, or soon."""
-        where = f"{self._at(source_key)}, copied to {target_key!r}"
-        source, target = self.object_at(source_key).url(), self.object_at(target_key).url()
-        self.head(source_key)
-        with explaining(where):
-            answer = self._service.send("PUT", target, {"x-ms-copy-source": source})
-            while (status := answer.headers.get("x-ms-copy-status")) == "pending":
-                time.sleep(_COPY_POLL_S)
-                answer = self._service.send("HEAD", target)
-        if status != "success":
-            description = answer.headers.get("x-ms-copy-status-description", "")
-            raise StorageError(f"{where}: the copy ended as {status!r} {description}".rstrip())
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""

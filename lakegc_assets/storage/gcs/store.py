@@ -31,7 +31,7 @@ from lakegc_assets.storage.errors import (
     StorageError,
 )
 from lakegc_assets.storage.gcs.listing import read_page
-from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation, rewrite
+from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation
 from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
 from lakegc_assets.storage.gcs.unfinished import GcsUnfinished
 from lakegc_assets.storage.gcs.versions import (
@@ -123,13 +123,6 @@ class GcsStore(BucketStore[GcsObject]):
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: only with the key of a service account."""
         return self._service.key is not None
-
-    def copy(self, source_key: str, target_key: str) -> None:
-        """See ``ObjectStore``."""
-        source, target = self.object_at(source_key), self.object_at(target_key)
-        where = f"{source.where}, copied to {target_key!r}"
-        with self._bucket_confirmed(), explaining(where):
-            rewrite(source, target, {})
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:

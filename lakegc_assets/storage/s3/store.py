@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError
 
 from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore
@@ -39,11 +38,7 @@ from lakegc_assets.storage.values import (
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-    from mypy_boto3_s3.type_defs import CopySourceTypeDef
 
-_COPY_WHOLE: Final = TransferConfig(
-    multipart_threshold=5 * 2**30, multipart_chunksize=2**30, use_threads=False
-)
 _OK: Final = 200
 _THREADS: Final = 8
 _NO_UPLOAD: Final = "NoSuchUpload"
@@ -96,14 +91,6 @@ class S3Store(BucketStore[S3Object]):
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: every key pair can sign one."""
         return True
-
-    def copy(self, source_key: str, target_key: str) -> None:
-        """See ``ObjectStore``. Up to 5 GiB in one request, more in parts."""
-        source: CopySourceTypeDef = {"Bucket": self._bucket, "Key": self._full_key(source_key)}
-        target = self._full_key(target_key)
-        where = f"{self._at(source_key)}, copied to {target_key!r}"
-        with self._bucket_confirmed(), translated(where):
-            self._client.copy(source, self._bucket, target, Config=_COPY_WHOLE)
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
