@@ -67,10 +67,10 @@ class Run:
 
 
 def judge(runs: Sequence[Run], keep: timedelta, now: datetime) -> dict[str, str]:
-    """Why each run stays, by its id; empty for those that may go.
+    """Why each run of a repository stays, by its id; empty for those that may go.
 
     Args:
-        runs: of one repository, at one namespace: those that could be seen.
+        runs: at one namespace: those that could be seen.
         keep: younger ones stay.
         now: the time, UTC.
     """

@@ -43,7 +43,7 @@ _DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Facts of a repository, besides its runs.
+    """The namespace of a repository, and what it says of runs.
 
     Attributes:
         namespace: the store rooted at the storage namespace.
@@ -71,14 +71,7 @@ class Surroundings:
 
 
 def needed(ctx: RunContext, around: Surroundings, seen: Seen, files: Files, now: datetime) -> str:
-    """Why a run stays; empty for no reason.
-
-    Args:
-        ctx: of the repository.
-        around: of the repository.
-        seen: the run, of the namespace that the repository is at.
-        files: of its present attempt.
-        now: the time, UTC.
+    """Why a run stays, of the namespace that the repository is at; empty for no reason.
 
     Raises:
         StorageError: nobody can tell.

@@ -50,30 +50,11 @@ class Records(Protocol):
         ...
 
 
-class NoRecords:
-    """No records outside of the artifacts."""
-
-    def names(self) -> set[str]:
-        """There are none."""
-        return set()
-
-    def last(self, run: str) -> tuple[datetime | None, str]:  # noqa: ARG002 - there is none
-        """Nothing was."""
-        return None, ""
-
-    def forget(self, run: str) -> None:
-        """Nothing is to be."""
-
-
 @dataclass(frozen=True)
 class Judged:
-    """The decision about a run.
+    """The decision about a run: why it stays, empty where it goes.
 
-    Attributes:
-        run: its id.
-        kept: why it stays; empty where it goes.
-        files: of its present attempt; 0 where they were not looked at.
-        size: of these, in bytes.
+    Files and bytes of its present attempt are 0 where they were not looked at.
     """
 
     run: str

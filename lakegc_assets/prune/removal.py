@@ -26,14 +26,9 @@ ATTEMPT: Final = "attempt.json"
 def remove_run(
     root: ArtifactRoot, repository: str, run: str, attempt: str, forget: Callable[[], None]
 ) -> None:
-    """Remove a run.
+    """Remove a run of which nothing is needed, and whose present attempt was looked at.
 
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        run: of which nothing is needed.
-        attempt: its present attempt, as it was looked at.
-        forget: called when nothing but the record of the removal is left; may be called again.
+    ``forget`` is called when nothing but the record of the removal is left; may be called again.
 
     Raises:
         RefusedError: it was begun again meanwhile.

@@ -54,9 +54,7 @@ class Seen:
 class Files:
     """The files of the present attempt of a run.
 
-    Attributes:
-        sizes: in bytes, by key.
-        last: when the newest was written, by the store's clock.
+    Sizes are in bytes, by key; ``last`` is when the newest was written, by the store's clock.
     """
 
     sizes: Mapping[str, int]
@@ -73,12 +71,7 @@ class Files:
 
 
 def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Seen]:
-    """The runs of a repository, with what their manifests say.
-
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        more: names of runs that are asked for, too, whether a listing shows them or not.
+    """The runs of a repository, with what their manifests say; those named in ``more``, too.
 
     Raises:
         StorageError: a store did not answer: then nobody knows what a run needs of another one.
@@ -160,13 +153,9 @@ def _listing(manifest: Manifest | None) -> Listing | None:
 
 
 def with_files(seen: Seen) -> tuple[Seen, Files]:
-    """A run with what only a listing of its files shows.
+    """A run with what only a listing of its files shows, and these files.
 
-    Args:
-        seen: with its present attempt.
-
-    Returns:
-        The run, needed where the listing cannot be believed; and the files.
+    The run is needed where the listing cannot be believed.
 
     Raises:
         StorageError: the store did not answer.

@@ -67,24 +67,14 @@ class Orders:
 
 
 class Portion(NamedTuple):
-    """Some of the work, which belongs to the task that begins it first.
-
-    Attributes:
-        number: of the portion in its round.
-        stretches: of files below the attempt (address, size and etag).
-    """
+    """Some of the work, numbered in its round, which belongs to the task that begins it first."""
 
     number: int
     stretches: Sequence[Stretch]
 
 
 class TaskResult(NamedTuple):
-    """The end of a copying task.
-
-    Attributes:
-        kind: of the error that stopped it; None where it copied all that it took.
-        stopped: message of the error.
-    """
+    """The end of a copying task: class and message of the error that stopped it, if one did."""
 
     kind: type[LakegcError] | None = None
     stopped: str = ""
@@ -107,12 +97,7 @@ class Pace:
     """Lets objects begin one after the other, so that no more bytes than allowed ever went by.
 
     An object begins when its own bytes are paid for: however fast it is copied then, all that was
-    copied since the beginning is within the rate.
-
-    Args:
-        rate: bytes in a second; None for no limit.
-        clock: seconds.
-        pause: waits for so many seconds.
+    copied since the beginning is within the rate, in bytes a second (None for no limit).
     """
 
     def __init__(
@@ -139,11 +124,7 @@ class Pace:
 
 
 class CopyingTask:
-    """One attempt of a task that copies.
-
-    Args:
-        orders: of the round.
-    """
+    """One attempt of a task that copies."""
 
     def __init__(self, orders: Orders) -> None:
         to = orders.connections

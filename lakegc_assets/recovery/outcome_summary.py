@@ -53,12 +53,7 @@ class Summary:
 
 
 def summarized(connections: Connections, url: str, part: Part) -> Summary:
-    """The summary of one file of outcomes.
-
-    Args:
-        connections: how to reach the store.
-        url: of the store that the file is in.
-        part: the file (``OUTCOMES``).
+    """The summary of one file of outcomes (``OUTCOMES``) in the store at ``url``.
 
     Raises:
         IntegrityError: it is missing or changed.

@@ -43,12 +43,9 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True)
 class Begun:
-    """A restore that was begun.
+    """A restore that was begun: what was asked for, as JSON values, and when, by the store's clock.
 
-    Attributes:
-        choice: what was asked for, as JSON values.
-        objects: ``KeyDigest`` of their addresses, as text.
-        at: when it was, by the store's clock.
+    ``objects`` is the ``KeyDigest`` of their addresses, as text.
     """
 
     choice: dict[str, Any]
@@ -101,14 +98,14 @@ def begin(attempt: AttemptArtifacts, begun: Begun, name: str, patience: timedelt
 def record(
     artifacts: ObjectStore, ledger: str, name: str, sizes: Sequence[int], found: Sequence[Brought]
 ) -> None:
-    """Make outcomes durable: they are all in the ledger when this returns, or none is.
+    """Make outcomes of a batch durable: they are all in the ledger when this returns, or none is.
 
     Args:
         artifacts: the store rooted at the attempt.
         ledger: folder of the ledger in it, with a slash at its end.
         name: of the batch, which no other has.
         sizes: of its objects, in bytes.
-        found: what became of them.
+        found: their outcomes.
     """
     now = datetime.now(timezone.utc)
     rows = [

@@ -21,21 +21,14 @@ def kept_until(since: datetime, days: float) -> datetime:
 def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
     """The recovery facts in the manifest of a sweep: kind, days, notice, and until when.
 
-    Args:
-        recovery: what the store keeps, as it was tried.
-        since: when the first object may have been deleted, UTC.
+    ``since`` is when the first object may have been deleted, UTC.
     """
     until = None if recovery.days is None else kept_until(since, recovery.days)
     return {**recovery._asdict(), "until": until and until.isoformat()}
 
 
 def undoable(facts: Mapping[str, Any], now: datetime) -> str:
-    """A sentence about what a sweep deleted.
-
-    Args:
-        facts: of the manifest of the sweep.
-        now: UTC.
-    """
+    """A sentence about what a sweep deleted, by the facts of its manifest."""
     return f"{_of_this_try(facts, now)}{_of_earlier_tries(facts.get('perhaps_kept', 0))}"
 
 

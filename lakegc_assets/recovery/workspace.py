@@ -18,14 +18,7 @@ from lakegc_assets.run.context import RunContext
 
 @dataclass(frozen=True)
 class Workspace:
-    """A folder of an attempt.
-
-    Attributes:
-        ctx: the run.
-        connections: how to reach the stores.
-        attempt: the artifacts of the mark.
-        folder: relative to the attempt, with a slash at its end; no other try has it.
-    """
+    """A folder of an attempt, with a slash at its end; no other try has it."""
 
     ctx: RunContext
     connections: Connections

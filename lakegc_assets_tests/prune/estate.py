@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lakegc_assets.prune.prune import NoRecords, Pruned, prune
+from lakegc_assets.prune.prune import Pruned, prune
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
@@ -19,6 +19,19 @@ NOW = datetime.now(timezone.utc)
 OLD = "old"
 #: Of the old run, in days.
 AGE = 90
+
+
+class NoRecords:
+    """No records outside of the artifacts."""
+
+    def names(self) -> set[str]:
+        return set()
+
+    def last(self, run: str) -> tuple[datetime | None, str]:  # noqa: ARG002 - there is none
+        return None, ""
+
+    def forget(self, run: str) -> None:
+        """Nothing is to be."""
 
 
 class Records(NoRecords):

@@ -11,9 +11,10 @@ import pyarrow as pa
 from lakegc_assets.mark.etags import KIND
 from lakegc_assets.mark.metaranges import KIND as METARANGES
 from lakegc_assets.mark.ranges import KIND as RANGES
-from lakegc_assets.prune.prune import LEAST, NoRecords, Pruned, prune
+from lakegc_assets.prune.prune import LEAST, Pruned, prune
 from lakegc_assets.run.table_cache import Decoded, TableCache
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
+from lakegc_assets_tests.prune.estate import NoRecords
 from lakegc_assets_tests.sessions import Session
 
 

@@ -14,7 +14,7 @@ import pytest
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.prune import prune as module
 from lakegc_assets.prune import removal
-from lakegc_assets.prune.prune import NoRecords, Pruned, prune
+from lakegc_assets.prune.prune import Pruned, prune
 from lakegc_assets.prune.removal import PRUNING
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
@@ -22,7 +22,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES
-from lakegc_assets_tests.prune.estate import AGE, OLD, Estate, Records, again
+from lakegc_assets_tests.prune.estate import AGE, OLD, Estate, NoRecords, Records, again
 from lakegc_assets_tests.prune.past import age
 from lakegc_assets_tests.sessions import Session
 

@@ -33,13 +33,9 @@ _ADDRESSES: Final = pa.schema([("address", pa.string())])
 
 @dataclass(frozen=True)
 class Sample:
-    """An object that a commit of the mark names.
+    """An object that a commit of the mark names, and how lakeFS answered for it before.
 
-    Attributes:
-        address: relative to the namespace.
-        commit: that held it last.
-        path: at which that commit has it.
-        before: how lakeFS answered for it before it was restored.
+    ``commit`` is the one that held it last, ``path`` where that has it.
     """
 
     READS: ClassVar[str] = "reads"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -99,9 +100,7 @@ def _among(space: Workspace, marked: Candidates, addresses: Sequence[Part]) -> C
 def _named(space: Workspace, marked: Candidates, addresses: Collection[str]) -> Candidates:
     namespace = space.connections.namespace()
     meanings = {address: set(_meanings(namespace, address)) for address in addresses}
-    wanted = _Addresses(space)
-    wanted.add(set().union(*meanings.values()))
-    some = _among(space, marked, wanted.finish())
+    some = _among(space, marked, _written(space, set().union(*meanings.values())))
     # As few as were asked for.
     tables = read_parts(space.attempt.store(), some.parts, ["address"])
     found = {address for table in tables for address in table["address"].to_pylist()}
@@ -121,11 +120,15 @@ def _shown(
     client: LakeFSClient, space: Workspace, marked: Candidates, choice: Choice
 ) -> Candidates:
     """The marked objects that lakeFS shows at a ref."""
-    count, shown, namespace = 0, _Addresses(space), space.connections.namespace()
-    for found in _listed(client, space.ctx.repository, choice):
-        count += 1
-        shown.add(_meanings(namespace, found.physical_address))
-    some = _among(space, marked, shown.finish())
+    count, namespace = 0, space.connections.namespace()
+
+    def shown() -> Iterator[str]:
+        nonlocal count
+        for found in _listed(client, space.ctx.repository, choice):
+            count += 1
+            yield from _meanings(namespace, found.physical_address)
+
+    some = _among(space, marked, _written(space, shown()))
     if not some.rows:
         where = f"{choice.ref!r}" if choice.path is None else f"{choice.path!r} of {choice.ref!r}"
         raise RefusedError(
@@ -137,33 +140,13 @@ def _shown(
     return some
 
 
-class _Addresses:
-    """Writes addresses to files, some at a time.
-
-    Args:
-        space: for the files.
-    """
-
-    def __init__(self, space: Workspace) -> None:
-        folder = f"{space.folder}addresses/"
-        self._writer = PartWriter(space.attempt.store(), folder, _ADDRESSES)
-        self._waiting: list[str] = []
-
-    def add(self, addresses: Collection[str]) -> None:
-        """Take some addresses."""
-        self._waiting += addresses
-        if len(self._waiting) >= _BATCH:
-            self._write()
-
-    def finish(self) -> list[Part]:
-        """The files, when all addresses are in them."""
-        self._write()
-        return [part for part in self._writer.finish() if part.rows]
-
-    def _write(self) -> None:
-        if self._waiting:
-            self._writer.add(pa.table([self._waiting], schema=_ADDRESSES))
-            self._waiting = []
+def _written(space: Workspace, addresses: Iterable[str]) -> list[Part]:
+    """Write addresses to files, some at a time."""
+    writer = PartWriter(space.attempt.store(), f"{space.folder}addresses/", _ADDRESSES)
+    waiting = iter(addresses)
+    while some := list(islice(waiting, _BATCH)):
+        writer.add(pa.table([some], schema=_ADDRESSES))
+    return [part for part in writer.finish() if part.rows]
 
 
 def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[ObjectStats]:

@@ -53,13 +53,7 @@ class Orders:
 
 
 def any_absent(connections: Connections, url: str, piece: Sequence[Stretch]) -> bool:
-    """The task: tell whether the store lacks any of some objects.
-
-    Args:
-        connections: how to reach the store.
-        url: of the attempt.
-        piece: the objects.
-    """
+    """The task: tell whether the store lacks any of some objects of the attempt at ``url``."""
     store = connections.store()
     addresses = read_stretches(connections.open(url), piece, ["address"])["address"]
     return any(
