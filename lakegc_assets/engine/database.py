@@ -2,7 +2,8 @@
 
 SQLFrame copies and hashes the plan of a frame at each operation: some ten milliseconds for each. A
 relation is a pure function, so its SQL depends on nothing but the columns of its frames and its
-other arguments. What it was for these is used again, with other views.
+other arguments. What it was for these is used again, with other views, and with other moments: each
+run has a cutoff of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from weakref import WeakKeyDictionary
 
 import duckdb
@@ -29,9 +30,12 @@ from lakegc_assets.engine.spill import SpillFolder
 
 #: The names of views.
 _VIEW: Final = re.compile(r"\blakegc_\d+\b")
+#: Moments in the SQL of relations that is used again, and the microsecond of the first.
+_MOMENT: Final = re.compile(r"9998-01-01 00:00:00\.1(\d{5})\+00:00")
+_FIRST: Final = 100_000
 #: Arguments of relations that are equal where their texts are.
 _PLAIN: Final = (str, int, float, bool, datetime, type(None))
-#: Relations are forgotten beyond so many: those with a cutoff are others at each run.
+#: Relations are forgotten beyond so many.
 _MOST: Final = 1_000
 
 
@@ -77,6 +81,33 @@ class _Planned:
 
 class _UnknownArgumentError(Exception):
     """Nobody knows whether an argument of a relation is the same as at another time."""
+
+
+def _refuse(*_: object) -> Any:  # noqa: ANN401 - it never returns
+    raise _UnknownArgumentError
+
+
+class _AnyMoment(datetime):
+    """A moment in place of that which a relation is given: good for a literal, and nothing else.
+
+    Attributes:
+        given: the moment that was given.
+    """
+
+    given: datetime
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __add__ = __radd__ = __sub__ = __rsub__ = _refuse
+    __str__ = __format__ = strftime = ctime = timestamp = date = time = timetz = _refuse
+    timetuple = utctimetuple = toordinal = weekday = isoweekday = isocalendar = _refuse
+    replace = _refuse  # type: ignore[assignment]
+    year = month = day = hour = minute = second = microsecond = property(_refuse)
+    __hash__ = datetime.__hash__
+
+    @classmethod
+    def number(cls, number: int, given: datetime) -> _AnyMoment:
+        """One for each number, in place of a given moment."""
+        moment = cls(9998, 1, 1, microsecond=_FIRST + number, tzinfo=timezone.utc)
+        moment.given = given
+        return moment
 
 
 class Database:
@@ -233,23 +264,30 @@ class Database:
             kwargs: more of them.
         """
         frames: list[DuckDBDataFrame] = []
-        args = [self._as_given(value, frames) for value in args]
-        kwargs = {name: self._as_given(value, frames) for name, value in kwargs.items()}
+        moments: list[_AnyMoment] = []
+        given = [self._as_given(value, frames) for value in args]
+        more = {name: self._as_given(value, frames) for name, value in kwargs.items()}
         inputs = [self._views[frame] for frame in frames]
         try:
-            others = tuple(_as_key(value, frames) for value in [*args, *kwargs.items()])
+            others = tuple(_as_key(value, frames) for value in [*given, *more.items()])
+            key = (rule, others, tuple(view.columns for view in inputs))
+            known = self._planned.get(key)
+            any_given = [_at_any_moment(value, moments) for value in given]
+            any_more = {name: _at_any_moment(value, moments) for name, value in more.items()}
+            if known is None:
+                with self._noting(outside=not moments) as made:
+                    result = self._as_view(rule(*any_given, **any_more))
+                _require_literals(made, moments)
         except _UnknownArgumentError:
-            return self._as_view(rule(*args, **kwargs))
-        key = (rule, others, tuple(view.columns for view in inputs))
-        if known := self._planned.get(key):
-            return self._repeat(known, frames)
-        with self._noting() as made:
-            result = self._as_view(rule(*args, **kwargs))
-        if len(self._planned) >= _MOST:
-            self._planned.clear()
-        name = self._views[result].name
-        self._planned[key] = _Planned([view.name for view in inputs], made, name)
-        return result
+            return self._as_view(rule(*given, **more))
+        if known is None:
+            if len(self._planned) >= _MOST:
+                self._planned.clear()
+            name = self._views[result].name
+            known = self._planned[key] = _Planned([view.name for view in inputs], made, name)
+            if not moments:
+                return result
+        return self._repeat(known, frames, moments)
 
     def _as_given(self, value: object, frames: list[DuckDBDataFrame]) -> object:
         """An argument whose frames are views, each of which is added to ``frames`` once."""
@@ -262,12 +300,16 @@ class Database:
             return [self._as_given(one, frames) for one in value]
         return value
 
-    def _repeat(self, known: _Planned, frames: Sequence[DuckDBDataFrame]) -> DuckDBDataFrame:
-        """The frame of a relation whose SQL is known, for other frames."""
+    def _repeat(
+        self, known: _Planned, frames: Sequence[DuckDBDataFrame], moments: Sequence[_AnyMoment]
+    ) -> DuckDBDataFrame:
+        """The frame of a relation whose SQL is known, for other frames and moments."""
         given = dict(zip(known.inputs, frames, strict=True))
         views = {name: self._views[frame] for name, frame in given.items()}
+        texts = [moment.given.astimezone(timezone.utc).isoformat(sep=" ") for moment in moments]
         for view in known.views:
             query = _VIEW.sub(lambda name: views[name.group()].name, view.query)
+            query = _MOMENT.sub(lambda number: texts[int(number.group(1))], query)
             views[view.name] = again = _View(self._new_name(), query, view.columns)
             with self.lock:
                 self.connection.execute(f'CREATE TEMP VIEW "{again.name}" AS {query}')
@@ -277,8 +319,8 @@ class Database:
         return self._frame_of(views[known.result])
 
     @contextmanager
-    def _noting(self) -> Iterator[list[_View]]:
-        """The views that are made meanwhile."""
+    def _noting(self, *, outside: bool) -> Iterator[list[_View]]:
+        """The views that are made meanwhile; whether those who note around this note them, too."""
         made: list[_View] = []
         outer = self._made.get()
         token = self._made.set(made)
@@ -286,7 +328,7 @@ class Database:
             yield made
         finally:
             self._made.reset(token)
-        if outer is not None:
+        if outside and outer is not None:
             outer.extend(made)
 
 
@@ -296,9 +338,36 @@ def _as_key(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
         return "frame", next(at for at, frame in enumerate(frames) if frame is value)
     if isinstance(value, (list, tuple)):
         return tuple(_as_key(one, frames) for one in value)
-    if type(value) in _PLAIN and not _VIEW.search(text := repr(value)):
-        return type(value), text
+    if _is_moment(value):
+        return datetime, "any"
+    if type(value) in _PLAIN and not any(p.search(repr(value)) for p in (_VIEW, _MOMENT)):
+        return type(value), repr(value)
     raise _UnknownArgumentError
+
+
+def _is_moment(value: object) -> TypeGuard[datetime]:
+    return isinstance(value, datetime) and value.tzinfo is not None
+
+
+def _require_literals(made: Sequence[_View], moments: Sequence[_AnyMoment]) -> None:
+    """Require that each moment is a literal of the SQL that was made.
+
+    Raises:
+        _UnknownArgumentError: one is not: it may be there as something else.
+    """
+    literals = {int(found.group(1)) for view in made for found in _MOMENT.finditer(view.query)}
+    if literals != set(range(len(moments))):
+        raise _UnknownArgumentError
+
+
+def _at_any_moment(value: object, moments: list[_AnyMoment]) -> object:
+    """An argument with another moment in place of each that it has, which is added to these."""
+    if _is_moment(value):
+        moments.append(_AnyMoment.number(len(moments), value))
+        return moments[-1]
+    if isinstance(value, (list, tuple)):
+        return [_at_any_moment(one, moments) for one in value]
+    return value
 
 
 _databases: dict[int, Database] = {}

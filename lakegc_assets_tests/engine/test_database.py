@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +148,61 @@ def test_a_fork_that_ends_leaves_what_its_parent_spilled(session: EmbeddedSessio
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert database.spill.path.is_dir()
     assert _numbers(session, frame) == [1]
+
+
+@relation
+def _since(rows: DataFrame, since: datetime, until: datetime | None = None) -> DataFrame:
+    _planned.append("since")
+    later = rows.where(F.col("at") >= F.lit(since))
+    return later if until is None else _before(later, until)
+
+
+@relation
+def _before(rows: DataFrame, until: datetime) -> DataFrame:
+    _planned.append("before")
+    return rows.where(F.col("at") < until)
+
+
+@relation
+def _a_day_after(rows: DataFrame, since: datetime) -> DataFrame:
+    _planned.append("a day after")
+    return rows.where(F.col("at") >= F.lit(since + timedelta(days=1)))
+
+
+@relation
+def _by_its_year(rows: DataFrame, since: datetime) -> DataFrame:
+    return rows.where(F.year("at") >= F.lit(since.year))
+
+
+_AT = pa.schema([("at", pa.timestamp("us", "UTC"))])
+
+
+def _times(session: EmbeddedSession, *days: int) -> DataFrame:
+    return session.create(pa.table([pa.array([_day(day) for day in days], _AT.field(0).type)], _AT))
+
+
+def _day(day: int) -> datetime:
+    return datetime(2026, 1, day, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2)))
+
+
+def _days(session: EmbeddedSession, frame: DataFrame) -> list[int]:
+    return sorted(at.day for at in session.collect(frame, _AT, "test")["at"].to_pylist())
+
+
+def test_another_moment_is_another_literal_of_the_same_plan(session: EmbeddedSession) -> None:
+    for least in (2, 3, 1):
+        since = _since(_times(session, 1, 2, 3), _day(least))
+        assert _days(session, since) == [day for day in (1, 2, 3) if day >= least]
+        both = _since(_times(session, 1, 2, 3), _day(least), until=_day(3))
+        assert _days(session, both) == [day for day in (1, 2) if day >= least]
+    assert _planned.count("since") <= 2
+    assert _planned.count("before") <= 1
+
+
+def test_a_moment_that_is_more_than_a_literal_is_planned_anew(session: EmbeddedSession) -> None:
+    for least in (1, 2):
+        found = _a_day_after(_times(session, 1, 2, 3), _day(least))
+        assert _days(session, found) == [day for day in (1, 2, 3) if day > least]
+    for year, found_days in ((2026, [1]), (2027, []), (2025, [1])):
+        since = _day(1).replace(year=year)
+        assert _days(session, _by_its_year(_times(session, 1), since)) == found_days
