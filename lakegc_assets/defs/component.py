@@ -19,6 +19,7 @@ from pydantic import Field
 
 from lakegc_assets.defs.assets import MARK, STAGES, SWEEP
 from lakegc_assets.defs.checks import attribution_check, candidate_checks
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
@@ -194,6 +195,7 @@ class GarbageCollection(dg.Component, Policy):
             specs = self._specs()
             names = self._names(specs)
             defined, made = jobs(policies, names), self._resources(policies, names)
+            collection = Collection(policies, names, self.notices, made)
             return dg.Definitions.merge(
                 dg.Definitions(
                     assets=[
@@ -205,18 +207,18 @@ class GarbageCollection(dg.Component, Policy):
                         ),
                         specs[REPOSITORIES],
                     ],
-                    asset_checks=[staleness_check(policies, names)],
-                    schedules=[*schedules(policies, names), prune_schedule(policies, names)],
+                    asset_checks=[staleness_check(collection)],
+                    schedules=[*schedules(collection), prune_schedule(collection)],
                     sensors=[
-                        repositories_sensor(policies, names),
-                        rules_sensor(policies, names),
-                        approvals_sensor(policies, names),
-                        resume_sensor(list(defined.jobs or ()), policies, names),
-                        staleness_sensor(policies, names, self.notices, made),
-                        waiting_sensor(policies, names, self.notices),
-                        waves_sensor(policies, names, self.notices, made),
-                        failure_sensor(policies, names, self.notices),
-                        *([metrics_sensor(policies, names, self.metrics)] if self.metrics else []),
+                        repositories_sensor(collection),
+                        rules_sensor(collection),
+                        approvals_sensor(collection),
+                        resume_sensor(list(defined.jobs or ()), collection),
+                        staleness_sensor(collection),
+                        waiting_sensor(collection),
+                        waves_sensor(collection),
+                        failure_sensor(collection),
+                        *([metrics_sensor(collection, self.metrics)] if self.metrics else []),
                     ],
                     resources=made,
                 ),

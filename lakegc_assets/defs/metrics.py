@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,13 +10,12 @@ from typing import Annotated, Final
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate.exposition import EstateCollector, text_of
 from lakegc_assets.estate.metrics import estate_metrics
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.files import write_file
@@ -62,7 +61,7 @@ class MetricsSection(dg.Model, dg.Resolvable):
 
 def collector_of(
     root: ArtifactRoot,
-    repositories: Collection[str],
+    repositories: Sequence[str] | set[str],
     policies: Policies,
     names: Names,
     now: datetime,
@@ -86,33 +85,21 @@ def collector_of(
     return EstateCollector(found, ages, names.name), found.problems
 
 
-def metrics_sensor(
-    policies: Policies,
-    names: Names,
-    section: MetricsSection,
-    now: Callable[[], datetime] = utc_now,
-) -> dg.SensorDefinition:
-    """``gc_metrics``, which starts nothing.
+def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.SensorDefinition:
+    """``gc_metrics``, which starts nothing."""
+    path, names = metrics_file(section.textfile), collection.names
 
-    Args:
-        policies: of all repositories.
-        names: of the component.
-        section: where the file is.
-        now: the time, UTC.
-    """
-    path = metrics_file(section.textfile)
-
-    @dg.sensor(
-        name=names.of("gc_metrics"),
-        required_resource_keys=names.resources("stores", "collector"),
-        minimum_interval_seconds=section.every_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Writes the metrics of all repositories to {path}, by their artifacts.",
+    @collection.sensor(
+        "gc_metrics",
+        section.every_seconds,
+        f"Writes the metrics of all repositories to {path}, by their artifacts.",
+        *("stores", "collector"),
+        running=True,
     )
     def metrics(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        root = Resources(context.resources, names).root
+        root, now = collection.of(context).root, collection.now()
         known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-        collector, problems = collector_of(root, known, policies, names, now())
+        collector, problems = collector_of(root, known, collection.policies, names, now)
         for problem in problems:
             context.log.warning("%s", problem)
         write_file(path, text_of(collector))

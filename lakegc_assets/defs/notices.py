@@ -21,13 +21,13 @@ import requests
 from requests import post as send
 
 from lakegc_assets.checks.evaluation import NAMES
+from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
-from lakegc_assets.defs.requests import RETRIED_TAG, is_retried, remembered
+from lakegc_assets.defs.requests import RETRIED_TAG, is_retried
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.run.command_line import command_line, in_dagster, printing
+from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted
 
 #: Dagster gives a tick 60 s: what is begun within the first 20 ends before that.
@@ -100,58 +100,74 @@ def ways_of(section: NoticeSection) -> dict[str, Way]:
     return ways
 
 
-def entry(ways: Mapping[str, Way], now: datetime, **content: object) -> dict[str, Any]:
-    """The entry of a notice in a cursor until it is delivered, as JSON values."""
-    return {**content, "since": now.isoformat(), "ways": list(ways)}
+def _document_of(_key: str, one: dict[str, Any]) -> Document | None:
+    found: Document = one["document"]
+    return found
 
 
-def deliver(
-    ways: Mapping[str, Way],
-    waiting: dict[str, dict[str, Any]],
-    make: Callable[[str, dict[str, Any]], Document | None],
-    now: datetime,
-    log: logging.Logger,
-) -> list[str]:
-    """Deliver what waits, as far as there is time, and take it out of what waits.
+class Outbox:
+    """Notices that wait for their delivery, as the cursor of a sensor has them.
 
-    Args:
-        ways: of delivery; one that is not among them any more is left out.
-        waiting: entries by their keys.
-        make: the notice of a key and its entry; None where there is none any more.
-        now: the time, UTC.
-        log: for notices that could not be delivered in a day.
-
-    Returns:
-        What went wrong, in sentences.
+    Attributes:
+        waiting: entries as JSON values, by their keys.
+        ways: of delivery; one of an entry that is not among them any more is left out.
     """
-    problems: list[str] = []
-    deadline = monotonic() + _BUDGET_S
-    for key in list(waiting):
-        if monotonic() > deadline:
-            break
-        one = waiting.pop(key)
-        left = []
-        for way in one["ways"]:
-            try:
-                made = make(key, one)
-                if made is not None and way in ways:
-                    ways[way](made)
-            except Exception as error:  # noqa: BLE001 - a tick that fails would deliver no other notice
-                problems.append(str(error) or type(error).__name__)
-                left.append(way)
-        if left and now - datetime.fromisoformat(one["since"]) < _LIFETIME:
-            # At the end, so that others come before it at the next tick.
-            waiting[key] = {**one, "ways": left}
-        elif left:
-            log.error("the notice about %s was not delivered in a day: %s", key, problems[-1])
-    return list(dict.fromkeys(problems))
 
+    def __init__(self, section: NoticeSection, waiting: Mapping[str, Any], now: datetime) -> None:
+        """Take what waits.
 
-def said_of(waiting: Mapping[str, object], problems: list[str], otherwise: str) -> str:
-    """The reason why a tick that only delivers notices has started nothing."""
-    if problems:
-        return f"{len(waiting)} notices wait: {'; '.join(problems)}"
-    return f"{len(waiting)} notices wait" if waiting else otherwise
+        Args:
+            section: receivers of notices.
+            waiting: of the cursor.
+            now: the time, UTC.
+        """
+        self.waiting: dict[str, dict[str, Any]] = dict(waiting)
+        self.ways = ways_of(section)
+        self._now = now
+        self._problems: list[str] = []
+
+    def add(self, key: str, **content: object) -> None:
+        """Let a notice wait: its ``document``, or what it is made of when it is delivered."""
+        self.waiting[key] = {**content, "since": self._now.isoformat(), "ways": list(self.ways)}
+
+    def deliver(
+        self,
+        log: logging.Logger,
+        make: Callable[[str, dict[str, Any]], Document | None] = _document_of,
+    ) -> None:
+        """Deliver what waits, as far as there is time, and take it out of what waits.
+
+        Args:
+            log: for notices that could not be delivered in a day.
+            make: the notice of a key and its entry; None where there is none any more.
+        """
+        deadline = monotonic() + _BUDGET_S
+        for key in list(self.waiting):
+            if monotonic() > deadline:
+                break
+            one = self.waiting.pop(key)
+            left = []
+            for way in one["ways"]:
+                try:
+                    made = make(key, one)
+                    if made is not None and way in self.ways:
+                        self.ways[way](made)
+                except Exception as error:  # noqa: BLE001 - a tick that fails would deliver no other notice
+                    self._problems.append(str(error) or type(error).__name__)
+                    left.append(way)
+            if left and self._now - datetime.fromisoformat(one["since"]) < _LIFETIME:
+                # At the end, so that others come before it at the next tick.
+                self.waiting[key] = {**one, "ways": left}
+            elif left:
+                said = self._problems[-1]
+                log.error("the notice about %s was not delivered in a day: %s", key, said)
+
+    def reason(self, otherwise: str) -> str:
+        """The reason why a tick that only delivers notices has started nothing."""
+        if self._problems:
+            said = "; ".join(dict.fromkeys(self._problems))
+            return f"{len(self.waiting)} notices wait: {said}"
+        return f"{len(self.waiting)} notices wait" if self.waiting else otherwise
 
 
 def _url(section: NoticeSection) -> str:
@@ -260,7 +276,7 @@ def mail(section: MailSection, document: Document) -> None:
             if section.starttls:
                 server.starttls()
             if section.user:
-                server.login(section.user, _password(section))
+                server.login(section.user, section.password())
             server.send_message(message)
     except (smtplib.SMTPException, OSError) as error:
         raise NoticeError(
@@ -268,40 +284,22 @@ def mail(section: MailSection, document: Document) -> None:
         ) from error
 
 
-def _password(section: MailSection) -> str:
-    password = os.environ.get(section.password_variable or "")
-    if password is None:
-        raise ConfigurationError(
-            f"user {section.user!r} of {section.host} needs a password: set the variable that "
-            "password_variable names"
-        )
-    return password
-
-
 #: Failures that are looked at in one tick.
 _AT_ONCE: Final = 100
 _APPROVABLE: Final = "candidate_share"
 
 
-def failure_sensor(
-    policies: Policies,
-    names: Names,
-    section: NoticeSection,
-    now: Callable[[], datetime] = utc_now,
-) -> dg.SensorDefinition:
+def failure_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_failures``."""
 
-    @dg.sensor(
-        name=names.of("gc_failures"),
-        minimum_interval_seconds=30,
-        default_status=policies.sensor_status,
-        description="Tells a URL, or people by mail, about each run that failed: repository, run, "
-        "check, what was found, and what to do. What cannot be delivered is tried for a day.",
+    @collection.sensor(
+        "gc_failures",
+        30,
+        "Posts to a URL, or mails, each run that failed: repository, run, check, what was found, "
+        "and what to do. What cannot be delivered is tried for a day.",
     )
-    @printing(names.source)
     def failures(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        ways = ways_of(section)
-        if not ways:
+        if not ways_of(collection.notices):
             return dg.SkipReason("no receiver is configured: set `notices` of the component")
         known = remembered(context)
         if "after" not in known:
@@ -310,25 +308,27 @@ def failure_sensor(
             return dg.SensorResult(
                 skip_reason="notices begin with the next run that fails", cursor=json.dumps(known)
             )
-        waiting: dict[str, dict[str, Any]] = known["waiting"]
+        outbox = Outbox(collection.notices, known["waiting"], collection.now())
         found = _failures(context.instance, known["after"])
         for record in found:
             run = context.instance.get_run_by_id(record.run_id)
-            if run is not None and _is_ours(context, names, run):
+            if run is not None and _is_ours(context, collection.names, run):
                 event = record.event_log_entry.dagster_event
                 said = event.message if event is not None else None
-                waiting[run.run_id] = entry(ways, now(), message=said or "")
+                outbox.add(run.run_id, message=said or "")
 
         def make(run_id: str, one: dict[str, Any]) -> Document | None:
             run = context.instance.get_run_by_id(run_id)
             if run is None:
                 return None
-            return notice(context.instance, run, one["message"], policies, section)
+            return notice(
+                context.instance, run, one["message"], collection.policies, collection.notices
+            )
 
-        problems = deliver(ways, waiting, make, now(), context.log)
+        outbox.deliver(context.log, make)
         after = found[-1].storage_id if found else known["after"]
-        cursor = json.dumps({"after": after, "waiting": waiting})
-        said = said_of(waiting, problems, f"{counted(len(found), 'run has', 'runs have')} failed")
+        cursor = json.dumps({"after": after, "waiting": outbox.waiting})
+        said = outbox.reason(f"{counted(len(found), 'run has', 'runs have')} failed")
         return dg.SensorResult(skip_reason=said, cursor=cursor)
 
     return failures

@@ -1,35 +1,25 @@
 """``gc_waiting``: which marks wait for a person: the list to approve, and a notice of each."""
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN_TAG, WAITING, Names
-from lakegc_assets.defs.notices import (
-    Document,
-    deliver,
-    document,
-    entry,
-    link_to_run,
-    said_of,
-    ways_of,
-)
+from lakegc_assets.defs.notices import Document, Outbox, document, link_to_run
 from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies
-from lakegc_assets.defs.requests import WAITS_TAG, remembered
+from lakegc_assets.defs.requests import WAITS_TAG
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
 from lakegc_assets.estate.repository_state import UNREADABLE, standing
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.command_line import command_line, in_dagster, printing
+from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted
 
 #: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
@@ -46,60 +36,44 @@ _IN_PROGRESS: Final = (
 )
 
 
-def waiting_sensor(
-    policies: Policies,
-    names: Names,
-    section: NoticeSection,
-    now: Callable[[], datetime] = utc_now,
-) -> dg.SensorDefinition:
-    """``gc_waiting``, which starts nothing.
+def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
+    """``gc_waiting``, which starts nothing."""
+    policies, names = collection.policies, collection.names
 
-    Args:
-        policies: of all repositories.
-        names: of the component.
-        section: receivers of notices.
-        now: the time, UTC.
-    """
-
-    @dg.sensor(
-        name=names.of("gc_waiting"),
-        required_resource_keys=names.resources("stores", "collector"),
-        minimum_interval_seconds=60,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Keeps the list of marks that {names.of('gc_approve')} can approve, and tells "
-        "a URL, or people by mail, about each mark that waits.",
+    @collection.sensor(
+        "gc_waiting",
+        60,
+        f"Keeps the list of marks that {names.of('gc_approve')} can approve, and posts to a URL, "
+        "or mails, each mark that waits.",
+        *("stores", "collector"),
+        running=True,
     )
-    @printing(names.source)
     def waiting(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        moment, memory = now(), remembered(context)
-        pending = memory.get("pending", {})
+        moment, memory = collection.now(), remembered(context)
+        outbox = Outbox(collection.notices, memory.get("pending", {}), moment)
         listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
         # Another code location may have listed marks of another server.
         ours = listed.intersection(memory.get("told", []))
         current, looked = ours, memory.get("looked")
         if looked is None or _is_due(context.instance, datetime.fromisoformat(looked), moment):
             looked = moment.isoformat()
-            root = Resources(context.resources, names).root
+            root = collection.of(context).root
             found, unclear = _look(context, policies, names, root, moment)
             current = set(found) | {key for key in ours if key.split("|")[0] in unclear}
             for key in sorted(found.keys() - set(memory.get("told", []))):
-                made = _notice(context.instance, policies, section, found[key], moment)
-                pending[key] = entry(ways_of(section), moment, document=made)
-        pending = {key: one for key, one in pending.items() if key in current}
-        problems = deliver(
-            ways_of(section), pending, lambda _, one: one["document"], moment, context.log
-        )
+                made = _notice(context.instance, policies, collection.notices, found[key], moment)
+                outbox.add(key, document=made)
+        outbox.waiting = {key: one for key, one in outbox.waiting.items() if key in current}
+        outbox.deliver(context.log)
         changes: list[Any] = []
         if new := sorted(current - listed):
             changes.append(names.waiting.build_add_request(new))
         if gone := sorted(ours - current):
             changes.append(names.waiting.build_delete_request(gone))
-        cursor = {"looked": looked, "told": sorted(current), "pending": pending}
+        cursor = {"looked": looked, "told": sorted(current), "pending": outbox.waiting}
         return dg.SensorResult(
-            skip_reason=said_of(
-                pending,
-                problems,
-                f"{counted(len(current), 'mark waits', 'marks wait')} for approval",
+            skip_reason=outbox.reason(
+                f"{counted(len(current), 'mark waits', 'marks wait')} for approval"
             ),
             cursor=json.dumps(cursor, sort_keys=True),
             dynamic_partitions_requests=changes,

@@ -27,6 +27,7 @@ from lakegc_assets.defs.fields import (
     one_of,
     some,
 )
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.retention.rules import Rules, RulesError
 from lakegc_assets.run.bounds import Bounds
@@ -357,6 +358,20 @@ class MailSection(dg.Model, dg.Resolvable):
         if self.user and not self.password_variable:
             raise ValueError(f"user {self.user!r} needs a password: name its password_variable")
         return self
+
+    def password(self) -> str:
+        """The value of its variable.
+
+        Raises:
+            ConfigurationError: it is not set.
+        """
+        password = os.environ.get(self.password_variable or "")
+        if password is None:
+            raise ConfigurationError(
+                f"user {self.user!r} of {self.host} needs a password: set the variable that "
+                "password_variable names"
+            )
+        return password
 
 
 class NoticeSection(dg.Model, dg.Resolvable):

@@ -3,7 +3,7 @@
 It removes nothing unless ``dry_run`` is false; its schedule follows ``prune`` of the policies.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,7 +11,8 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.defs.execution import Execution, Resources
+from lakegc_assets.defs.collection import Collection, collected
+from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.names import (
     PLAIN,
     REPOSITORY,
@@ -21,9 +22,8 @@ from lakegc_assets.defs.names import (
     Names,
     partition_of,
 )
-from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
-from lakegc_assets.defs.requests import RETRIES, collected
+from lakegc_assets.defs.requests import RETRIES
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
@@ -95,7 +95,7 @@ class DagsterRecords:
         for one in ours:
             delete_run(self.instance, one)
 
-    def forgettable(self, known: Collection[str], keep: timedelta, now: datetime) -> list[str]:
+    def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
         """Runs that are old and over, and have left nothing but Dagster's records.
 
         Args:
@@ -361,8 +361,9 @@ def prune_job(names: Names) -> dg.JobDefinition:
     return gc_prune
 
 
-def prune_schedule(policies: Policies, names: Names) -> dg.ScheduleDefinition:
+def prune_schedule(collection: Collection) -> dg.ScheduleDefinition:
     """``gc_prune_schedule``: on Sundays."""
+    policies, names = collection.policies, collection.names
 
     @dg.schedule(
         name=names.of("gc_prune_schedule"),
@@ -374,8 +375,7 @@ def prune_schedule(policies: Policies, names: Names) -> dg.ScheduleDefinition:
         description="Removes old runs where `prune` is true, and says of the others what would go.",
     )
     def housekeeping(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        lakefs = Resources(context.resources, names).lakefs
-        there = collected(lakefs.config(), policies)
+        there = collection.collected(collection.of(context).lakefs.config())
         requests = []
         for removes in (True, False):
             chosen = [one.id for one in there if policies.of(one.id).prune is removes]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.defs.policy import Policies, settings_of
-from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.errors import RefusedError
 
 REPOSITORY_TAG: Final = "lakegc/repository"
 WAVE_TAG: Final = "lakegc/wave"
@@ -92,96 +86,3 @@ def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None
             "the configuration that was typed for this backfill does not reach its runs: launch "
             "each of them by itself, or write what should hold into the component's file"
         )
-
-
-def request(
-    policies: Policies,
-    names: Names,
-    repository: str,
-    run: str,
-    *,
-    run_key: str,
-    job: str,
-    config: Mapping[str, Any] | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> dg.RunRequest:
-    """The request of a run on a repository, with the repository's own settings.
-
-    Args:
-        policies: of all repositories.
-        names: of the component.
-        repository: lakeFS repository.
-        run: id of the run; both must be known as partition keys when the run is started.
-        run_key: Dagster starts no second run with it.
-        job: to be run, by its plain name.
-        config: of the ``collector`` resource, beside the repository's settings.
-        tags: beside the repository, and those of its policy.
-
-    Raises:
-        ConfigurationError: a name cannot be one.
-    """
-    policy = policies.of(repository)
-    settings = settings_of(policy) | dict(config or {})
-    return dg.RunRequest(
-        run_key=run_key,
-        job_name=names.of(job),
-        partition_key=partition_key(repository, run),
-        run_config={"resources": {names.of("collector"): {"config": settings}}},
-        tags={**policy.tags, REPOSITORY_TAG: repository, MODE_TAG: policy.sweep, **(tags or {})},
-    )
-
-
-def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
-    """The repositories of the server that are collected by themselves.
-
-    Raises:
-        ConfigurationError: ``include`` names one, not by a pattern, that the server does not have.
-        LakegcError: the server does not answer, or there is none.
-    """
-    there = list(lakefs.connect().repositories())
-    unknown = policies.named() - {repository.id for repository in there}
-    if unknown:
-        shown = ", ".join(map(repr, sorted(unknown)))
-        raise ConfigurationError(
-            f"`include` names {shown}, which the lakeFS server does not have: correct the name, or "
-            "take it out"
-        )
-    return [
-        repository
-        for repository in there
-        if not repository.read_only and _can_be_a_key(repository.id)
-        if policies.collects(repository.id)
-    ]
-
-
-def _can_be_a_key(repository: str) -> bool:
-    try:
-        partition_key(repository, "any")
-    except ConfigurationError:
-        return False
-    return True
-
-
-def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
-    """The JSON values in the cursor of a sensor; none where it is damaged, or not its own.
-
-    Somebody may have changed it in the interface. A sensor then begins as if it were new.
-    """
-    if not context.cursor:
-        return {}
-    try:
-        known = json.loads(context.cursor)
-    except ValueError:
-        known = None
-    # Those of Dagster's own sensors name their class.
-    if not isinstance(known, dict) or "__class__" in known:
-        context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
-        return {}
-    return known
-
-
-def keys_of(requests: Iterable[dg.RunRequest]) -> list[tuple[str, str]]:
-    """Repository and run of each request, in their order."""
-    keys = (request.partition_key for request in requests)
-    pairs = (str(key).split("|") for key in keys)
-    return [(repository, run) for repository, run in pairs]

@@ -9,13 +9,14 @@ with the listing, which a published mark refuses, or behind the last step that D
 has refused since it has written its manifest: only the artifacts say what is left.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.execution import Resources, collector_config
+from lakegc_assets.defs.collection import Collection
+from lakegc_assets.defs.execution import collector_config
 from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
 from lakegc_assets.defs.partitions import partition_key
@@ -28,12 +29,10 @@ from lakegc_assets.defs.requests import (
     is_retried,
     is_unattended,
 )
-from lakegc_assets.defs.sensors import started
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.opening import open_store
@@ -48,33 +47,20 @@ _BACK: Final = timedelta(days=1)
 _OUR_TAGS: Final = "lakegc/"
 
 
-def resume_sensor(
-    jobs: Sequence[Any],
-    policies: Policies,
-    names: Names,
-    now: Callable[[], datetime] = utc_now,
-) -> dg.SensorDefinition:
-    """``gc_resume``.
+def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefinition:
+    """``gc_resume``, which goes on with three of the jobs that are defined."""
+    names = collection.names
 
-    Args:
-        jobs: all that are defined; it goes on with three of them.
-        policies: of all repositories.
-        names: of the component.
-        now: the time, UTC.
-    """
-
-    @dg.sensor(
-        name=names.of("gc_resume"),
+    @collection.sensor(
+        "gc_resume",
+        120,
+        "Goes on with marks and sweeps whose process was killed, three times at most; and once, "
+        "after five minutes, with those that lakeFS or a store did not answer.",
+        *("lakefs", "stores", "collector"),
         jobs=[job for job in jobs if job.name in map(names.of, _JOBS)],
-        required_resource_keys=names.resources("lakefs", "stores", "collector"),
-        minimum_interval_seconds=120,
-        default_status=policies.sensor_status,
-        description="Goes on with marks and sweeps whose process was killed, three times at most; "
-        "and once, after five minutes, with those that lakeFS or a store did not answer.",
     )
-    def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        resources = Resources(context.resources, names)
-        since = _since(context)
+    def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        resources, since = collection.of(context), _since(context)
         # The storages of runs compare with whole seconds, some of them.
         records = context.instance.get_run_records(
             dg.RunsFilter(
@@ -91,10 +77,10 @@ def resume_sensor(
             transient = failed_for_a_while(context.instance, run.run_id)
             if not _may_go_on(context, names, record, transient=transient):
                 continue
-            if transient and now() - record.update_timestamp < _PAUSE:
+            if transient and collection.now() - record.update_timestamp < _PAUSE:
                 waiting.append(record.update_timestamp)
                 continue
-            if not is_included(policies, names, run):
+            if not is_included(collection.policies, names, run):
                 context.log.info("run %s does not go on: its repository is excluded", run.run_id)
                 continue
             try:
@@ -119,7 +105,7 @@ def resume_sensor(
             if found is not None:
                 requests.append(found)
         # Those that wait are found again by the next ticks.
-        return started(names, requests, min([latest, *waiting]).isoformat())
+        return collection.started(requests, min([latest, *waiting]).isoformat())
 
     return resume
 

@@ -7,16 +7,10 @@ from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.collection import Collection, keys_of
 from lakegc_assets.defs.names import REPOSITORY, RUN, Names
 from lakegc_assets.defs.policy import Policies, Policy
-from lakegc_assets.defs.requests import (
-    REPOSITORY_TAG,
-    WAVE_TAG,
-    collected,
-    keys_of,
-    request,
-)
+from lakegc_assets.defs.requests import REPOSITORY_TAG, WAVE_TAG
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.wording import counted
 
@@ -29,13 +23,11 @@ _LEFTOVERS_CRON: Final = "0 7 * * 0"
 OPEN: Final = timedelta(hours=24)
 
 
-def schedules(policies: Policies, names: Names) -> list[dg.ScheduleDefinition]:
+def schedules(collection: Collection) -> list[dg.ScheduleDefinition]:
     """``gc_schedule``, and one more for each other time zone; those of estate and leftovers."""
+    policies, names = collection.policies, collection.names
     return [
-        *(
-            _schedule(name_of(zone, policies, names), crons, zone, policies, names)
-            for zone, crons in policies.crons().items()
-        ),
+        *(_schedule(collection, zone, crons) for zone, crons in policies.crons().items()),
         dg.ScheduleDefinition(
             name=names.of("gc_estate_schedule"),
             job_name=names.of("gc_estate"),
@@ -65,11 +57,11 @@ def name_of(zone: str, policies: Policies, names: Names) -> str:
     return f"{plain}_{''.join(c if c.isalnum() else '_' for c in said)}"
 
 
-def _schedule(
-    name: str, crons: Sequence[str], zone: str, policies: Policies, names: Names
-) -> dg.ScheduleDefinition:
+def _schedule(collection: Collection, zone: str, crons: Sequence[str]) -> dg.ScheduleDefinition:
+    policies, names = collection.policies, collection.names
+
     @dg.schedule(
-        name=name,
+        name=name_of(zone, policies, names),
         job_name=names.of("gc"),
         required_resource_keys=names.resources("lakefs"),
         cron_schedule=list(crons),
@@ -79,9 +71,9 @@ def _schedule(
         "says its policy.",
     )
     def wave(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        repositories = collected(Resources(context.resources, names).lakefs.config(), policies)
+        repositories = collection.collected(collection.of(context).lakefs.config())
         at = context.scheduled_execution_time
-        requests = requests_of_wave(context.instance, repositories, policies, names, zone, at)
+        requests = requests_of_wave(context.instance, repositories, collection, zone, at)
         of = counted(len(repositories), "repository", "repositories")
         return requests or dg.SkipReason(f"of {of} none is due, or all that are were started")
 
@@ -91,8 +83,7 @@ def _schedule(
 def requests_of_wave(
     instance: dg.DagsterInstance,
     repositories: Iterable[Repository],
-    policies: Policies,
-    names: Names,
+    collection: Collection,
     zone: str,
     at: datetime,
     waves: Container[str] | None = None,
@@ -102,43 +93,31 @@ def requests_of_wave(
     Args:
         instance: of Dagster.
         repositories: that are collected.
-        policies: of all repositories.
-        names: of the component.
+        collection: of the component.
         zone: time zone whose schedule is meant.
         at: the time.
         waves: that are meant; None for all.
     """
-    requests = []
+    names, requests = collection.names, []
     for repository in repositories:
-        policy = policies.of(repository.id)
+        policy = collection.policies.of(repository.id)
         due = _due(repository, policy, at) if policy.time_zone == zone else None
         if due is None or (waves is not None and due not in waves):
             continue
         if _joined(instance, names, repository.id, due):
             continue
-        requests.append(
-            request(
-                policies,
-                names,
-                repository.id,
-                due,
-                run_key=f"{due}/{repository.id}",
-                job="gc",
-                tags={WAVE_TAG: due},
-            )
-        )
+        key, tags = f"{due}/{repository.id}", {WAVE_TAG: due}
+        requests.append(collection.request(repository.id, due, run_key=key, job="gc", tags=tags))
     # All at once: an estate has thousands, and a tick has a minute.
-    keys = keys_of(requests)
-    add = instance.add_dynamic_partitions
-    add(names.of(REPOSITORY), sorted({repository for repository, _ in keys}))
-    add(names.of(RUN), sorted({run for _, run in keys}))
+    for dimension, keys in zip((REPOSITORY, RUN), keys_of(requests), strict=True):
+        instance.add_dynamic_partitions(names.of(dimension), keys)
     return requests
 
 
 def last_tick(cron: str, zone: str, at: datetime) -> datetime:
     """The time of a cron schedule at or before a time.
 
-    Dagster knows its own dialect of cron, and tells the times of partitions by it.
+    Dagster knows its own dialect of cron, by which it computes the times of partitions.
     """
     window = _windows(cron, zone).get_prev_partition_window(at, respect_bounds=False)
     if window is None:

@@ -6,21 +6,19 @@ after a crash asks for the same runs, which Dagster does not start again.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import dagster as dg
 
 from lakegc_assets.defs.automation_state import locations_of
-from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.collection import Collection, collected, remembered
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN, RUN_TAG, Names
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.requests import collected, keys_of, remembered, request
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
@@ -35,30 +33,28 @@ _MADE: Final = "made"
 _SPARE: Final = "spare"
 
 
-def repositories_sensor(
-    policies: Policies, names: Names, now: Callable[[], datetime] = utc_now
-) -> dg.SensorDefinition:
+def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_repositories``, which starts nothing."""
+    names = collection.names
 
-    @dg.sensor(
-        name=names.of("gc_repositories"),
-        required_resource_keys=names.resources("lakefs"),
-        minimum_interval_seconds=60,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Adds repositories that are new to the partitions, and a run that nobody has "
-        "used yet; and removes those that it has added, that are gone or excluded now, and that no "
-        "run was about.",
+    @collection.sensor(
+        "gc_repositories",
+        60,
+        "Adds new repositories to the partitions, and a run that nobody has used yet; and removes "
+        "those that it has added, that are gone or excluded now, and that no run was about.",
+        "lakefs",
+        running=True,
     )
-    def repositories(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        lakefs = Resources(context.resources, names).lakefs
+    def repositories(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        lakefs = collection.of(context).lakefs
         server = {r.id for r in collected(lakefs.config(), Policies())}
-        there = {name for name in server if policies.collects(name)}
+        there = {name for name in server if collection.policies.collects(name)}
         known = set(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
         made = _made(context, known, server)
         gone = [r for r in sorted(made - there) if not _has_runs(context.instance, r)]
         new = sorted(there - known)
         before = remembered(context).get(_SPARE)
-        spare = _spare_run(context.instance, names, now())
+        spare = _spare_run(context.instance, names, collection.now())
         changes: list[Any] = []
         if spare is not None:
             changes.append(names.runs.build_add_request([spare]))
@@ -75,7 +71,7 @@ def repositories_sensor(
             {_MADE: sorted(made.union(new).difference(gone)), _SPARE: spare or before}
         )
         count = counted(len(there), "repository", "repositories")
-        clash = _clash(context, names, now())
+        clash = _clash(context, names, collection.now())
         return dg.SensorResult(
             skip_reason=None if changes else f"nothing is new: {count}{clash and f'; {clash}'}",
             cursor=cursor,
@@ -136,22 +132,22 @@ def _has_runs(instance: dg.DagsterInstance, repository: str) -> bool:
     return instance.get_runs_count(dg.RunsFilter(tags={REPOSITORY_TAG: repository})) > 0
 
 
-def rules_sensor(policies: Policies, names: Names) -> dg.SensorDefinition:
+def rules_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_rules``: a mark where retention rules were changed."""
+    policies = collection.policies
 
-    @dg.sensor(
-        name=names.of("gc_rules"),
-        job_name=names.of("gc_mark"),
-        required_resource_keys=names.resources("lakefs"),
-        minimum_interval_seconds=600,
-        default_status=policies.sensor_status,
-        description="Marks a repository whose retention rules were changed. Sweeps nothing.",
+    @collection.sensor(
+        "gc_rules",
+        600,
+        "Marks a repository whose retention rules were changed. Sweeps nothing.",
+        "lakefs",
+        job_name=collection.names.of("gc_mark"),
     )
-    def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        lakefs = Resources(context.resources, names).lakefs
+    def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        lakefs = collection.of(context).lakefs
         seen: dict[str, dict[str, Any]] = remembered(context)
         client = lakefs.config().connect()
-        there = collected(lakefs.config(), policies)
+        there = collection.collected(lakefs.config())
         now: dict[str, dict[str, Any]] = {}
         requests = []
         for repository in there:
@@ -166,17 +162,9 @@ def rules_sensor(policies: Policies, names: Names) -> dg.SensorDefinition:
             now[repository.id] = found
             if before is not None and found["changes"] > before["changes"]:
                 run = f"rules-{found['made']}-{found['changes']}-{digest[:8]}"
-                requests.append(
-                    request(
-                        policies,
-                        names,
-                        repository.id,
-                        run,
-                        run_key=f"{repository.id}/{run}",
-                        job="gc_mark",
-                    )
-                )
-        return started(names, requests, json.dumps(now, sort_keys=True))
+                key = f"{repository.id}/{run}"
+                requests.append(collection.request(repository.id, run, run_key=key, job="gc_mark"))
+        return collection.started(requests, json.dumps(now, sort_keys=True))
 
     return rules
 
@@ -194,47 +182,27 @@ def _digest(rules: Mapping[str, Any] | None, retain: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
 
 
-def started(
-    names: Names, requests: list[dg.RunRequest], cursor: str | None = None
-) -> dg.SensorResult:
-    """The result of a tick that asks for runs, with the partition keys that they need."""
-    keys = keys_of(requests)
-    added: list[Any] = []
-    if keys:
-        added = [
-            names.repositories.build_add_request(sorted({repository for repository, _ in keys})),
-            names.runs.build_add_request(sorted({run for _, run in keys})),
-        ]
-    return dg.SensorResult(run_requests=requests, cursor=cursor, dynamic_partitions_requests=added)
-
-
-def approvals_sensor(
-    policies: Policies, names: Names, now: Callable[[], datetime] = utc_now
-) -> dg.SensorDefinition:
+def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_approvals``: sweeps what was approved."""
 
-    @dg.sensor(
-        name=names.of("gc_approvals"),
-        job_name=names.of("gc_sweep"),
-        required_resource_keys=names.resources("lakefs", "stores", "collector"),
-        minimum_interval_seconds=120,
-        default_status=policies.sensor_status,
-        description="Sweeps each mark that a person has approved, once for each approval.",
+    @collection.sensor(
+        "gc_approvals",
+        120,
+        "Sweeps each mark that a person has approved, once for each approval.",
+        *("lakefs", "stores", "collector"),
+        job_name=collection.names.of("gc_sweep"),
     )
-    def approvals(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        resources = Resources(context.resources, names)
-        root = resources.root
-        there = collected(resources.lakefs.config(), policies)
-        moment = now()
-        chosen = [r.id for r in there if policies.of(r.id).sweep != "never"]
+    def approvals(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        resources = collection.of(context)
+        root, moment = resources.root, collection.now()
+        there = collection.collected(resources.lakefs.config())
+        chosen = [r.id for r in there if collection.policies.of(r.id).sweep != "never"]
         # An estate has thousands of marks, and a tick has a minute.
         approved = thread_map(
             lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES
         )
         requests = [
-            request(
-                policies,
-                names,
+            collection.request(
                 approval.repository,
                 approval.run,
                 run_key=f"{approval.repository}/{approval.run}/approved-{approval.id}",
@@ -245,7 +213,7 @@ def approvals_sensor(
             for found in approved
             for approval in found
         ]
-        return started(names, requests)
+        return collection.started(requests)
 
     return approvals
 

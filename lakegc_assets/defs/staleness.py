@@ -5,7 +5,7 @@ would hide those that are not.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -13,18 +13,17 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.connections import built
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
-from lakegc_assets.defs.notices import Document, deliver, document, entry, said_of, ways_of
-from lakegc_assets.defs.policy import NoticeSection, Policies
-from lakegc_assets.defs.requests import collected, remembered
+from lakegc_assets.defs.notices import Document, Outbox, document
+from lakegc_assets.defs.policy import Policies
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.history import earlier
 from lakegc_assets.wording import counted
@@ -78,25 +77,15 @@ class Known:
         return [self.made.isoformat(), self.namespace]
 
 
-def freshness(
-    root: ArtifactRoot | None,
-    instance: dg.DagsterInstance,
-    known: Known,
-    policies: Policies,
-    names: Names,
-    now: datetime,
+def _freshness(
+    root: ArtifactRoot | None, instance: dg.DagsterInstance, collection: Collection, known: Known
 ) -> Freshness:
     """The age of the last mark of a repository, by its artifacts and Dagster's records of its runs.
 
-    Args:
-        root: of the artifacts; None where it is not known.
-        instance: of Dagster.
-        known: of the repository.
-        policies: of all repositories.
-        names: of the component.
-        now: the time, UTC.
+    Artifacts do not count where their root is not known.
     """
-    days, note = policies.of(known.name).stale_after_days, ""
+    names = collection.names
+    days, note = collection.policies.of(known.name).stale_after_days, ""
     found = [_last_run(instance, names, known.name)]
     try:
         found.append(_last_report(root, known) if root else None)
@@ -104,7 +93,7 @@ def freshness(
         note = f". Its artifacts cannot be read: {error}"
     # Before it was made, another one of its name was marked.
     last = max((one for one in found if one is not None and one >= known.made), default=None)
-    ago = now - (last or known.made)
+    ago = collection.now() - (last or known.made)
     said = f"was marked {_days(ago)} ago" if last else f"was made {_days(ago)} ago and never marked"
     passed = ago <= timedelta(days=days)
     schedule = names.of("gc_schedule")
@@ -156,8 +145,9 @@ def repositories_spec(names: Names) -> dg.AssetSpec:
     )
 
 
-def staleness_check(policies: Policies, names: Names) -> dg.AssetChecksDefinition:
+def staleness_check(collection: Collection) -> dg.AssetChecksDefinition:
     """The check, for who asks by hand."""
+    names = collection.names
 
     @dg.asset_check(
         asset=names.key(REPOSITORIES),
@@ -166,9 +156,9 @@ def staleness_check(policies: Policies, names: Names) -> dg.AssetChecksDefinitio
         required_resource_keys=names.resources("lakefs", "stores", "collector"),
     )
     def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        resources = Resources(context.resources, names)
-        there = [Known.of(one) for one in collected(resources.lakefs.config(), policies)]
-        found = _judge(there, resources.root, context.instance, policies, names, utc_now())
+        resources = collection.of(context)
+        there = [Known.of(one) for one in collection.collected(resources.lakefs.config())]
+        found = _judge(there, resources.root, context.instance, collection)
         return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_check_result(found))
 
     return marked_in_time
@@ -178,12 +168,10 @@ def _judge(
     there: Sequence[Known],
     root: ArtifactRoot | None,
     instance: dg.DagsterInstance,
-    policies: Policies,
-    names: Names,
-    now: datetime,
+    collection: Collection,
 ) -> dict[str, Freshness]:
     """The age of the last mark of each repository, by its name."""
-    look = partial(freshness, root, instance, policies=policies, names=names, now=now)
+    look = partial(_freshness, root, instance, collection)
     known = [one.name for one in there]
     return dict(zip(known, thread_map(look, there, _THREADS), strict=True))
 
@@ -209,52 +197,37 @@ def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str
     }
 
 
-def staleness_sensor(
-    policies: Policies,
-    names: Names,
-    section: NoticeSection,
-    resources: Mapping[str, Any],
-    now: Callable[[], datetime] = utc_now,
-) -> dg.SensorDefinition:
+def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_staleness``: the same, reported where it changed and once a day.
 
-    It fails for nothing that the other sensors fail for: this is how people hear of it.
-
-    Args:
-        policies: of all repositories.
-        names: of the component.
-        section: receivers of notices.
-        resources: that are defined; they are made in the tick, as far as they can be.
-        now: the time, UTC.
+    It fails for nothing that the other sensors fail for: this is how people hear of it. Resources
+    are made in the tick, as far as they can be.
     """
+    names = collection.names
 
-    @dg.sensor(
-        name=names.of("gc_staleness"),
-        minimum_interval_seconds=3600,
-        default_status=policies.sensor_status,
-        description="Looks for repositories that were not marked for too long, by the artifacts "
-        "and Dagster's own records, and tells a URL, or people by mail, about them.",
+    @collection.sensor(
+        "gc_staleness",
+        3600,
+        "Looks for repositories that were not marked for too long, by the artifacts and Dagster's "
+        "own records, and posts to a URL, or mails, which they are.",
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        moment, memory = now(), remembered(context)
-        reported, waiting = memory.get("told", []), memory.get("waiting", {})
-        there, root, silence = _look(
-            context, policies, names, resources, memory.get("known", {}), moment
-        )
-        found = _judge(there, root, context.instance, policies, names, moment)
+        memory = remembered(context)
+        reported = memory.get("told", [])
+        outbox = Outbox(collection.notices, memory.get("waiting", {}), collection.now())
+        there, root, silence = _look(context, collection, memory.get("known", {}))
+        found = _judge(there, root, context.instance, collection)
         stale = sorted(name for name, one in found.items() if not one.passed)
         for name in stale:
             if name not in reported:
-                made = _notice(name, f"{found[name].sentence}{silence}", policies)
-                waiting[name] = entry(ways_of(section), moment, document=made)
-        problems = deliver(
-            ways_of(section), waiting, lambda _, one: one["document"], moment, context.log
-        )
+                sentence = f"{found[name].sentence}{silence}"
+                outbox.add(name, document=_notice(name, sentence, collection.policies))
+        outbox.deliver(context.log)
         cursor = {
             "known": {known.name: known.to_json() for known in there},
             "told": stale,
-            "day": moment.date().isoformat(),
-            "waiting": waiting,
+            "day": collection.now().date().isoformat(),
+            "waiting": outbox.waiting,
         }
         # A check of one partition could be reported once only: Dagster refuses the second result.
         report = (stale, cursor["day"]) != (reported, memory.get("day"))
@@ -266,8 +239,8 @@ def staleness_sensor(
         )
         return dg.SensorResult(
             asset_events=[evaluation] if report else [],
-            skip_reason=said_of(
-                waiting, problems, f"{counted(len(there), 'repository', 'repositories')}{silence}"
+            skip_reason=outbox.reason(
+                f"{counted(len(there), 'repository', 'repositories')}{silence}"
             ),
             cursor=json.dumps(cursor, sort_keys=True),
             dynamic_partitions_requests=[names.repositories.build_add_request(sorted(found))],
@@ -278,32 +251,27 @@ def staleness_sensor(
 
 def _look(
     context: dg.SensorEvaluationContext,
-    policies: Policies,
-    names: Names,
-    resources: Mapping[str, Any],
+    collection: Collection,
     before: dict[str, list[str | None]],
-    now: datetime,
 ) -> tuple[list[Known], ArtifactRoot | None, str]:
     """The repositories that are known; the root of their artifacts; and why lakeFS did not answer.
 
     Args:
         context: of the tick.
-        policies: of all repositories.
-        names: of the component.
-        resources: that are defined.
+        collection: of the component.
         before: what was known at the last tick.
-        now: the time, UTC.
     """
-    root = None
+    names, policies, root = collection.names, collection.policies, None
     try:
         wanted = names.resources("stores", "collector")
-        with built(resources, context.instance, wanted) as found:
+        with built(collection.resources, context.instance, wanted) as found:
             root = Resources(found, names).root
     except LakegcError as error:
         context.log.warning("the artifacts are not looked at: %s", error)
     try:
-        with built(resources, context.instance, names.resources("lakefs")) as found:
-            there = collected(Resources(found, names).lakefs.config(), policies)
+        wanted = names.resources("lakefs")
+        with built(collection.resources, context.instance, wanted) as found:
+            there = collection.collected(Resources(found, names).lakefs.config())
             return [Known.of(repository) for repository in there], root, ""
     except LakegcError as error:
         known = [
@@ -315,7 +283,7 @@ def _look(
         new = [n for n in keys if n not in before and policies.collects(n)]
         silence = f". lakeFS does not list its repositories: {error}"
         context.log.warning("%s", silence.removeprefix(". "))
-        return [*known, *(Known(name, now) for name in new)], root, silence
+        return [*known, *(Known(name, collection.now()) for name in new)], root, silence
 
 
 def _notice(repository: str, sentence: str, policies: Policies) -> Document:

@@ -4,22 +4,17 @@ Dagster remembers that a tick failed, for whatever reason, and does not evaluate
 """
 
 import json
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
 from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
+from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.connections import built
 from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.notices import Document, deliver, document, entry, said_of, ways_of
-from lakegc_assets.defs.policy import NoticeSection, Policies
-from lakegc_assets.defs.requests import collected, remembered
+from lakegc_assets.defs.notices import Document, Outbox, document
 from lakegc_assets.defs.schedules import OPEN, name_of, requests_of_wave, wave_at
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.lakefs.reads import utc_now
 
 #: What became of a failed tick.
 _MADE_UP: Final = "made up"
@@ -27,36 +22,24 @@ _WAITS: Final = "waits"
 _LOST: Final = "lost"
 
 
-def waves_sensor(
-    policies: Policies,
-    names: Names,
-    section: NoticeSection,
-    resources: Mapping[str, Any],
-    now: Callable[[], datetime] = utc_now,
-) -> dg.SensorDefinition:
-    """``gc_waves``.
-
-    Args:
-        policies: of all repositories.
-        names: of the component.
-        section: receivers of notices.
-        resources: that are defined; `lakefs` is made in the tick, so that its failure is reported.
-        now: the time, UTC.
-    """
+def waves_sensor(collection: Collection) -> dg.SensorDefinition:
+    """``gc_waves``. It makes the resource of lakeFS in its tick: its failure is reported, too."""
+    policies, names = collection.policies, collection.names
     zones = {name_of(zone, policies, names): zone for zone in policies.crons()}
 
-    @dg.sensor(
-        name=names.of("gc_waves"),
+    @collection.sensor(
+        "gc_waves",
+        300,
+        "Starts what a failed tick of gc_schedule should have started, for 24 hours; posts to a "
+        "URL, or mails, which waves were lost.",
+        running=True,
         job_name=names.of("gc"),
-        minimum_interval_seconds=300,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts what a failed tick of gc_schedule should have started, for 24 hours; "
-        "tells a URL, or people by mail, about waves that were lost.",
     )
     def waves(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        moment = now()
+        moment = collection.now()
         known = remembered(context)
-        seen, waiting = known.get("ticks", {}), dict(known.get("waiting", {}))
+        seen = known.get("ticks", {})
+        outbox = Outbox(collection.notices, known.get("waiting", {}), moment)
         origin = context.code_location_origin
         location = origin.location_name if origin else None
         failed = {
@@ -71,14 +54,15 @@ def waves_sensor(
         open_ = [tick for tick in pending if moment - tick.at < OPEN]
         if open_:
             try:
-                with built(resources, context.instance, names.resources("lakefs")) as found:
-                    there = collected(Resources(found, names).lakefs.config(), policies)
+                wanted = names.resources("lakefs")
+                with built(collection.resources, context.instance, wanted) as found:
+                    there = collection.collected(Resources(found, names).lakefs.config())
                 requests = [
                     request
                     for name, zone in zones.items()
                     if (missed := {wave_at(tick.at) for tick in open_ if tick.schedule == name})
                     for request in requests_of_wave(
-                        context.instance, there, policies, names, zone, moment, missed
+                        context.instance, there, collection, zone, moment, missed
                     )
                 ]
                 states |= {_key(tick): _MADE_UP for tick in open_}
@@ -91,24 +75,19 @@ def waves_sensor(
             if lost or (error and not error.transient and states.get(key) != _WAITS):
                 states[key] = _LOST if lost else _WAITS
                 made = _notice(tick, str(error) if error and not lost else tick.error, lost=lost)
-                waiting[f"{key} {states[key]}"] = entry(
-                    ways_of(section),
-                    moment,
-                    document={**made, "owners": policies.for_all.owners},
-                )
+                owned = {**made, "owners": policies.for_all.owners}
+                outbox.add(f"{key} {states[key]}", document=owned)
                 context.log.error("%s", made["text"])
-        problems = deliver(
-            ways_of(section), waiting, lambda _, one: _document(one), moment, context.log
-        )
-        changed = states != seen or waiting != known.get("waiting", {})
+        outbox.deliver(context.log)
+        changed = states != seen or outbox.waiting != known.get("waiting", {})
         # What waits for a person fails the tick, once its notice is delivered.
         if error is not None and not error.transient and not changed:
             raise error
         otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else said_of(waiting, problems, otherwise),
-            cursor=json.dumps({"ticks": states, "waiting": waiting}, sort_keys=True),
+            skip_reason=None if requests else outbox.reason(otherwise),
+            cursor=json.dumps({"ticks": states, "waiting": outbox.waiting}, sort_keys=True),
         )
 
     return waves
@@ -116,11 +95,6 @@ def waves_sensor(
 
 def _key(tick: FailedTick) -> str:
     return f"{tick.schedule} {wave_at(tick.at)}"
-
-
-def _document(one: dict[str, Any]) -> Document:
-    made: Document = one["document"]
-    return made
 
 
 def _notice(tick: FailedTick, why: str, *, lost: bool) -> Document:

@@ -15,6 +15,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError
 
 from lakegc_assets.defs import notices
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN
@@ -60,15 +61,19 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
+def _collection(resources: dict[str, Any], at: datetime) -> Collection:
+    return Collection(GarbageCollection().policies(), PLAIN, _HOOK, resources, lambda: at)
+
+
 def waves(daemon: Daemon, at: datetime, **resources: Any) -> list[str]:
     given = {**(daemon.definitions.resources or {}), **resources}
-    sensor = waves_sensor(GarbageCollection().policies(), PLAIN, _HOOK, given, lambda: at)
+    sensor = waves_sensor(_collection(given, at))
     return daemon.sensor("gc_waves", as_defined=sensor)
 
 
 def stale(daemon: Daemon, at: datetime, **resources: Any) -> None:
     given = {**(daemon.definitions.resources or {}), **resources}
-    sensor = staleness_sensor(GarbageCollection().policies(), PLAIN, _HOOK, given, lambda: at)
+    sensor = staleness_sensor(_collection(given, at))
     daemon.sensor("gc_staleness", as_defined=sensor)
 
 

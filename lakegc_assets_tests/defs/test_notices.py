@@ -16,8 +16,8 @@ import pytest
 from typing_extensions import Self
 
 from lakegc_assets.defs import notices
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.notices import (
     NoticeError,
     document,
@@ -152,7 +152,8 @@ class Sensor:
 
     def tick(self) -> str:
         """Why it started nothing, as it never does."""
-        sensor = failure_sensor(_POLICIES, PLAIN, self.section, lambda: self.now)
+        collection = Collection(_POLICIES, notices=self.section, now=lambda: self.now)
+        sensor = failure_sensor(collection)
         with dg.build_sensor_context(self.daemon.instance, cursor=self.cursor) as context:
             result = sensor.evaluate_tick(context)
         self.cursor = result.cursor
@@ -387,6 +388,6 @@ def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(NoticeError, match=r"was not sent by 127\.0\.0\.1"):
         mail(section, _NOTICE)
     with pytest.raises(ConfigurationError, match="needs a password"):
-        notices._password(section)
+        section.password()
     monkeypatch.setenv("THE_PASSWORD", "open sesame")
-    assert notices._password(section) == "open sesame"
+    assert section.password() == "open sesame"

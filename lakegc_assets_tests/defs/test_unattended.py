@@ -16,8 +16,8 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs import notices
 from lakegc_assets.defs.approval import who
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
@@ -164,7 +164,7 @@ def waiting(daemon: Daemon, at: datetime | None = None) -> list[str]:
         repositories=[Override(include=["large"], sweep="auto", auto=AutoLimits(objects=1))]
     ).policies()
     hook = NoticeSection(url="http://127.0.0.1:9/hook", dagster_url="https://dagster.example.com")
-    sensor = waiting_sensor(policies, PLAIN, hook, lambda: at or utc_now())
+    sensor = waiting_sensor(Collection(policies, notices=hook, now=lambda: at or utc_now()))
     daemon.sensor("gc_waiting", as_defined=sensor)
     return list(daemon.instance.get_dynamic_partitions("waiting"))
 
@@ -354,13 +354,12 @@ def test_a_stale_repository_fails_the_check(site: Site, daemon: Daemon) -> None:
     site.calendar.days_ago = 0
 
     def judged(days: int) -> tuple[bool, str]:
-        sensor = staleness_sensor(
+        collection = Collection(
             GarbageCollection().policies(),
-            PLAIN,
-            NoticeSection(),
-            daemon.definitions.resources or {},
-            lambda: utc_now() + timedelta(days),
+            resources=daemon.definitions.resources or {},
+            now=lambda: utc_now() + timedelta(days),
         )
+        sensor = staleness_sensor(collection)
         with dg.build_sensor_context(instance=daemon.instance) as context:
             (event,) = sensor.evaluate_tick(context).asset_events
         assert isinstance(event, dg.AssetCheckEvaluation)

@@ -19,11 +19,11 @@ from dagster._daemon.monitoring import run_monitoring
 
 import lakegc_assets
 from lakegc_assets.defs import resume
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
-from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.partitions import partition_key
-from lakegc_assets.defs.policy import NoticeSection, Override, Policies
+from lakegc_assets.defs.policy import Override, Policies
 from lakegc_assets.defs.requests import is_retried
 from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.sensors import repositories_sensor
@@ -86,13 +86,8 @@ def waves(
 ) -> list[str]:
     """One tick of ``gc_waves``."""
     resources = {"lakefs": lakefs or (daemon.definitions.resources or {})["lakefs"]}
-    sensor = waves_sensor(
-        GarbageCollection(repositories=_OVERRIDES).policies(),
-        PLAIN,
-        NoticeSection(),
-        resources,
-        lambda: at,
-    )
+    policies = GarbageCollection(repositories=_OVERRIDES).policies()
+    sensor = waves_sensor(Collection(policies, resources=resources, now=lambda: at))
     return daemon.sensor("gc_waves", as_defined=sensor, **more)
 
 
@@ -223,7 +218,7 @@ def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
         jobs = list(daemon.definitions.jobs or ())
         policies = GarbageCollection().policies()
         moment = utc_now() + timedelta(minutes=minutes)
-        sensor = resume_sensor(jobs, policies, PLAIN, lambda: moment)
+        sensor = resume_sensor(jobs, Collection(policies, now=lambda: moment))
         return daemon.sensor("gc_resume", as_defined=sensor)
 
     make(site, "weekly", _SUNDAY - timedelta(days=1))
@@ -293,7 +288,7 @@ def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> Non
 def test_there_is_always_a_run_that_nobody_has_used(site: Site, daemon: Daemon) -> None:
     def added(at: datetime) -> list[str]:
         before = set(daemon.instance.get_dynamic_partitions("run"))
-        sensor = repositories_sensor(Policies(), PLAIN, lambda: at)
+        sensor = repositories_sensor(Collection(Policies(), now=lambda: at))
         daemon.sensor("gc_repositories", as_defined=sensor)
         return sorted(set(daemon.instance.get_dynamic_partitions("run")) - before)
 

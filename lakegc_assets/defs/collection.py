@@ -1,0 +1,190 @@
+"""Shared parts of the definitions of one component, and the runs that they ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets.defs.execution import Resources
+from lakegc_assets.defs.names import PLAIN, Names
+from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.policy import NoticeSection, Policies, settings_of
+from lakegc_assets.defs.requests import MODE_TAG, REPOSITORY_TAG
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.run.command_line import printing
+
+_Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Policies and names of a component, receivers of its notices, and the clock.
+
+    Attributes:
+        policies: of all repositories.
+        names: of the definitions.
+        notices: receivers of notices.
+        resources: as they are defined; a sensor that must not fail makes them in its tick.
+        now: the time, UTC.
+    """
+
+    policies: Policies
+    names: Names = PLAIN
+    notices: NoticeSection = field(default_factory=NoticeSection)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    now: Callable[[], datetime] = utc_now
+
+    def sensor(
+        self,
+        name: str,
+        seconds: int,
+        description: str,
+        *needs: str,
+        running: bool = False,
+        **jobs: Any,  # noqa: ANN401 - as Dagster takes them
+    ) -> Callable[[_Evaluation], dg.SensorDefinition]:
+        """Make a sensor of a function, whose messages print the commands of the component.
+
+        Args:
+            name: its plain name.
+            seconds: between two ticks, at least.
+            description: as Dagster shows it.
+            needs: plain keys of the resources that it has.
+            running: whether it is on although the component does not say so.
+            jobs: ``job_name`` or ``jobs`` that it may start.
+        """
+
+        def made(evaluate: _Evaluation) -> dg.SensorDefinition:
+            status = self.policies.sensor_status
+            return dg.sensor(
+                name=self.names.of(name),
+                required_resource_keys=self.names.resources(*needs),
+                minimum_interval_seconds=seconds,
+                default_status=dg.DefaultSensorStatus.RUNNING if running else status,
+                description=description,
+                **jobs,
+            )(printing(self.names.source)(evaluate))
+
+        return made
+
+    def of(self, context: Any) -> Resources:  # noqa: ANN401 - of a tick or a check
+        """The resources of a tick or a check."""
+        return Resources(context.resources, self.names)
+
+    def collected(self, lakefs: LakeFSConfig) -> list[Repository]:
+        """The repositories of the server that are collected by themselves; see ``collected``."""
+        return collected(lakefs, self.policies)
+
+    def request(
+        self,
+        repository: str,
+        run: str,
+        *,
+        run_key: str,
+        job: str,
+        config: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> dg.RunRequest:
+        """The request of a run on a repository, with the repository's own settings.
+
+        Args:
+            repository: lakeFS repository.
+            run: id of the run; both must be known as partition keys when the run is started.
+            run_key: Dagster starts no second run with it.
+            job: to be run, by its plain name.
+            config: of the ``collector`` resource, beside the repository's settings.
+            tags: beside the repository, and those of its policy.
+
+        Raises:
+            ConfigurationError: a name cannot be one.
+        """
+        policy = self.policies.of(repository)
+        settings = settings_of(policy) | dict(config or {})
+        return dg.RunRequest(
+            run_key=run_key,
+            job_name=self.names.of(job),
+            partition_key=partition_key(repository, run),
+            run_config={"resources": {self.names.of("collector"): {"config": settings}}},
+            tags={
+                **policy.tags,
+                REPOSITORY_TAG: repository,
+                MODE_TAG: policy.sweep,
+                **(tags or {}),
+            },
+        )
+
+    def started(self, requests: list[dg.RunRequest], cursor: str | None = None) -> dg.SensorResult:
+        """The result of a tick that asks for runs, with the partition keys that they need."""
+        added: list[Any] = []
+        if requests:
+            repositories, runs = keys_of(requests)
+            added = [
+                self.names.repositories.build_add_request(repositories),
+                self.names.runs.build_add_request(runs),
+            ]
+        return dg.SensorResult(
+            run_requests=requests, cursor=cursor, dynamic_partitions_requests=added
+        )
+
+
+def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
+    """The repositories of the server that are collected by themselves.
+
+    Raises:
+        ConfigurationError: ``include`` names one, not by a pattern, that the server does not have.
+        LakegcError: the server does not answer, or there is none.
+    """
+    there = list(lakefs.connect().repositories())
+    unknown = policies.named() - {repository.id for repository in there}
+    if unknown:
+        shown = ", ".join(map(repr, sorted(unknown)))
+        raise ConfigurationError(
+            f"`include` names {shown}, which the lakeFS server does not have: correct the name, or "
+            "take it out"
+        )
+    return [
+        repository
+        for repository in there
+        if not repository.read_only and _can_be_a_key(repository.id)
+        if policies.collects(repository.id)
+    ]
+
+
+def _can_be_a_key(repository: str) -> bool:
+    try:
+        partition_key(repository, "any")
+    except ConfigurationError:
+        return False
+    return True
+
+
+def keys_of(requests: list[dg.RunRequest]) -> tuple[list[str], list[str]]:
+    """The partition keys that requests need: repositories, and runs."""
+    pairs = [str(request.partition_key).split("|") for request in requests]
+    return sorted({repository for repository, _ in pairs}), sorted({run for _, run in pairs})
+
+
+def remembered(context: dg.SensorEvaluationContext) -> dict[str, Any]:
+    """The JSON values in the cursor of a sensor; none where it is damaged, or not its own.
+
+    Somebody may have changed it in the interface. A sensor then begins as if it were new.
+    """
+    if not context.cursor:
+        return {}
+    try:
+        known = json.loads(context.cursor)
+    except ValueError:
+        known = None
+    # Those of Dagster's own sensors name their class.
+    if not isinstance(known, dict) or "__class__" in known:
+        context.log.warning("the cursor cannot be read, so this begins anew: %s", context.cursor)
+        return {}
+    return known
