@@ -8,9 +8,8 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
-from lakegc_assets.defs.accept_hold import accepting
-from lakegc_assets.defs.approval import approving
 from lakegc_assets.defs.checks import ASSET
+from lakegc_assets.defs.decisions import accepting, approving
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job

@@ -24,6 +24,7 @@ from lakegc_assets.defs.names import (
 )
 from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
 from lakegc_assets.defs.requests import RETRIES
+from lakegc_assets.defs.stages import one_step_job
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.lakefs.reads import utc_now
@@ -31,7 +32,6 @@ from lakegc_assets.prune.decisions import SUCCESSES
 from lakegc_assets.prune.prune import Judged, Pruned, prune
 from lakegc_assets.prune.removal import ATTEMPT, PRUNING
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.command_line import printing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
 from lakegc_assets.wording import counted
@@ -288,9 +288,9 @@ class Pruning(dg.Config):
     dry_run: bool = Field(default=True, description="say what would go, and remove nothing")
 
 
-def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) -> None:
+def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
     """Prune repositories, all of them whatever becomes of one."""
-    execution = Execution(context, component)
+    context, component = execution.context, execution.names
     resources, collector = execution.resources, execution.resources.collector
     policies = collector.all_policies()
     there = collected(resources.lakefs.config(), policies)
@@ -316,7 +316,6 @@ def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) ->
         for job in (JOB, ACCEPTING_JOB):
             for record in forget_job(context.instance, component.of(job), keep, utc_now()):
                 delete_run(context.instance, record)
-    context.add_output_metadata(_metadata(outcomes))
     failed = [one for one in outcomes if one.problem and not one.refused]
     if failed:
         raise dg.Failure(
@@ -324,6 +323,7 @@ def _prune(context: dg.OpExecutionContext, component: Names, config: Pruning) ->
             metadata=_metadata(outcomes),
             allow_retries=False,
         )
+    return _metadata(outcomes)
 
 
 def _metadata(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
@@ -338,27 +338,17 @@ def _metadata(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
 
 def prune_job(names: Names) -> dg.JobDefinition:
     """``gc_prune``."""
-
-    @dg.op(
-        name=names.of(OP),
-        description="Removes old runs that nothing needs, one repository at a time.",
-        required_resource_keys=names.resources("collector", "lakefs", "stores"),
-    )
-    @printing(names.source)
-    def prune_op(context: dg.OpExecutionContext, config: Pruning) -> None:
-        _prune(context, names, config)
-
-    @dg.job(
-        name=names.of(JOB),
+    return one_step_job(
+        names,
+        JOB,
+        "Remove runs older than keep_runs_days that nothing needs: artifacts, caches, partition "
+        "keys and Dagster's records. Says what would go unless dry_run is false.",
+        (OP, "Removes old runs that nothing needs, one repository at a time."),
+        _prune,
+        Pruning,
+        *("collector", "lakefs", "stores"),
         tags=RETRIES,
-        executor_def=dg.in_process_executor,
-        description="Remove runs older than keep_runs_days that nothing needs: artifacts, caches, "
-        "partition keys and Dagster's records. Says what would go unless dry_run is false.",
     )
-    def gc_prune() -> None:
-        prune_op()
-
-    return gc_prune
 
 
 def prune_schedule(collection: Collection) -> dg.ScheduleDefinition:

@@ -1,10 +1,10 @@
-"""Assets of the graph before they belong to a component, which gives them keys and resources."""
+"""Assets and jobs of one step before they belong to a component, with its keys and resources."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import dagster as dg
 import pyarrow as pa
@@ -245,3 +245,52 @@ def contract(doc: str | None) -> str:
         f"**{name}:** {said}" for name, _, said in (part.partition(": ") for part in paragraphs)
     )
     return "\n\n".join((head, *parts))
+
+
+_C = TypeVar("_C", bound=dg.Config)
+
+
+def one_step_job(
+    names: Names,
+    name: str,
+    description: str,
+    step: tuple[str, str],
+    work: Callable[[Execution, _C], Mapping[str, Any]],
+    config_class: type[_C],
+    *needs: str,
+    **options: Any,  # noqa: ANN401 - as Dagster takes them
+) -> dg.JobDefinition:
+    """A job of one step, in this process.
+
+    Args:
+        names: of the component, whose commands its messages print.
+        name: its plain name.
+        description: as Dagster shows it.
+        step: plain name and description of its step.
+        work: what it does, with its configuration; returns the metadata of its output.
+        config_class: of the configuration.
+        needs: plain keys of the resources that it has.
+        options: of the job.
+    """
+
+    @dg.op(
+        name=names.of(step[0]),
+        description=step[1],
+        required_resource_keys=names.resources(*needs),
+        config_schema=config_class.to_fields_dict(),
+    )
+    @printing(names.source)
+    def only_step(context: dg.OpExecutionContext) -> None:
+        found = work(Execution(context, names), config_class(**context.op_config))
+        context.add_output_metadata(found)
+
+    @dg.job(
+        name=names.of(name),
+        description=description,
+        executor_def=dg.in_process_executor,
+        **options,
+    )
+    def made() -> None:
+        only_step()
+
+    return made

@@ -15,9 +15,9 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs import notices
-from lakegc_assets.defs.approval import who
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.decisions import who
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
