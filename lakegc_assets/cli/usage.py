@@ -36,7 +36,7 @@ _MOST_FOLDERS: Final = 4
     type=click.Choice(_BY),
     default="branch",
     show_default=True,
-    help="What to tell of all that is live and committed.",
+    help="Dimension of all that is live and committed.",
 )
 @click.option(
     "--depth",

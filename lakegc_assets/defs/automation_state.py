@@ -14,7 +14,7 @@ from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import name_of, next_tick
 
 #: Turned on by somebody, or from the start. Dagster has no public names for these, nor for what is
-#: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL tells
+#: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL has
 #: it, and a sensor does not know where that is served.
 _ON: Final = ("RUNNING", "DECLARED_IN_CODE")
 #: A sensor that has not ticked for so long is none any more: its code location has gone.

@@ -85,7 +85,7 @@ def _launchpad(names: Names, step: str, *asked: str) -> dict[str, Any]:
 
 def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
     """Approve the mark of this partition, and publish it if only an approval was missing."""
-    context, names, share = execution.context, execution.names, asked.max_candidate_share
+    context, names, share = execution.step, execution.names, asked.max_candidate_share
     report, key = names.key("gc_report"), multi_key(context.partition_key)
     with execution.run_context() as ctx:
         by = who(asked.by, context.run.tags, "approves")

@@ -115,12 +115,17 @@ class Execution:
         return collector_config(self.context.run, self.names)
 
     @property
+    def step(self) -> dg.OpExecutionContext:
+        """The context of this step in the run."""
+        if isinstance(self.context, dg.OpExecutionContext):
+            return self.context
+        found: dg.OpExecutionContext = self.context.op_execution_context
+        return found
+
+    @property
     def op_config(self) -> Mapping[str, Any]:
         """The configuration of this step in the run."""
-        context = self.context
-        if not isinstance(context, dg.OpExecutionContext):
-            context = context.op_execution_context
-        found: Mapping[str, Any] = context.op_config or {}
+        found: Mapping[str, Any] = self.step.op_config or {}
         return found
 
     @contextmanager
@@ -153,7 +158,7 @@ class Execution:
             settings=collector.of_repository(repository, self.config).settings(),
             lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
             root=resources.root,
-            session=lambda: _session(pyspark),
+            session=lambda: session_of(pyspark),
             log=context.log,
             started_by=f"Dagster run {context.run.run_id}",
             spark_configured_by=_configured_by(pyspark),
@@ -201,7 +206,7 @@ class Execution:
         )
 
 
-def _session(pyspark: LazyPySparkResource) -> SparkSession:
+def session_of(pyspark: LazyPySparkResource) -> SparkSession:
     """The session, which starts when it is asked for first.
 
     Raises:
@@ -214,7 +219,7 @@ def _session(pyspark: LazyPySparkResource) -> SparkSession:
 
 def _place(pyspark: LazyPySparkResource) -> str:
     """The place where Spark's tasks run: the Connect server or master, configured or in use."""
-    return place_of(pyspark.spark_config) or master_of(_session(pyspark))
+    return place_of(pyspark.spark_config) or master_of(session_of(pyspark))
 
 
 def _configured_by(pyspark: LazyPySparkResource) -> str:

@@ -51,13 +51,13 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
             new = Path(folder, path.name)
-            _use_spark(Path(folder, "work.py"), f"-XX:ArchiveClassesAtExit={new} {QUIET}")
+            use_spark(Path(folder, "work.py"), f"-XX:ArchiveClassesAtExit={new} {QUIET}")
             # An empty file where Spark runs and its Java makes no archive: that is not tried again.
             new.touch()
             new.replace(path)
 
 
-def _use_spark(script: Path, options: str) -> None:
+def use_spark(script: Path, options: str) -> None:
     """Do in a session what a stage of a run does; its JVM has ended when this returns."""
     script.write_text(_WORK, encoding="utf-8")
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent

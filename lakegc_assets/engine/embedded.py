@@ -65,7 +65,7 @@ class EmbeddedSession(Session):
     Args:
         open_store: opens the stores of datasets.
         memory: bytes that DuckDB may use; beyond them it spills.
-        log: is told every few seconds what is computed.
+        log: gets a line every few seconds about what is computed.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ def run_in_processes(
         task: picklable.
         inputs: one for each task.
         workers: number of processes, at most.
-        log: is told every few seconds how many tasks are done.
+        log: gets the number of finished tasks every few seconds.
 
     Raises:
         LakegcError: what a task raised on purpose, of its kind.

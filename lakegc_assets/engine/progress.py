@@ -1,4 +1,4 @@
-"""Says every few seconds how far a long step is, and tells a run what modules below it log."""
+"""Logs every few seconds how far a long step is, and forwards what modules below a run log."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Final
 
 from lakegc_assets.wording import counted
 
-#: Also told here, for whoever watches this process and not the log of a run.
+#: Gets the same, for whoever watches this process and not the log of a run.
 PROGRESS: Final = logging.getLogger("lakegc.progress")
-_EVERY_S: Final = 5.0
+EVERY_S: Final = 5.0
 
 
 @contextmanager
 def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator[None]:
-    """Tell how far it is while something goes on; what is done soon is not told.
+    """Log how far it is while something goes on; what is done soon is not logged.
 
     Args:
-        log: is told.
+        log: gets the lines.
         how_far: what is being done, and how much of how much; called in another thread.
     """
     ended = threading.Event()
 
-    def tell() -> None:
-        while not ended.wait(_EVERY_S):
+    def report() -> None:
+        while not ended.wait(EVERY_S):
             # Nothing fails because nobody can say how far it is.
             with suppress(Exception):
                 text = how_far()
                 log.info("%s", text)
                 PROGRESS.info("%s", text)
 
-    thread = threading.Thread(target=tell, name="lakegc-progress", daemon=True)
+    thread = threading.Thread(target=report, name="lakegc-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -52,8 +52,8 @@ class _Forwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Repeat a record; nothing fails because that cannot be done."""
         with suppress(Exception):
-            for told in (self._log, PROGRESS):
-                told.log(record.levelno, "%s", record.getMessage())
+            for log in (self._log, PROGRESS):
+                log.log(record.levelno, "%s", record.getMessage())
 
 
 @contextmanager

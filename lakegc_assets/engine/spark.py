@@ -208,9 +208,9 @@ def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
     if isinstance(error, Py4JError):
         # Java's own sentence is in the first line that starts with a colon; traces follow it.
         lines = str(error).splitlines()
-        told = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
+        said = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
         return ConfigurationError(
-            f"Spark did not start with {place}: {told}. Is its master "
+            f"Spark did not start with {place}: {said}. Is its master "
             "there, and of the version of this pyspark? See docs/clusters.md",
         )
     return ConfigurationError(
@@ -259,7 +259,7 @@ def prepare_session(spark: SparkSession) -> None:
 
 
 def master_of(spark: SparkSession) -> str:
-    """The master of a session; empty where it does not tell."""
+    """The master of a session; empty where that is unknown."""
     return str(spark.conf.get("spark.master", ""))
 
 

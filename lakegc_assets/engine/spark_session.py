@@ -45,7 +45,7 @@ class SparkBackedSession(Session):
     Args:
         spark: gives the session when it is needed.
         open_store: opens the stores of datasets; picklable.
-        log: is told every few seconds what is computed.
+        log: gets a line every few seconds about what is computed.
     """
 
     def __init__(

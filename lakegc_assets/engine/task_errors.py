@@ -29,7 +29,7 @@ def errors_of_tasks() -> Iterator[None]:
         yield
     except PythonException as error:
         text = str(error)
-        # What it came from is told first.
+        # What it came from comes first.
         text = _CHAINED.split(text)[-1]
         raised = list(_OURS.finditer(text))
         if not raised:

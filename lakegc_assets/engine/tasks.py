@@ -40,7 +40,7 @@ class Tasks:
     Attributes:
         engine: of the run.
         session: gives the Spark session, which is started when it is first asked for.
-        log: is told every few seconds how many of the tasks are done.
+        log: gets the number of finished tasks every few seconds.
     """
 
     engine: Engine

@@ -202,14 +202,14 @@ class ArtifactRoot:
         """
         where = f"{self.url}/{repository}/{run}/attempt.json"
         try:
-            told = self.open(repository, run).get("attempt.json")
+            recorded = self.open(repository, run).get("attempt.json")
         except ObjectNotFoundError as error:
             raise RefusedError(
                 f"there is no mark {run!r} of repository {repository!r} ({where} does not exist): "
                 "`lakegc repositories` lists those that there are",
             ) from error
         try:
-            attempt = json.loads(told)["attempt"]
+            attempt = json.loads(recorded)["attempt"]
             validate_run_id(attempt)
         except (ValueError, KeyError, TypeError, ConfigurationError) as error:
             raise IntegrityError(

@@ -21,9 +21,9 @@ from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo, to_batch
 
 #: Keys for which a page must answer to be cheaper than to ask for each.
-_WORTH: Final = 10
+WORTH: Final = 10
 #: How many are asked for one by one before a page is tried again, at first and at most.
-_ASKED: Final = 16
+ASKED: Final = 16
 _MOST_ASKED: Final = 1024
 _THREADS: Final = 16
 #: Objects that one thread looks for.
@@ -40,16 +40,16 @@ def stat_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatc
     Raises:
         StorageError: the store did not answer.
     """
-    at, asked = 0, _ASKED
+    at, asked = 0, ASKED
     while at < len(keys):
         answered = 0
-        if len(keys) - at >= _WORTH:
+        if len(keys) - at >= WORTH:
             end, rows = _page(store, keys, at)
             answered, at = end - at, end
             if rows.num_rows:
                 yield rows
-        if answered >= _WORTH:
-            asked = _ASKED
+        if answered >= WORTH:
+            asked = ASKED
             continue
         some = keys[at : at + asked]
         found = [info for info in thread_map(partial(_head, store), some, _THREADS) if info]

@@ -171,7 +171,7 @@ def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
 
 
 def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
-    """The settings that a published mark was made with; none where nobody can tell.
+    """The settings that a published mark was made with; none where they are unknown.
 
     Args:
         attempt: the artifacts of the mark.

@@ -122,7 +122,7 @@ class RunContext:
         session: gives the one Spark session of the run, where its engine is Spark.
         spark_configured_by: what configures Spark, in words; empty where nothing does.
         clocks: the clocks of the run.
-        log: where what happens is told.
+        log: of the run.
         started_by: who started it, where that is known: a Dagster run.
         sent_before: requests that this process had sent when it began, by kind.
     """
@@ -296,7 +296,7 @@ class RunContext:
                 digest=str(digest) if digest else "",
                 parts=parts,
                 previous=previous.sha256,
-                # A mark is of the mode of its listing, whatever its later stages are told.
+                # A mark is of the mode of its listing, whatever its later stages are given.
                 settings={**self.given_settings, "mode": previous.mode},
                 facts={
                     **facts,

@@ -87,7 +87,7 @@ def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
 
 
 def note_rows(root: ArtifactRoot, repository: str, run: str, rows: int) -> None:
-    """Note that a run has listed or decoded so many rows: ``known_rows`` tells no fewer."""
+    """Note that a run has listed or decoded so many rows: ``known_rows`` returns no fewer."""
     key = (root.url, repository, run)
     if key in _rows_of_runs:
         _rows_of_runs[key] = max(_rows_of_runs[key], rows)

@@ -49,14 +49,14 @@ def lock_file(namespace_url: str) -> Path:
 def repository_lock(
     namespace_url: str,
     wait: timedelta = timedelta(0),
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
     """Hold the repository whose storage namespace this is; may be nested within a thread.
 
     Args:
         namespace_url: of the repository.
         wait: for how long another run is waited for.
-        tell: is told for which, and now and then how long.
+        report: gets a sentence about which run, and now and then how long.
 
     Raises:
         RefusedError: another run holds it, with its process, its command and since when.
@@ -65,7 +65,7 @@ def repository_lock(
         yield
         return
     with lock_file(namespace_url).open("a+") as file:
-        _acquire(file.fileno(), namespace_url, wait.total_seconds(), tell)
+        _acquire(file.fileno(), namespace_url, wait.total_seconds(), report)
         _held.namespaces.add(namespace_url)
         try:
             yield
@@ -73,8 +73,10 @@ def repository_lock(
             _held.namespaces.discard(namespace_url)
 
 
-def _acquire(descriptor: int, namespace_url: str, wait: float, tell: Callable[[str], None]) -> None:
-    began, told = monotonic(), -_QUIET_S
+def _acquire(
+    descriptor: int, namespace_url: str, wait: float, report: Callable[[str], None]
+) -> None:
+    began, reported = monotonic(), -_QUIET_S
     while not _taken(descriptor):
         holder = _described(os.pread(descriptor, 4096, 0))
         held = f"another run holds {namespace_url} on this machine: {holder}"
@@ -82,9 +84,9 @@ def _acquire(descriptor: int, namespace_url: str, wait: float, tell: Callable[[s
         if waited >= wait:
             so_long = f"; this one has waited {waited:.0f} s for that" if wait else ""
             raise RefusedError(f"{held}. Wait for it to end{so_long}")
-        if waited - told >= _QUIET_S:
-            tell(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
-            told = waited
+        if waited - reported >= _QUIET_S:
+            report(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
+            reported = waited
         sleep(min(_POLL_S, wait - waited))
     holder = json.dumps(
         {

@@ -84,7 +84,7 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
         store: rooted at the storage namespace.
 
     Raises:
-        IntegrityError: one is damaged, so that nobody can tell what is pinned.
+        IntegrityError: one is damaged, so that it is unknown what is pinned.
         StorageError: the store did not answer.
     """
     return thread_map(partial(_read, store), _listed(store), _THREADS)

@@ -34,7 +34,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 Distribution = Literal["dynamic", "uniform"]
 Publish = Literal["unified", "sgc"]
 CompareWith = Literal["none", "unified", "sgc"]
-#: What tells which objects there are, and what a listing is held against.
+#: The source of which objects there are, and what a listing is held against.
 Listing = Literal["store", "inventory"]
 ListingCheck = Literal["none", "inventory"]
 

@@ -40,8 +40,8 @@ _ROWS_OF_TABLE: Final = 50
 #: Files of fewer rows are small; so many small ones are written together, into files of about so
 #: many rows.
 _SMALL_ROWS: Final = 250_000
-_MANY: Final = 32
-_COMPACTED_ROWS: Final = 2_000_000
+MANY_FILES: Final = 32
+COMPACTED_ROWS: Final = 2_000_000
 #: Looks at the indexes, where some are gone that were listed.
 _LOOKS: Final = 3
 
@@ -240,7 +240,7 @@ class TableCache:
         indexes = self._indexes()
         slots = _chosen(indexes)
         small = [file for file in indexes if file.weight < _SMALL_ROWS]
-        if len(small) < _MANY:
+        if len(small) < MANY_FILES:
             return slots
         for some in _batches(small):
             if len(some) > 1:
@@ -381,9 +381,9 @@ def _slots_of(key: str, index: pa.Table) -> dict[str, Slot]:
 def _batches(files: Iterable[CacheFile]) -> list[list[CacheFile]]:
     """Files in groups of about so many rows as one should have."""
     batches: list[list[CacheFile]] = []
-    weight = _COMPACTED_ROWS
+    weight = COMPACTED_ROWS
     for file in sorted(files, key=lambda file: (file.weight, file.index)):
-        if weight + file.weight > _COMPACTED_ROWS:
+        if weight + file.weight > COMPACTED_ROWS:
             batches.append([])
             weight = 0
         batches[-1].append(file)

@@ -209,11 +209,11 @@ class Daemon:
                 tags["dagster/scheduled_execution_time"] = at.isoformat()
             if self.instance.get_runs_count(dg.RunsFilter(tags=tags)):
                 continue
-            started.append(self._start(request, str(request.job_name or job), tags))
+            started.append(self.launch(request, str(request.job_name or job), tags))
             self.log.append((str(request.job_name or job), str(request.partition_key), source))
         return started
 
-    def _start(self, request: dg.RunRequest, name: str, tags: dict[str, str]) -> str:
+    def launch(self, request: dg.RunRequest, name: str, tags: dict[str, str]) -> str:
         job = self.definitions.resolve_job_def(name)
         key = str(request.partition_key)
         partitions = self.names.repository_run

@@ -41,7 +41,7 @@ def _never(*_: object) -> object:
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever asks for Spark fails."""
-    monkeypatch.setattr("lakegc_assets.defs.execution._session", _never)
+    monkeypatch.setattr("lakegc_assets.defs.execution.session_of", _never)
 
 
 def run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -380,11 +381,13 @@ def test_an_asset_is_not_made_where_the_one_before_it_is_missing(
 
 @pytest.mark.usefixtures("collected")
 def test_a_run_refuses_a_repository_that_another_process_works_on(
-    definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     key = add_partition(instance, "collected", "wave-4")
-    monkeypatch.setattr("lakegc_assets.run.lock._held.namespaces", set())
-    with repository_lock("local://collected"):
-        monkeypatch.setattr("lakegc_assets.run.lock._held.namespaces", set())
+    lock = repository_lock("local://collected")
+    # Another thread is kept out as another process is.
+    with ThreadPoolExecutor(1) as other:
+        other.submit(lock.__enter__).result()
         with _stopped(RefusedError, f"another run holds.*{os.getpid()}"):
             _materialize(definitions, instance, key, "store_listing")
+        other.submit(lock.__exit__, None, None, None).result()

@@ -205,7 +205,7 @@ def test_staleness_is_known_and_told_without_lakefs(
 def _run_of(daemon: Daemon, repository: str) -> str:
     daemon.instance.add_dynamic_partitions("run", ["m1"])
     request = dg.RunRequest(partition_key=partition_key(repository, "m1"))
-    return daemon._start(request, "gc", {})
+    return daemon.launch(request, "gc", {})
 
 
 def test_staleness_is_told_where_neither_variables_nor_artifacts_are_there(

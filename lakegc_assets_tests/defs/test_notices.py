@@ -51,7 +51,7 @@ def start(daemon: Daemon) -> dg.DagsterRun:
     daemon.instance.add_dynamic_partitions("repository", ["repo"])
     daemon.instance.add_dynamic_partitions("run", ["m1"])
     request = dg.RunRequest(partition_key=partition_key("repo", "m1"), tags={"lakegc/wave": "w"})
-    run = daemon.instance.get_run_by_id(daemon._start(request, "gc", {}))
+    run = daemon.instance.get_run_by_id(daemon.launch(request, "gc", {}))
     assert run is not None
     return run
 

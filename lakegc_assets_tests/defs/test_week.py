@@ -241,7 +241,7 @@ def test_who_asked_for_a_run_is_remembered_when_it_goes_on(site: Site, daemon: D
     daemon.instance.add_dynamic_partitions("repository", ["weekly"])
     daemon.instance.add_dynamic_partitions("run", ["by-hand"])
     request = dg.RunRequest(run_key="by hand", partition_key=key, job_name="gc")
-    run_id = daemon._start(request, "gc", {})
+    run_id = daemon.launch(request, "gc", {})
     daemon.kill(run_id)
     (found,) = daemon.sensor("gc_resume")
     run = daemon.instance.get_run_by_id(found)
@@ -259,7 +259,7 @@ def test_what_dagster_starts_again_itself_is_left_to_it(
     request = dg.RunRequest(
         run_key="by hand", partition_key=partition_key("weekly", "by-hand"), job_name="gc_sweep"
     )
-    run_id = daemon._start(request, "gc_sweep", {})
+    run_id = daemon.launch(request, "gc_sweep", {})
     daemon.kill(run_id)
     daemon.instance.add_run_tags(run_id, {"dagster/will_retry": "true"})
     run = daemon.instance.get_run_by_id(run_id)

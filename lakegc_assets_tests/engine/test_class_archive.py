@@ -54,7 +54,7 @@ def test_it_is_made_once(
             b"classes"
         )
 
-    monkeypatch.setattr(making, "_use_spark", use_spark)
+    monkeypatch.setattr(making, "use_spark", use_spark)
     monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
     for said in (True, False):
         making.main()

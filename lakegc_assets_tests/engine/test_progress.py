@@ -37,7 +37,7 @@ def _log(told: _Told) -> logging.Logger:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
 
 
 def _session() -> object:

@@ -297,7 +297,7 @@ def test_what_has_another_size_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
         store.put(f"data/{number:03d}", b"")
     wanted = {"data/000": 1, "data/000-": 0, "data/048": 0, "data/049": 1, "data/0490": 0}
     for worth in (1, 100):
-        monkeypatch.setattr("lakegc_assets.run.batch_stat._WORTH", worth)
+        monkeypatch.setattr("lakegc_assets.run.batch_stat.WORTH", worth)
         gone = missing(store, _objects(wanted), 2).to_pylist()
         assert gone == ["data/000", "data/000-", "data/049", "data/0490"]
 

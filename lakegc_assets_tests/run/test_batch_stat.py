@@ -54,8 +54,8 @@ def test_what_is_there_is_found(there: list[str], others: list[str], page: int, 
     wanted = {*there[::2], *others}
     store = _Counting([key for key in there if "\0" not in key], page)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_stat, "_WORTH", worth)
-        patch.setattr(batch_stat, "_ASKED", 2)
+        patch.setattr(batch_stat, "WORTH", worth)
+        patch.setattr(batch_stat, "ASKED", 2)
         assert looked(store, sorted(wanted)) == sorted(wanted & set(store.keys))
 
 

@@ -149,8 +149,8 @@ def test_a_frame_of_a_damaged_file_cannot_be_read(store: ObjectStore, frames: Fr
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three small files are many."""
-    monkeypatch.setattr(table_cache, "_MANY", 3)
-    monkeypatch.setattr(table_cache, "_COMPACTED_ROWS", 260)
+    monkeypatch.setattr(table_cache, "MANY_FILES", 3)
+    monkeypatch.setattr(table_cache, "COMPACTED_ROWS", 260)
 
 
 def test_few_small_files_stay_as_they_are(store: ObjectStore) -> None:
