@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.defs.failures import first_cause
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import name_of, next_tick
@@ -106,18 +107,9 @@ def failed_ticks(
         for tick in ticks:
             if tick.status.value == "FAILURE":
                 at = datetime.fromtimestamp(tick.timestamp, timezone.utc)
-                found.append(FailedTick(state.instigator_name, at, _message(tick.error)))
+                why = first_cause(tick.error) if tick.error else "its cause is not known"
+                found.append(FailedTick(state.instigator_name, at, why))
     return sorted(found, key=lambda one: one.at)
-
-
-def _message(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it, which has no public name
-    """The message of the first error of a chain, without the name of its class."""
-    while error is not None and error.cause is not None:
-        error = error.cause
-    if error is None:
-        return "its cause is not known"
-    kind, _, said = str(error.message).strip().partition(": ")
-    return said or kind
 
 
 def next_run(

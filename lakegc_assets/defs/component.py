@@ -44,7 +44,7 @@ from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.defs.schedules import schedules
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
-from lakegc_assets.defs.stages import Result, Stage, in_one_step
+from lakegc_assets.defs.stages import Result, Stage, step
 from lakegc_assets.defs.staleness import (
     REPOSITORIES,
     repositories_spec,
@@ -201,7 +201,7 @@ class GarbageCollection(dg.Component, Policy):
                     assets=[
                         *self._collection(specs, names),
                         *(
-                            one.definition(specs[one.name], names, self.execute)
+                            step([one], specs, names, self.execute)
                             for one in STAGES
                             if one not in (*MARK, *SWEEP)
                         ),
@@ -235,8 +235,8 @@ class GarbageCollection(dg.Component, Policy):
         """
         checks = [candidate_checks(names), attribution_check(names)]
         if self.run_on is None:
-            made = [one.definition(specs[one.name], names, self.execute) for one in MARK]
-            return [*made, in_one_step(SWEEP, specs, names, self.execute), *checks]
+            steps = [*([one] for one in MARK), SWEEP]
+            return [*(step(one, specs, names, self.execute) for one in steps), *checks]
         if type(self).execute is not GarbageCollection.execute:
             raise ValueError(
                 f"run_on: {type(self).__name__} has an execute of its own, which would not be "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -47,10 +47,23 @@ def stopped(error: LakegcError) -> Stopped:
     return made
 
 
+def step_failures(instance: dg.DagsterInstance, run_id: str) -> list[Any]:
+    """The failures of the steps of a run, as Dagster records them."""
+    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    return [e.dagster_event.step_failure_data for e in entries if e.dagster_event is not None]
+
+
+def first_cause(error: Any) -> str:  # noqa: ANN401 - Dagster's own kind of it has no public name
+    """The message of the first error of a chain, without the name of its class."""
+    while error.cause is not None:
+        error = error.cause
+    kind, _, said = str(error.message).strip().partition(": ")
+    return said or kind
+
+
 def failed_for_a_while(instance: dg.DagsterInstance, run_id: str) -> bool | None:
     """True if all failed steps failed for a reason that may pass; None where none has failed."""
-    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    failures = [e.dagster_event.step_failure_data for e in entries if e.dagster_event is not None]
+    failures = step_failures(instance, run_id)
     if not failures:
         return None
     said = [one.user_failure_data.metadata if one.user_failure_data else {} for one in failures]

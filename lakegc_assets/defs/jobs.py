@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -43,74 +43,65 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
     checks = dg.AssetSelection.checks_for_assets(names.key(ASSET), names.key(ATTRIBUTION))
     mark = names.selection(*MARK_ASSETS, ATTRIBUTION) | checks
 
-    def of_runs(
-        name: str,
-        selection: dg.AssetSelection,
-        settings: Sequence[str],
-        description: str,
-        tags: Mapping[str, str] = RETRIES,
-    ) -> Any:  # noqa: ANN401 - Dagster has no public name for it
+    def of_runs(name: str, selection: dg.AssetSelection, description: str, *settings: str) -> Any:  # noqa: ANN401 - Dagster has no public name for it
         return dg.define_asset_job(
             names.of(name),
             selection=selection,
-            tags=tags,
+            tags=_NO_RETRIES if name in {"gc", "gc_mark"} else RETRIES,
             config=launchpad(policies, names, settings),
             description=description,
         )
 
+    def of_all(name: str, asset: str, description: str) -> Any:  # noqa: ANN401 - likewise
+        selection = names.selection(asset)
+        return dg.define_asset_job(names.of(name), selection, tags=RETRIES, description=description)
+
+    first = (*_FIRST_SETTINGS, _EXCLUDED)
     return dg.Definitions(
         jobs=[
             of_runs(
                 "gc",
                 mark | swept,
-                (*_FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark, publish it, back up and sweep.",
-                _NO_RETRIES,
+                *first,
             ),
             of_runs(
                 "gc_mark",
                 mark,
-                (*_FIRST_SETTINGS, _EXCLUDED),
                 "Mark a repository, check the mark and publish it. Deletes nothing.",
-                _NO_RETRIES,
+                *first,
             ),
             of_runs(
                 "gc_backup",
                 backup,
-                (_EXCLUDED,),
                 "Copy what a published mark names; may be run again after a kill.",
+                _EXCLUDED,
             ),
             of_runs(
                 "gc_sweep",
                 swept,
-                _OF_A_SWEEP,
                 "Back a published mark up and sweep it; may be run again after a kill.",
+                *_OF_A_SWEEP,
             ),
             of_runs(
                 "gc_restore",
                 names.selection("restored_set"),
-                (),
                 "Bring back what was swept; may be run again, after a kill, too.",
             ),
             of_runs(
                 "gc_forecast",
                 names.selection("policy_forecast"),
-                (),
                 "Say what other retention rules would free. Deletes nothing.",
             ),
+            of_all(
+                "gc_estate", "estate", "Make the table of all repositories again. Deletes nothing."
+            ),
+            of_all(
+                "gc_leftovers",
+                "estate_leftovers",
+                "Say what no collection finds on the server. Removes nothing.",
+            ),
             approving(names),
-            dg.define_asset_job(
-                names.of("gc_estate"),
-                selection=names.selection("estate"),
-                tags=RETRIES,
-                description="Make the table of all repositories again. Deletes nothing.",
-            ),
-            dg.define_asset_job(
-                names.of("gc_leftovers"),
-                selection=names.selection("estate_leftovers"),
-                tags=RETRIES,
-                description="Say what no collection finds on the server. Removes nothing.",
-            ),
             prune_job(names),
             accepting(names),
         ],

@@ -22,7 +22,7 @@ from requests import post as send
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.defs.collection import Collection, remembered
-from lakegc_assets.defs.failures import failed_for_a_while
+from lakegc_assets.defs.failures import failed_for_a_while, first_cause, step_failures
 from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
 from lakegc_assets.defs.requests import RETRIED_TAG, is_retried
@@ -375,7 +375,7 @@ def notice(
     failed = _failed_checks(instance, run.run_id) or _checks_in(error)
     sentence = "; ".join(failed.values()) or error or message
     what = f"{repository}, run {mark}" if repository else run.job_name
-    cut_off, tried_again = not _steps(instance, run), _is_tried_again(instance, run)
+    cut_off, tried_again = not step_failures(instance, run.run_id), _is_tried_again(instance, run)
     retried = is_retried(instance, run)
     return document(
         "failed",
@@ -424,23 +424,11 @@ def _is_tried_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     return bool(failed_for_a_while(instance, run.run_id))
 
 
-def _steps(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[dg.DagsterEvent]:
-    """The failures of steps of a run."""
-    entries = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    return [entry.dagster_event for entry in entries if entry.dagster_event is not None]
-
-
 def _error(instance: dg.DagsterInstance, run_id: str) -> str:
     """The message of the first step that failed, without the names of the errors around it."""
-    entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    for one in entries:
-        event = one.dagster_event
-        error = event.step_failure_data.error if event is not None else None
-        while error is not None and error.cause is not None:
-            error = error.cause
-        if error is not None:
-            kind, _, said = error.message.strip().partition(": ")
-            return said or kind
+    for one in step_failures(instance, run_id):
+        if one.error is not None:
+            return first_cause(one.error)
     return ""
 
 

@@ -89,30 +89,8 @@ class Stage:
         found = self.function(execution)
         yield from [found] if isinstance(found, dg.MaterializeResult) else found
 
-    def definition(
-        self, spec: dg.AssetSpec, names: Names, execute: Callable[["Stage", Execution], Result]
-    ) -> dg.AssetsDefinition:
-        """The asset of a component.
 
-        Args:
-            spec: of it.
-            names: of the component, with the keys of all assets.
-            execute: makes it, by ``make`` say.
-        """
-
-        @dg.multi_asset(
-            name=names.of(self.name),
-            specs=[self.connected(spec, names)],
-            required_resource_keys=names.resources(*self.resources),
-            config_schema=self.config.to_fields_dict() if self.config else None,
-        )
-        def made(context: dg.AssetExecutionContext) -> Results:
-            yield from _executed(self, context, names, execute)
-
-        return made
-
-
-def in_one_step(
+def step(
     stages: Sequence[Stage],
     specs: Mapping[str, dg.AssetSpec],
     names: Names,
@@ -124,17 +102,19 @@ def in_one_step(
     not, so that an asset which made nothing need not say that it did.
 
     Args:
-        stages: in their order; none of them is configured by a run.
+        stages: in their order; a run configures one that is alone in its step.
         specs: of all assets, by their plain names.
         names: of the component, with the keys of all assets.
-        execute: makes one of them.
+        execute: makes one of them, by ``Stage.make`` say.
     """
+    last = stages[-1]
 
     @dg.multi_asset(
-        name=names.of(stages[-1].name),
+        name=names.of(last.name),
         specs=[one.connected(specs[one.name], names) for one in stages],
-        can_subset=True,
+        can_subset=len(stages) > 1,
         required_resource_keys=names.resources(*{key for one in stages for key in one.resources}),
+        config_schema=last.config.to_fields_dict() if last.config else None,
     )
     def made(context: dg.AssetExecutionContext) -> Results:
         for one in stages:
