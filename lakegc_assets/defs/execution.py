@@ -43,11 +43,11 @@ RunContexts = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpEx
 
 
 def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
-    """The settings that a run itself configures."""
+    """The settings that a run itself configures; one that is null is as if it were absent."""
     config: Mapping[str, Any] = run.run_config
     resources: Mapping[str, Any] = config.get("resources", {})
     given: Mapping[str, Any] = resources.get(names.of("collector"), {}).get("config", {})
-    return given
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 from dagster.components.resolved.errors import ResolutionException
 
 import lakegc_assets
+from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
-from lakegc_assets.defs.names import OTHER_JOBS, RUN_JOBS
+from lakegc_assets.defs.execution import collector_config
+from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS
 from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.policy import ForecastSection, Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
@@ -195,6 +197,24 @@ def test_rules_that_keep_more_stay_as_they_are_written() -> None:
     kept = {r: settings.of_repository(r, {}).settings().retained for r in ("models", "other")}
     assert kept["other"] == Retain(("v*", "1"), {}, {"legal-hold": ("true",)})
     assert kept["models"] == Retain((), {"release-*": OfBranches(365)})
+
+
+def test_what_is_null_for_a_repository_is_not_set_in_its_runs() -> None:
+    found = GarbageCollection.resolve_from_yaml(
+        """
+        inventory_place: s3://all/reports
+        repositories: [{include: [own], inventory_place: null}]
+        """
+    )
+    policies = found.policies()
+    collector = CollectorResource(policies=policies.dump(), inventory_place=found.inventory_place)
+    places = {}
+    for repository in ("own", "other"):
+        request = Collection(policies).request(repository, "r", run_key="k", job="gc")
+        run = dg.DagsterRun(job_name="gc", run_config=request.run_config)
+        given = collector_config(run, PLAIN)
+        places[repository] = collector.of_repository(repository, given).settings().inventory_place
+    assert places == {"own": None, "other": "s3://all/reports"}
 
 
 def test_the_documented_file_says_what_holds_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
