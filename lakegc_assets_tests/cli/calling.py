@@ -12,7 +12,7 @@ def lakegc(*arguments: str) -> Result:
 
 
 def say(result: Result, status: int, *words: str) -> None:
-    """The command ended with this status, and told people why without a trace."""
+    """The command ended with this status, and said to people why without a trace."""
     assert result.exit_code == status, result.output
     assert "Traceback" not in result.output
     assert isinstance(result.exception, SystemExit | None)

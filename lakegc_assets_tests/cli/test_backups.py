@@ -20,11 +20,11 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     """A repository that is marked."""
-    told = site.tell("archived")
+    reported = site.tell("archived")
     assert lakegc("mark", "archived", "--run", "m1").exit_code == 0
-    return told
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def place(site: Site) -> Path:
 
 
 @pytest.fixture(scope="module")
-def backed_up(told: Completed, place: Path) -> str:  # noqa: ARG001 - what is backed up
+def backed_up(reported: Completed, place: Path) -> str:  # noqa: ARG001 - what is backed up
     """What the command has said, with every option that the job before had."""
     log = place.parent / "log"
     result = lakegc(
@@ -45,14 +45,14 @@ def backed_up(told: Completed, place: Path) -> str:  # noqa: ARG001 - what is ba
     return result.stdout
 
 
-def test_a_backup_is_told_in_words(
-    site: Site, told: Completed, place: Path, backed_up: str
+def test_a_backup_is_reported_in_words(
+    site: Site, reported: Completed, place: Path, backed_up: str
 ) -> None:
     words = [" ".join(line.split()) for line in backed_up.splitlines()]
     assert words[0] == f"backup of archived, mark m1: file://{place}/archived/m1"
     assert words[1] == "copied 2 objects 35 B"
     assert words[2].startswith("verified by ")
-    for address in (told.expired, told.unreferenced):
+    for address in (reported.expired, reported.unreferenced):
         copy = place / "archived/m1" / address
         assert copy.read_bytes() == (site.namespace("archived") / address).read_bytes()
     lines = [
@@ -60,11 +60,11 @@ def test_a_backup_is_told_in_words(
         for path in (place.parent / "log/archived/m1").iterdir()
         for line in path.read_text().splitlines()
     ]
-    assert {line["address"] for line in lines} == {told.expired, told.unreferenced}
+    assert {line["address"] for line in lines} == {reported.expired, reported.unreferenced}
 
 
 @pytest.mark.usefixtures("backed_up")
-def test_a_finished_backup_is_told_again_as_json(place: Path) -> None:
+def test_a_finished_backup_is_reported_again_as_json(place: Path) -> None:
     result = lakegc("backup", "archived", "--run", "m1", "--url", str(place), "--json")
     say(result, 0)
     found: dict[str, Any] = json.loads(result.stdout)
@@ -79,7 +79,7 @@ def test_one_that_is_damaged_hides_no_other(place: Path) -> None:
     begin.write_text('{"version": 1, "sub')
     arguments = ("backups", "--url", str(place))
     try:
-        listed, told = lakegc(*arguments), lakegc(*arguments, "--json")
+        listed, reported = lakegc(*arguments), lakegc(*arguments, "--json")
         pruned = lakegc(*arguments, "prune", "--older-than", "0s")
     finally:
         shutil.rmtree(place / "archived/m0")
@@ -87,8 +87,8 @@ def test_one_that_is_damaged_hides_no_other(place: Path) -> None:
     damaged, other = listed.stdout.splitlines()
     assert damaged == "archived/m0\tdamaged"
     assert other.startswith("archived/m1\tfinished\t0 days\t2 objects")
-    assert told.exit_code == 1
-    first, second = json.loads(told.stdout)
+    assert reported.exit_code == 1
+    first, second = json.loads(reported.stdout)
     assert (first["run"], first["state"], first["objects"]) == ("m0", "damaged", None)
     assert f"file://{begin} is damaged" in first["error"]
     assert (second["run"], second["state"], second["error"]) == ("m1", "finished", None)
@@ -135,16 +135,16 @@ def test_backups_are_listed_swept_and_pruned(
     assert site.server.endpoint
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
-    told = site.tell("both")
+    reported = site.tell("both")
     beside = site.folder / "beside"
     swept = lakegc("run", "both", "--run", "b1", "--set", f"backup_url={beside}")
     say(swept, 0, "deleted", f"  backup     file://{beside}/both/b1\n")
-    assert (beside / "both/b1" / told.expired).read_text() == "the first a"
+    assert (beside / "both/b1" / reported.expired).read_text() == "the first a"
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [

@@ -29,12 +29,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     return site.tell("alpha")
 
 
 @pytest.fixture(scope="module")
-def marked(told: Completed) -> Result:  # noqa: ARG001 - what it marks
+def marked(reported: Completed) -> Result:  # noqa: ARG001 - what it marks
     return lakegc("mark", "alpha", "--run", "m1", "--json")
 
 
@@ -59,7 +59,7 @@ def stopped(site: Site) -> Result:
     return lakegc("run", "beta", "--run", "b1", "--max-candidate-share", "0.1", "--json")
 
 
-def test_a_mark_is_told_as_json_and_its_progress_beside_it(marked: Result) -> None:
+def test_a_mark_is_reported_as_json_and_its_progress_beside_it(marked: Result) -> None:
     say(marked, 0)
     found = json.loads(marked.stdout)
     assert (found["repository"], found["run"], found["swept"]) == ("alpha", "m1", False)
@@ -88,7 +88,7 @@ def test_an_interrupted_publication_is_finished_by_the_same_command(
     assert last.asset_selection == {dg.AssetKey("gc_report")}
 
 
-def test_a_sweep_is_told_in_words(site: Site, told: Completed, swept: Result) -> None:
+def test_a_sweep_is_reported_in_words(site: Site, reported: Completed, swept: Result) -> None:
     say(swept, 0)
     words = [" ".join(line.split()) for line in swept.stdout.splitlines()]
     assert words[0] == "repository alpha, mark m1"
@@ -100,16 +100,16 @@ def test_a_sweep_is_told_in_words(site: Site, told: Completed, swept: Result) ->
     assert any(line.startswith("its name has a line break") for line in words)
     assert "deleted 2 objects 35 B" in words
     assert f"mark local://alpha/{mark_folder('m1')}" in words
-    gone = {told.expired, told.unreferenced}
+    gone = {reported.expired, reported.unreferenced}
     assert not any((site.namespace("alpha") / address).exists() for address in gone)
-    assert (site.namespace("alpha") / told.live).exists()
+    assert (site.namespace("alpha") / reported.live).exists()
 
 
 def test_sweeping_again_tells_the_same_and_deletes_nothing(
-    site: Site, told: Completed, swept: Result
+    site: Site, reported: Completed, swept: Result
 ) -> None:
     # An object of somebody else's at an address that was swept: a second sweep would delete it.
-    again = site.namespace("alpha") / told.expired
+    again = site.namespace("alpha") / reported.expired
     again.parent.mkdir(parents=True, exist_ok=True)
     again.write_text("here again")
     repeated = lakegc("sweep", "alpha", "--run", "m1")
@@ -120,10 +120,10 @@ def test_sweeping_again_tells_the_same_and_deletes_nothing(
 
 
 @pytest.mark.usefixtures("swept")
-def test_a_mark_of_one_mode_says_so(told: Completed) -> None:
+def test_a_mark_of_one_mode_says_so(reported: Completed) -> None:
     result = lakegc("mark", "alpha", "--run", "c1", "--mode", "committed")
     say(result, 0, "repository alpha, mark c1 (committed)", "looked at")
-    say(lakegc("why", "alpha", told.live, "--run", "c1"), 0, "it was not looked at")
+    say(lakegc("why", "alpha", reported.live, "--run", "c1"), 0, "it was not looked at")
     say(lakegc("mark", "alpha", "--mode", "all"), 2, "--mode")
 
 
@@ -178,18 +178,18 @@ def test_a_run_is_written_as_one_html_file(site: Site, tmp_path: Path) -> None:
         ("local://beta/data/a", "unknown", "it is not below local://alpha"),
     ],
 )
-def test_why(told: Completed, kind: str, verdict: str, because: str) -> None:
-    address = getattr(told, kind, "data/nothing/like-it" if kind == "nowhere" else kind)
+def test_why(reported: Completed, kind: str, verdict: str, because: str) -> None:
+    address = getattr(reported, kind, "data/nothing/like-it" if kind == "nowhere" else kind)
     result = lakegc("why", "alpha", address, "--run", "m1")
     say(result, 0, because)
     assert result.stdout.startswith(f"{address}: {verdict}: ")
 
 
 @pytest.mark.usefixtures("swept")
-def test_why_as_json_takes_full_addresses(told: Completed) -> None:
-    result = lakegc("why", "alpha", f"local://alpha/{told.expired}", "--run", "m1", "--json")
+def test_why_as_json_takes_full_addresses(reported: Completed) -> None:
+    result = lakegc("why", "alpha", f"local://alpha/{reported.expired}", "--run", "m1", "--json")
     found: dict[str, Any] = json.loads(result.stdout)
-    assert found["address"] == told.expired
+    assert found["address"] == reported.expired
     assert found["verdict"] == "candidate"
     assert found["facts"]["size"] == 11
     assert found["facts"]["outcome"] == "deleted"
@@ -197,22 +197,22 @@ def test_why_as_json_takes_full_addresses(told: Completed) -> None:
 
 @pytest.mark.usefixtures("swept")
 def test_why_takes_a_full_address_as_written_unless_only_its_decoded_form_is_there(
-    told: Completed,
+    reported: Completed,
 ) -> None:
-    found = lakegc("why", "alpha", f"local://alpha/{told.young}%41", "--run", "m1")
-    assert found.stdout.startswith(f"{told.young}%41: too young: ")
-    encoded = told.expired.replace("d", "%64", 1)
+    found = lakegc("why", "alpha", f"local://alpha/{reported.young}%41", "--run", "m1")
+    assert found.stdout.startswith(f"{reported.young}%41: too young: ")
+    encoded = reported.expired.replace("d", "%64", 1)
     found = lakegc("why", "alpha", f"local://alpha/{encoded}", "--run", "m1")
-    assert found.stdout.startswith(f"{told.expired}: candidate: ")
+    assert found.stdout.startswith(f"{reported.expired}: candidate: ")
 
 
 @pytest.mark.usefixtures("swept")
-def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, told: Completed) -> None:
+def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, reported: Completed) -> None:
     first = next(c.id for c in site.client.log("alpha", "main") if c.message == "first")
     found = lakegc("why", "alpha", "--branch", "main", "--path", "a", "--run", "m1")
-    say(found, 0, f"{told.live}: live: ")
+    say(found, 0, f"{reported.live}: live: ")
     found = lakegc("why", "alpha", "--branch", first, "--path", "a", "--run", "m1")
-    say(found, 0, f"{told.expired}: candidate: ", "the sweep: deleted")
+    say(found, 0, f"{reported.expired}: candidate: ", "the sweep: deleted")
     for branch, path, words in (
         ("main", "no/such", "lakeFS shows nothing at 'no/such' of 'main'"),
         ("gone", "a", "has no branch, tag or commit 'gone'"),
@@ -225,9 +225,9 @@ def test_why_takes_a_path_of_a_branch_tag_or_commit(site: Site, told: Completed)
 def test_the_readme_has_all_commands_in_the_order_of_the_help() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     block = readme.partition("## The command")[2].split("```")[1]
-    told = dict.fromkeys(line.split()[1] for line in block.split("\n") if line)
+    reported = dict.fromkeys(line.split()[1] for line in block.split("\n") if line)
     shown = lakegc("--help").stdout.partition("Commands:")[2]
-    assert list(told) == [line.split()[0] for line in shown.splitlines() if line]
+    assert list(reported) == [line.split()[0] for line in shown.splitlines() if line]
     assert "..." not in shown
 
 
@@ -249,12 +249,12 @@ def test_repositories_are_listed_with_their_runs_in_the_order_of_the_marks() -> 
     (refused,) = found["beta"]["runs"]
     assert (refused["run"], refused["state"]) == ("b1", "refused")
     assert "candidate_share" in refused["because"]
-    (told,) = [
+    (reported,) = [
         line
         for line in lakegc("repositories").stdout.splitlines()
         if line.startswith("alpha\tlocal://alpha\tm1 (swept), ")
     ]
-    assert told.endswith(", a-later-one (marked)")
+    assert reported.endswith(", a-later-one (marked)")
 
 
 def test_a_check_that_fails_refuses_the_run(site: Site, stopped: Result) -> None:
@@ -421,7 +421,7 @@ def test_a_path_in_the_environment_that_cannot_be_used(
     say(lakegc("mark", "alpha"), 2, "configuration: ", words.format(here=tmp_path))
 
 
-def test_interrupts_are_told_in_a_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_are_reported_in_a_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -450,9 +450,9 @@ def test_a_setting_that_is_a_list_is_given_in_one_option() -> None:
         assert checked({"ignored_repositories": text}) == {"ignored_repositories": ["one", "two"]}
 
 
-def test_no_command_makes_an_instance_of_dagster_in_memory(told: Completed) -> None:
+def test_no_command_makes_an_instance_of_dagster_in_memory(reported: Completed) -> None:
     """It takes half a second to make the tables of one."""
-    assert told
+    assert reported
     opened: list[str] = []
     listening = True
 

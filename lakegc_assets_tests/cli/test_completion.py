@@ -1,4 +1,4 @@
-"""A shell completes repositories and runs, and is told nothing where nobody can tell."""
+"""A shell completes repositories and runs, and offers nothing where nothing is known."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     """A default of 20 days; one object was overwritten 60 days ago, and one never committed."""
-    told = site.tell("thrifty")
+    reported = site.tell("thrifty")
     refused = lakegc("forecast", "thrifty")
     say(refused, 3, "refused: there is no mark of repository 'thrifty'", "`lakegc mark thrifty`")
     say(lakegc("mark", "thrifty", "--run", "m1"), 0)
-    return told
+    return reported
 
 
 def as_json(*options: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def as_json(*options: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_it_says_what_today_and_other_rules_free() -> None:
     found = as_json("--set-default", "70", "--set-branch", "main=30")
     sizes = len("the first a"), len("staged, and staged again")
@@ -54,7 +54,7 @@ def test_it_says_what_today_and_other_rules_free() -> None:
         "default_retention_days": 70,
         "branches": [{"branch_id": "main", "retention_days": 30}],
     }
-    # Of deleted branches lakeFS told those within the 20 days.
+    # Of deleted branches lakeFS reported those within the 20 days.
     assert found["forecast"]["objects"] == 2
     assert found["forecast"]["bound"] == "at most"
     kept = as_json("--set-branch", "main=70")
@@ -62,7 +62,7 @@ def test_it_says_what_today_and_other_rules_free() -> None:
     assert (kept["forecast"]["bytes"], kept["forecast"]["bound"]) == (sizes[1], "exact")
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_a_file_of_rules_takes_the_place_of_todays(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("default_retention_days: 5\nbranches: [{branch_id: main, retention_days: 70}]")
@@ -74,13 +74,13 @@ def test_a_file_of_rules_takes_the_place_of_todays(tmp_path: Path) -> None:
     say(wrong, 2, f"configuration: {file}, line 3: branches[0].retention_days of branch 'main'")
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_people_read_it() -> None:
     shown = lakegc("forecast", "thrifty", "--set-branch", "main=70")
     say(shown, 0, "as of mark m1", "branch main", "no rule -> 70 days", "garbage today")
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
@@ -107,7 +107,7 @@ def forecast_in_dagster(component: GarbageCollection) -> dg.ExecuteInProcessResu
         )
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_the_asset_shows_what_the_rules_of_the_component_would_free() -> None:
     thought_of = ForecastSection(branches={"main": 70})
     found = forecast_in_dagster(GarbageCollection(forecast=thought_of))
@@ -121,7 +121,7 @@ def test_the_asset_shows_what_the_rules_of_the_component_would_free() -> None:
     assert len(curve.records) == 365
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_the_asset_is_skipped_where_no_rules_are_named() -> None:
     found = forecast_in_dagster(GarbageCollection())
     assert found.success
@@ -132,9 +132,9 @@ def test_the_asset_is_skipped_where_no_rules_are_named() -> None:
 
 
 @pytest.fixture
-def rules(site: Site, told: Completed) -> Iterator[Callable[[], Rules]]:
+def rules(site: Site, reported: Completed) -> Iterator[Callable[[], Rules]]:
     """The rules that hold in lakeFS; they are what they were again afterwards."""
-    assert told
+    assert reported
     yield lambda: Rules.parse(site.client.gc_rules("thrifty"))
     site.client.set_gc_rules("thrifty", 20, {})
 
@@ -170,7 +170,7 @@ def test_rules_that_were_changed_meanwhile_stay(
     assert rules() == Rules(3)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_what_cannot_be_set_is_refused(rules: Callable[[], Rules]) -> None:
     say(lakegc(*ASKED, "--without-branch", "main"), 3, "--apply sets rules and deletes no branch")
     say(lakegc(*ASKED, "--json"), 3, "nobody can be asked where JSON is printed: give --yes")

@@ -41,29 +41,29 @@ def lines(result: Result) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     """A repository with a mark of lakeFS's that names one dead object, and four that are needed."""
-    told = site.tell("alpha")
+    reported = site.tell("alpha")
 
     def put(key: str, body: bytes) -> None:
         path: Path = site.namespace("alpha") / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
 
-    named = [told.expired, told.live, told.staged, told.young, NOWHERE]
+    named = [reported.expired, reported.live, reported.staged, reported.young, NOWHERE]
     foreign.with_summary(put, named, "theirs", files=1)
-    foreign.without_summary(put, [told.expired], "theirs-too")
+    foreign.without_summary(put, [reported.expired], "theirs-too")
     foreign.standalone(put, named, "standalone")
-    return told
+    return reported
 
 
 @pytest.fixture(scope="module")
-def adopted(told: Completed) -> Result:  # noqa: ARG001 - what it adopts from
+def adopted(reported: Completed) -> Result:  # noqa: ARG001 - what it adopts from
     assert lakegc("mark", "alpha", "--run", "ours").exit_code == 0
     return lakegc("adopt", "alpha", "--mark", "theirs", "--run", "adopted")
 
 
-def test_a_run_is_made_and_says_what_it_spared(told: Completed, adopted: Result) -> None:
+def test_a_run_is_made_and_says_what_it_spared(reported: Completed, adopted: Result) -> None:
     say(adopted, 0, "lakegc sweep alpha --run adopted")
     said = lines(adopted)
     assert "garbage 1 object 11 B" in said
@@ -77,10 +77,10 @@ def test_a_run_is_made_and_says_what_it_spared(told: Completed, adopted: Result)
     assert found["adopted"]["objects"] == 5
     assert found["adopted"]["not_named"] == {"objects": 1, "bytes": 24}
     assert found["objects"] == 1
-    assert told.expired in {row[0] for row in found["largest"]}
+    assert reported.expired in {row[0] for row in found["largest"]}
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 @pytest.mark.parametrize("command", ["sweep", "report", "why", "backup"])
 def test_an_id_of_a_mark_of_lakefs_is_recognized(command: str) -> None:
     object_ = ("data/a",) if command == "why" else ()
@@ -103,11 +103,11 @@ def test_a_mark_with_artifacts_at_another_place_is_recognized(
     say(lakegc("report", "alpha", "--run", "ours"), 3, *words)
 
 
-def test_an_id_of_no_mark_at_all_is_only_unknown(told: Completed) -> None:
+def test_an_id_of_no_mark_at_all_is_only_unknown(reported: Completed) -> None:
     result = lakegc("report", "alpha", "--run", "nobodys")
     say(result, 3, "there is no mark 'nobodys'")
     assert "adopt" not in result.output
-    assert told.live
+    assert reported.live
 
 
 @pytest.mark.usefixtures("adopted")
@@ -122,13 +122,13 @@ def test_an_id_of_no_mark_at_all_is_only_unknown(told: Completed) -> None:
         ("spared", "spared", "its name has a line break"),
     ],
 )
-def test_why(told: Completed, kind: str, verdict: str, because: str) -> None:
-    result = lakegc("why", "alpha", getattr(told, kind), "--run", "adopted")
+def test_why(reported: Completed, kind: str, verdict: str, because: str) -> None:
+    result = lakegc("why", "alpha", getattr(reported, kind), "--run", "adopted")
     say(result, 0, f": {verdict}: ", because)
 
 
 @pytest.mark.usefixtures("adopted")
-def test_a_comparison_in_words(told: Completed) -> None:
+def test_a_comparison_in_words(reported: Completed) -> None:
     result = lakegc("compare", "alpha", "ours", "theirs")
     say(result, 0, "note: run 'ours' (", " is younger than mark 'theirs' (2026-11-21 04:43:14 UTC)")
     said = lines(result)
@@ -139,12 +139,12 @@ def test_a_comparison_in_words(told: Completed) -> None:
     assert "only theirs names 4 objects" in " ".join(said)
     assert any(s.startswith("kept by ours: an active commit holds it 1 object") for s in said)
     assert "only theirs names (4 of 4, the largest first):" in said
-    assert f"{told.staged}, 26 B: kept: it is staged on branch 'main' at 'c'" in said
+    assert f"{reported.staged}, 26 B: kept: it is staged on branch 'main' at 'c'" in said
     assert "'data/no where\\n|é': kept: the store does not hold it" in said
 
 
 @pytest.mark.usefixtures("adopted")
-def test_a_comparison_as_json(told: Completed) -> None:
+def test_a_comparison_as_json(reported: Completed) -> None:
     found: dict[str, Any] = json.loads(
         lakegc("compare", "alpha", "ours", "unified/theirs", "--json", "--list", "1").stdout
     )
@@ -153,7 +153,7 @@ def test_a_comparison_as_json(told: Completed) -> None:
     assert found["other"]["kind"] == "unified mark of lakeFS's collector"
     (one,) = found["only_run"]["objects"]
     assert one == {
-        "address": told.unreferenced,
+        "address": reported.unreferenced,
         "size": 24,
         "marked": "unreferenced",
         "kept": None,
@@ -172,7 +172,7 @@ def test_a_comparison_as_json(told: Completed) -> None:
     [("mark_id=theirs-too", "committed", 1), ("reports/standalone", "standalone", 5)],
 )
 def test_a_form_may_be_named_and_is_adopted(
-    named: str, form: str, objects: int, told: Completed
+    named: str, form: str, objects: int, reported: Completed
 ) -> None:
     arguments = ("adopt", "alpha", "--mark", named, "--run", f"of-{form}", "--json")
     found = json.loads(lakegc(*arguments).stdout)
@@ -180,20 +180,20 @@ def test_a_form_may_be_named_and_is_adopted(
     assert named.endswith(found["adopted"]["mark"])
     assert found["adopted"]["objects"] == objects
     # Whatever the list names, only what is dead is a candidate.
-    assert [row[0] for row in found["largest"]] == [told.expired]
+    assert [row[0] for row in found["largest"]] == [reported.expired]
 
 
-def test_the_run_is_swept_like_any_other(site: Site, told: Completed, adopted: Result) -> None:
+def test_the_run_is_swept_like_any_other(site: Site, reported: Completed, adopted: Result) -> None:
     assert adopted.exit_code == 0
     say(lakegc("sweep", "alpha", "--run", "adopted"), 0, "deleted")
     there = {
-        kind: (site.namespace("alpha") / getattr(told, kind)).exists()
+        kind: (site.namespace("alpha") / getattr(reported, kind)).exists()
         for kind in ("expired", "unreferenced", "live", "staged", "young", "spared")
     }
     assert there == dict.fromkeys(there, True) | {"expired": False}
 
 
-@pytest.mark.usefixtures("told", "adopted")
+@pytest.mark.usefixtures("reported", "adopted")
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [

@@ -25,12 +25,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     return site.tell("held")
 
 
 @pytest.fixture(scope="module")
-def alarm(site: Site, told: Completed) -> Result:
+def alarm(site: Site, reported: Completed) -> Result:
     """What a sweep said, of which one object came back to life when it was deleted for good."""
     say(lakegc("mark", "held", "--run", "m1"), 0)
     first = next(c.id for c in site.client.log("held", "main") if c.message == "first")
@@ -38,7 +38,7 @@ def alarm(site: Site, told: Completed) -> Result:
 
     def delete(store: LocalStore, keys: list[str], *args: Any, **more: Any) -> list[DeleteOutcome]:
         found = list(delete_many(store, keys, *args, **more))
-        if told.expired in keys:
+        if reported.expired in keys:
             site.client.create_branch("held", "rescue", first)
         return found
 
@@ -48,36 +48,36 @@ def alarm(site: Site, told: Completed) -> Result:
 
 
 def test_the_alarm_says_in_three_lines_what_happened_and_what_to_do(
-    alarm: Result, told: Completed
+    alarm: Result, reported: Completed
 ) -> None:
     say(alarm, 1, "failed: 1 object of mark 'm1' is gone, and is needed. Not put back: ")
     lines = alarm.stderr[alarm.stderr.index("failed: ") :].splitlines()
     assert "First bring back what can be: `lakegc restore held --run m1 --all" in lines[1]
     assert "What is lost, and what can be done: `lakegc hold held`" in lines[2]
     assert "`lakegc sweep held --run m1 --set trash_days=0` goes on" in lines[2]
-    assert lines[3].startswith(f"  {told.expired}  an active commit holds it now: ")
+    assert lines[3].startswith(f"  {reported.expired}  an active commit holds it now: ")
     assert "branch 'rescue', path 'a'" in lines[3]
     assert lines[4].startswith("All of them: ")
     assert "hold.json is removed" not in alarm.stderr
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_refusal_says_the_same(told: Completed) -> None:
+def test_a_refusal_says_the_same(reported: Completed) -> None:
     refused = lakegc("sweep", "held", "--run", "m1")
-    say(refused, 3, "'held' is on hold since ", "`lakegc hold held`", told.expired)
+    say(refused, 3, "'held' is on hold since ", "`lakegc hold held`", reported.expired)
 
 
 @pytest.mark.usefixtures("alarm")
-def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Completed) -> None:
+def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(reported: Completed) -> None:
     shown = lakegc("hold", "held")
     found = json.loads(lakegc("hold", "held", "--json").stdout)
     say(shown, 0, f"'held' is on hold, and is not swept. Hold {found['id']}",
-        "now: 1 gone, and nothing keeps it", told.expired, found["accept"])  # fmt: skip
+        "now: 1 gone, and nothing keeps it", reported.expired, found["accept"])  # fmt: skip
     assert found["accept"] == f"lakegc hold held --accept --id {found['id']}"
     (one,) = found["alarms"]
     (lost,) = one["objects"]
     assert (lost["address"], lost["state"], lost["branch"]) == (
-        told.expired,
+        reported.expired,
         "gone, and nothing keeps it",
         "rescue",
     )
@@ -85,7 +85,7 @@ def test_the_hold_is_shown_with_what_is_lost_and_what_can_be_done(told: Complete
 
 @pytest.mark.usefixtures("alarm")
 def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
-    site: Site, told: Completed
+    site: Site, reported: Completed
 ) -> None:
     """Of a user of Dagster's interface, who needs no shell for it."""
     job = defs().resolve_job_def("gc_accept_hold")
@@ -110,7 +110,7 @@ def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
     metadata = event.step_output_data.metadata
     assert metadata["state"].value == "on hold"
     assert metadata["hold"].value == found["id"]
-    assert told.expired in str(metadata["what is known"].value)
+    assert reported.expired in str(metadata["what is known"].value)
     for config, said in (
         ({"accept": found["id"]}, "nobody knows who accepts the loss"),
         ({"accept": "0" * 16, "by": "ada"}, f"is {found['id']} by now"),
@@ -126,14 +126,14 @@ def test_the_job_shows_the_hold_and_accepts_only_the_one_that_is_named(
         assert run(accept=found["id"], by="ada").success
         again = json.loads(lakegc("hold", "held", "--json").stdout)
         assert (again["state"], again["by"]) == ("accepted", "ada")
-        # Who starts it again behind a kill is told that it is done.
+        # Who starts it again behind a kill reads that it is done.
         assert run(accept=found["id"], by="ada").success
     finally:
         (site.namespace("held") / HOLD).write_bytes(before)
 
 
 @pytest.mark.usefixtures("alarm")
-def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(told: Completed) -> None:
+def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(reported: Completed) -> None:
     hold = json.loads(lakegc("hold", "held", "--json").stdout)["id"]
     say(CliRunner().invoke(main, ["hold", "held", "--accept"], input="n\n"), 1, "Accept that what")
     say(lakegc("hold", "held", "--accept", "--yes", "--id", "0" * 16), 3, f"is {hold} by now")
@@ -143,7 +143,7 @@ def test_it_is_accepted_when_a_person_says_so_and_sweeps_start_again(told: Compl
     say(done, 0)
     found = json.loads(done.stdout)
     assert (found["state"], found["id"], found["by"]) == ("accepted", hold, "ada")
-    assert found["lost"] == {"m1": [told.expired]}
+    assert found["lost"] == {"m1": [reported.expired]}
     say(lakegc("hold", "held"), 0, "'held' is not on hold: ada has accepted it on ", "1 lost")
     say(lakegc("hold", "held", "--accept", "--yes", "--id", hold), 0, "ada has accepted it")
     say(lakegc("hold", "held", "--accept", "--yes"), 3, "nothing is to be accepted")

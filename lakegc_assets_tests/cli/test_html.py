@@ -275,8 +275,8 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     shown = "".join(Read(file.read_text()).text)
     assert "lakeFS does not list its repositories" in shown
     assert "swept on 2026-03-01" in shown
-    told = CliRunner().invoke(main, ["report", "--html", str(file)])
-    assert told.stdout == f"1 repository: {file}\n"
+    reported = CliRunner().invoke(main, ["report", "--html", str(file)])
+    assert reported.stdout == f"1 repository: {file}\n"
 
 
 def test_the_figures_of_the_last_look_for_leftovers_are_found(

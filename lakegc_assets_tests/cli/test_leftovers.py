@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Site:
+def reported(site: Site) -> Site:
     """One repository, and one that was deleted."""
     site.tell("lasting")
     site.calendar.days_ago = 0
@@ -31,7 +31,7 @@ def told(site: Site) -> Site:
     return site
 
 
-def test_leftovers_are_shown(told: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_are_shown(reported: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     say(lakegc("leftovers"), 0, "no root of namespaces is set", "nothing is left over")
     assert lakegc("leftovers", "--server").stdout == lakegc("leftovers").stdout
     both = lakegc("leftovers", "--server", "--repository", "lasting")
@@ -45,17 +45,17 @@ def test_leftovers_are_shown(told: Site, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [one["objects"] for one in found["namespaces"]] == [2]
     say(lakegc("leftovers", "--repository", "lasting"), 0, "nothing is left over")
     say(lakegc("leftovers", "--repository", "gone"), 2, "there is no repository 'gone'")
-    assert told.repositories.keys() == {"lasting"}
+    assert reported.repositories.keys() == {"lasting"}
 
 
-def test_a_place_that_cannot_be_looked_at_is_named_and_the_others_are_shown(told: Site) -> None:
-    assert told.repositories
+def test_a_place_that_cannot_be_looked_at_is_named_and_the_others_are_shown(reported: Site) -> None:
+    assert reported.repositories
     shown = lakegc("leftovers", "--root", "mem://x", "--root", "local://team")
     say(shown, 1, "could not be looked at: mem://x", "namespace\tlocal://team/gone")
 
 
-def test_a_namespace_is_removed_by_who_says_so(told: Site, tmp_path: Path) -> None:
-    age(told.namespace("team/gone"), 31)
+def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -> None:
+    age(reported.namespace("team/gone"), 31)
     options: tuple[str, ...] = ("leftovers", "remove", "namespace", "local://team/gone")
     say(lakegc(*options, "--dry-run"), 3, "nothing in it says that this server had it")
     options = (*options, "--unclaimed", "--backup", str(tmp_path / "copies"))
@@ -71,15 +71,15 @@ def test_a_namespace_is_removed_by_who_says_so(told: Site, tmp_path: Path) -> No
     done = lakegc(*options, "--json", "--yes", "--id", plan["id"], "--by", "somebody")
     say(done, 0)
     assert json.loads(done.stdout)["outcomes"] == {"deleted": 2}
-    (begun,) = (told.folder / "artifacts/_leftover-removals").glob("*/begin.json")
+    (begun,) = (reported.folder / "artifacts/_leftover-removals").glob("*/begin.json")
     assert json.loads(begun.read_text())["by"] == "somebody"
     say(lakegc("leftovers", "--root", "local://team"), 0, "nothing is left over")
 
 
-def test_metadata_is_reported_only(told: Site) -> None:
-    assert told.repositories
-    lost = orphan(told.namespace("lasting"), "lost")
-    age(told.namespace("lasting/_lakefs"), 31)
+def test_metadata_is_reported_only(reported: Site) -> None:
+    assert reported.repositories
+    lost = orphan(reported.namespace("lasting"), "lost")
+    age(reported.namespace("lasting/_lakefs"), 31)
     found = lakegc("leftovers", "--repository", "lasting", "--json")
     say(found, 0)
     (table,) = json.loads(found.stdout)["metadata"]

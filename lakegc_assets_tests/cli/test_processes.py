@@ -80,7 +80,7 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
     say(lakegc("report", "gamma", "--run", "g1"), 3, "did not finish")
 
 
-def test_a_spark_that_does_not_start_is_told_in_a_sentence(
+def test_a_spark_that_does_not_start_is_reported_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def without_java(*_: object) -> None:
@@ -95,7 +95,7 @@ def test_a_spark_that_does_not_start_is_told_in_a_sentence(
 
 
 @pytest.mark.conformance
-def test_a_missing_java_is_told_in_a_sentence(site: Site, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_in_a_sentence(site: Site, tmp_path: Path) -> None:
     site.client.create_repository("delta", "local://delta")
     done = subprocess.run(
         [*_LAKEGC, "mark", "delta", "--set", "engine=spark"],

@@ -41,15 +41,15 @@ def done(command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     found = site.tell(REPOSITORY)
     done(f"lakegc run {REPOSITORY} --run first")
     return found
 
 
-def there(site: Site, told: Completed) -> tuple[bool, bool]:
+def there(site: Site, reported: Completed) -> tuple[bool, bool]:
     folder = site.namespace(REPOSITORY)
-    return (folder / told.expired).exists(), (folder / told.unreferenced).exists()
+    return (folder / reported.expired).exists(), (folder / reported.unreferenced).exists()
 
 
 def test_the_page_has_three_commands_and_their_parts() -> None:
@@ -58,19 +58,19 @@ def test_the_page_has_three_commands_and_their_parts() -> None:
     assert all(command.startswith("lakegc ") for command in COMMANDS)
 
 
-def test_the_three_commands_of_the_page(site: Site, told: Completed, tmp_path: Path) -> None:
+def test_the_three_commands_of_the_page(site: Site, reported: Completed, tmp_path: Path) -> None:
     repositories, dry, restore = COMMANDS[:3]
     first = next(c.id for c in site.client.log(REPOSITORY, "main") if c.message == "first")
     with pytest.raises(GoneError):
         site.client.get_object(REPOSITORY, first, "a")
-    assert there(site, told) == (False, False)
+    assert there(site, reported) == (False, False)
 
     assert f"{REPOSITORY}\tlocal://{REPOSITORY}\tfirst (swept)" in done(repositories)
 
     said = [" ".join(line.split()) for line in done(dry).splitlines()]
     assert said[0] == "would come back 2 (versions 0, trash 2, backup 0), lost 0"
     assert "would come back 2 objects 35 B" in said
-    assert there(site, told) == (False, False)
+    assert there(site, reported) == (False, False)
     assert done(f"lakegc pins {REPOSITORY}") == ""
 
     said = [" ".join(line.split()) for line in done(f"{restore} --engine embedded").splitlines()]
@@ -78,7 +78,7 @@ def test_the_three_commands_of_the_page(site: Site, told: Completed, tmp_path: P
     assert "engine embedded (engine is set to embedded)" in said
     assert "from what the store kept 2 objects 35 B" in said
     assert f"a of commit {first[:12]}: was gone (410), reads" in said
-    assert there(site, told) == (True, True)
+    assert there(site, reported) == (True, True)
     assert site.client.get_object(REPOSITORY, first, "a") == b"the first a"
 
     assert re.search(r"first \(restored 2 of 2 on 20[^)]* UTC\)", done(repositories))
@@ -105,8 +105,8 @@ def test_the_three_commands_of_the_page(site: Site, told: Completed, tmp_path: P
     assert (pin["run"], pin["objects"], pin["state"]) == ("first", 2, "lasting")
     assert 29.9 < days < 30.1
     done(f"lakegc mark {REPOSITORY} --run second")
-    because = done(f"lakegc why {REPOSITORY} {told.expired} --run second")
-    assert because.startswith(f"{told.expired}: spared: pinned until {pin['until'][:10]}")
+    because = done(f"lakegc why {REPOSITORY} {reported.expired} --run second")
+    assert because.startswith(f"{reported.expired}: spared: pinned until {pin['until'][:10]}")
     assert json.loads(done(f"lakegc report {REPOSITORY} --run second --json"))["objects"] == 0
     with dg.DagsterInstance.get() as instance:
         event = instance.get_latest_materialization_event(dg.AssetKey("restored_set"))
@@ -117,11 +117,11 @@ def test_the_three_commands_of_the_page(site: Site, told: Completed, tmp_path: P
     assert engine == "embedded (engine is set to embedded)"
 
 
-def test_parts_of_a_run_as_the_page_says(site: Site, told: Completed) -> None:
+def test_parts_of_a_run_as_the_page_says(site: Site, reported: Completed) -> None:
     """Names of the page are those of an example; here they are of what there is."""
     first = next(c.id for c in site.client.log(REPOSITORY, "main") if c.message == "first")
     site.client.create_branch(REPOSITORY, "dev", first)
-    names = {"data/g0/one": told.expired, "data/g0/two": told.unreferenced,
+    names = {"data/g0/one": reported.expired, "data/g0/two": reported.unreferenced,
              "reports/summary.html": "a", "reports/": "a"}  # fmt: skip
     counts = []
     for command in COMMANDS[3:7]:
@@ -133,7 +133,7 @@ def test_parts_of_a_run_as_the_page_says(site: Site, told: Completed) -> None:
     assert counts == [1, 1, 1, 2]
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -154,7 +154,7 @@ def test_what_is_refused(arguments: str, status: int, said: str, dry: str) -> No
     assert (result.exit_code, said in result.stderr) == (status, True), result.output
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_what_nobody_has_is_a_failure(site: Site) -> None:
     site.tell("bare")
     done("lakegc run bare --run first --set trash_days=0")
@@ -165,7 +165,7 @@ def test_what_nobody_has_is_a_failure(site: Site) -> None:
     assert "2 objects are neither kept" in found["warnings"][0]
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_a_restore_before_the_sweep_says_that_it_pins(site: Site) -> None:
     site.tell("early")
     done("lakegc mark early --run first")
@@ -183,7 +183,7 @@ def test_a_restore_before_the_sweep_says_that_it_pins(site: Site) -> None:
 
 
 @pytest.mark.parametrize("repository", ["none", "my-repo"])
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_pins_of_nothing(repository: str) -> None:
     result = follow(f"lakegc pins {repository}{' --prune' if repository == 'my-repo' else ''}")
     status, words = {"none": (2, "lakegc repositories"), "my-repo": (0, "no pins that have ended")}[
@@ -192,7 +192,7 @@ def test_pins_of_nothing(repository: str) -> None:
     assert (result.exit_code, words in result.stderr) == (status, True), result.output
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_pins_that_ended_are_removed(site: Site) -> None:
     site.tell("short")
     done("lakegc run short --run first")

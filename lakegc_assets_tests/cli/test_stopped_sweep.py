@@ -24,7 +24,7 @@ _COMMAND = "lakegc sweep stopped --run m1 --set sweep_batch=1"
 
 
 @pytest.fixture(scope="module")
-def told(site: Site) -> Completed:
+def reported(site: Site) -> Completed:
     """A repository whose sweep deleted the first of two objects, and was denied the second."""
     found = site.tell("stopped")
     say(lakegc("mark", "stopped", "--run", "m1"), 0)
@@ -42,7 +42,7 @@ def told(site: Site) -> Completed:
     return found
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_a_report_says_how_far_the_sweep_came_and_what_goes_on() -> None:
     result = lakegc("report", "stopped", "--run", "m1")
     say(
@@ -59,7 +59,7 @@ def test_a_report_says_how_far_the_sweep_came_and_what_goes_on() -> None:
     assert found["outcomes"]["deleted"]["objects"] == 1
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_a_page_says_it_first(tmp_path: Path) -> None:
     say(lakegc("report", "stopped", "--run", "m1", "--html", str(tmp_path / "run.html")), 0)
     page = (tmp_path / "run.html").read_text()
@@ -73,30 +73,30 @@ def test_a_page_says_it_first(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_repositories_name_the_run_that_deleted_something() -> None:
     assert "m1 (stopped in its sweep, 1 of 2 deleted)" in lakegc("repositories").stdout
     (entry,) = json.loads(lakegc("repositories", "--json").stdout)
     assert (entry["runs"][0]["state"], entry["on_hold"]) == ("stopped in its sweep", False)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_a_person_is_waited_for() -> None:
     (one,) = json.loads(lakegc("pending", "--json").stdout)
     assert (one["state"], one["run"], one["objects"]) == ("stopped in its sweep", "m1", 1)
     say(lakegc("pending"), 0, "stopped\tm1\tstopped in its sweep\t1 object, ")
 
 
-def test_why_says_what_the_sweep_recorded(told: Completed) -> None:
-    gone, left = sorted((told.expired, told.unreferenced))
+def test_why_says_what_the_sweep_recorded(reported: Completed) -> None:
+    gone, left = sorted((reported.expired, reported.unreferenced))
     say(lakegc("why", "stopped", gone, "--run", "m1"), 0, "; the sweep: deleted")
     say(lakegc("why", "stopped", left, "--run", "m1"), 0, "; the sweep: failed (not this one")
 
 
 def test_what_is_on_hold_is_said_to_be_wherever_one_looks(
-    site: Site, told: Completed, tmp_path: Path
+    site: Site, reported: Completed, tmp_path: Path
 ) -> None:
-    gone = min(told.expired, told.unreferenced)
+    gone = min(reported.expired, reported.unreferenced)
     missing = [{"address": gone, "why": "it is staged on branch 'main' at 'x'"}]
     alarm = "1 object of mark 'm1' is gone, and is needed"
     store = open_store("local://stopped", site.server.store_config)
@@ -117,7 +117,7 @@ def test_what_is_on_hold_is_said_to_be_wherever_one_looks(
         store.delete_many([HOLD])
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("reported")
 def test_the_recorded_command_ends_the_sweep() -> None:
     say(lakegc(*_COMMAND.split()[1:]), 0, "state      swept: ")
     assert "m1 (swept)" in lakegc("repositories").stdout

@@ -122,7 +122,7 @@ def test_what_dg_checks_first_says_in_one_sentence_what_is_wrong(
     assert found == ([(field, sentence)] if sentence else [])
 
 
-def test_a_variable_of_a_notice_that_is_not_set_is_told_with_its_name() -> None:
+def test_a_variable_of_a_notice_that_is_not_set_is_reported_with_its_name() -> None:
     with pytest.raises(ResolutionException, match="a variable that is not set: NOT_SET"):
         GarbageCollection.resolve_from_yaml("notices: {url_variable: NOT_SET}")
 

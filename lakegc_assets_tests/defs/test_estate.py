@@ -164,7 +164,9 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
     ) in shown["estate"]
 
 
-def test_an_empty_estate_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_estate_is_reported_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", str(tmp_path / "none"))
     # This one knows no schedules.
     with dg.DagsterInstance.ephemeral() as instance:

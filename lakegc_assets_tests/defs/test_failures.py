@@ -1,4 +1,4 @@
-"""What stops a run is told on its own page: the sentence, figures, no retries, no frames."""
+"""What stops a run is shown on its own page: the sentence, figures, no retries, no frames."""
 
 from __future__ import annotations
 
@@ -126,9 +126,11 @@ def test_a_server_that_is_away_is_waited_for_and_the_log_of_the_run_says_so(
     entries = run(instance, "gc", key, lakefs_wait_seconds=60.0)
     said, _, _ = failure_of(entries, "store_listing")
     assert "It was waited for 60 s (lakefs_wait_seconds)" in said
-    told = [entry.user_message for entry in entries if "is away" in entry.user_message]
-    assert told[0].startswith(f"lakeFS at {endpoint}/api/v1 is away: waiting for it, 0 s of 60 s: ")
-    assert len(told) > 3
+    reported = [entry.user_message for entry in entries if "is away" in entry.user_message]
+    assert reported[0].startswith(
+        f"lakeFS at {endpoint}/api/v1 is away: waiting for it, 0 s of 60 s: "
+    )
+    assert len(reported) > 3
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -141,7 +143,7 @@ def test_a_server_that_is_away_is_waited_for_and_the_log_of_the_run_says_so(
         (("beta", "r"), {"min_age_hours": 1.0}, "configuration: min_age is 1:00:00, below"),
     ],
 )
-def test_what_is_wrong_is_told_before_spark_starts(
+def test_what_is_wrong_is_reported_before_spark_starts(
     site: Site,
     instance: dg.DagsterInstance,
     keys: tuple[str, str],
@@ -163,7 +165,7 @@ def test_what_is_wrong_is_told_before_spark_starts(
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_wrong_credentials_and_a_read_only_repository_are_told(
+def test_wrong_credentials_and_a_read_only_repository_are_reported(
     site: Site, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.client.create_repository("mirror", "local://mirror", read_only=True)
@@ -178,7 +180,7 @@ def test_wrong_credentials_and_a_read_only_repository_are_told(
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_setting_out_of_its_bounds_is_told_before_any_step(
+def test_a_setting_out_of_its_bounds_is_reported_before_any_step(
     site: Site, instance: dg.DagsterInstance
 ) -> None:
     assert site.server.endpoint
@@ -194,9 +196,9 @@ def test_a_setting_out_of_its_bounds_is_told_before_any_step(
     entries = instance.all_logs(run_id)
     types = {entry.dagster_event_type for entry in entries if entry.dagster_event is not None}
     assert dg.DagsterEventType.STEP_START not in types
-    told = "".join(str(entry) for entry in entries)
-    assert "max_candidate_share" in told
-    assert "2.0 is not from 0 to 1" in told
+    reported = "".join(str(entry) for entry in entries)
+    assert "max_candidate_share" in reported
+    assert "2.0 is not from 0 to 1" in reported
 
 
 @pytest.mark.parametrize(

@@ -71,14 +71,14 @@ def _metadata(instance: dg.DagsterInstance, asset: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("collected")
 def test_the_garbage_goes_and_the_rest_stays(site: Site) -> None:
-    told = site.repositories["collected"]
+    reported = site.repositories["collected"]
     left = {
         str(p.relative_to(site.namespace("collected")))
         for p in site.namespace("collected").rglob("*")
         if p.is_file()
     }
-    assert {told.live, told.staged, told.young, told.spared} <= left
-    assert not {told.expired, told.unreferenced} & left
+    assert {reported.live, reported.staged, reported.young, reported.spared} <= left
+    assert not {reported.expired, reported.unreferenced} & left
 
 
 def test_every_asset_is_materialized_for_the_partition(
@@ -139,10 +139,10 @@ def test_without_backup_url_nothing_says_that_there_is_a_backup_and_the_sweep_go
 def test_a_collection_with_a_backup_shows_what_was_copied(
     site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    told = site.tell("kept")
+    reported = site.tell("kept")
     before = {
         address: (site.namespace("kept") / address).read_bytes()
-        for address in (told.expired, told.unreferenced)
+        for address in (reported.expired, reported.unreferenced)
     }
     backups = site.folder / "backups"
     definitions.resolve_job_def("gc").execute_in_process(
@@ -288,8 +288,10 @@ def test_a_mark_that_fails_a_check_is_not_published(
     assert dg.AssetKey("deletion_candidates") in materialized
     assert not {dg.AssetKey("gc_report"), dg.AssetKey("swept_set")} & materialized
     assert site.published("refused") == []
-    told = site.repositories["refused"]
-    assert all((site.namespace("refused") / a).exists() for a in (told.expired, told.unreferenced))
+    reported = site.repositories["refused"]
+    assert all(
+        (site.namespace("refused") / a).exists() for a in (reported.expired, reported.unreferenced)
+    )
     assert not site.root.attempt("refused", _RUN).has("gc_report")
 
 
@@ -332,10 +334,10 @@ def test_an_asset_of_a_frozen_mark_is_not_made_again(
 def test_sweeping_what_was_swept_gives_the_record_and_deletes_nothing(
     site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    told = site.repositories["collected"]
+    reported = site.repositories["collected"]
     swept = site.root.attempt("collected", _RUN).manifest("swept_set")
     # Something is at a swept address again: a second sweep would delete it.
-    again = site.namespace("collected") / told.expired
+    again = site.namespace("collected") / reported.expired
     again.parent.mkdir(parents=True, exist_ok=True)
     again.write_text("the first a")
     os.utime(again, (again.stat().st_mtime - 100 * 86_400,) * 2)

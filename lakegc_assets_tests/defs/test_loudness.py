@@ -138,7 +138,7 @@ def test_artifacts_that_cannot_be_read_fail_the_tick_that_looks_for_approvals(
         daemon.sensor("gc_approvals")
 
 
-def test_a_wave_that_waits_for_a_person_is_told_at_once_and_made_up_for(
+def test_a_wave_that_waits_for_a_person_is_reported_at_once_and_made_up_for(
     site: Site, daemon: Daemon, posted: list[dict[str, Any]]
 ) -> None:
     make(site, "weekly", _SUNDAY - 24 * _HOUR)
@@ -149,7 +149,7 @@ def test_a_wave_that_waits_for_a_person_is_told_at_once_and_made_up_for(
     assert (one["event"], one["wave"]) == ("wave", "20260301T020000Z")
     assert "401" in one["sentence"]
     assert "until 2026-03-02 02:00 UTC" in one["what_to_do"]
-    # It was told, so that now the tick can fail.
+    # It was reported, so that now the tick can fail.
     with pytest.raises(AuthenticationError):
         waves(daemon, _SUNDAY + _HOUR, lakefs=rotated)
     (run,) = waves(daemon, _SUNDAY + 23 * _HOUR)
@@ -160,7 +160,7 @@ def test_a_wave_that_waits_for_a_person_is_told_at_once_and_made_up_for(
     assert len(posted) == 1
 
 
-def test_a_wave_that_nobody_could_start_in_a_day_is_told_as_lost(
+def test_a_wave_that_nobody_could_start_in_a_day_is_reported_as_lost(
     site: Site, daemon: Daemon, posted: list[dict[str, Any]]
 ) -> None:
     make(site, "weekly", _SUNDAY - 24 * _HOUR)
@@ -176,7 +176,7 @@ def test_a_wave_that_nobody_could_start_in_a_day_is_told_as_lost(
     assert [source for _, _, source in daemon.log] == []
 
 
-def test_staleness_is_known_and_told_without_lakefs(
+def test_staleness_is_known_and_reported_without_lakefs(
     site: Site, daemon: Daemon, posted: list[dict[str, Any]]
 ) -> None:
     now = utc_now()
@@ -195,7 +195,7 @@ def test_staleness_is_known_and_told_without_lakefs(
     passed, said = results(daemon)[0]
     assert not passed
     assert "1 of 2 repositories was not marked for too long: forgotten. lakeFS does not" in said
-    # People are told once, and Dagster each day.
+    # People are reported once, and Dagster each day.
     stale(daemon, later, lakefs=_SILENT)
     assert (len(posted), len(results(daemon))) == (1, 2)
     stale(daemon, later + 24 * _HOUR)
@@ -208,7 +208,7 @@ def _run_of(daemon: Daemon, repository: str) -> str:
     return daemon.launch(request, "gc", {})
 
 
-def test_staleness_is_told_where_neither_variables_nor_artifacts_are_there(
+def test_staleness_is_reported_where_neither_variables_nor_artifacts_are_there(
     site: Site, daemon: Daemon, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(site, "weekly", utc_now() - 240 * _HOUR)

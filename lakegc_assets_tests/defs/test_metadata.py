@@ -37,7 +37,7 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
     assert [record.data for record in shown.records] == [{"key": "a | b\n", "objects": 3}]
 
 
-def test_no_rows_are_told_in_a_word() -> None:
+def test_no_rows_are_reported_in_a_word() -> None:
     assert table(("key",), []) == "nothing"
     assert by_age([["reason", "expired", 1, 1]]) == "nothing"
     assert by_slice_age([["reason", "expired", 1, 1]]) == "nothing"

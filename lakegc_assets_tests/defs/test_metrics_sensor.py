@@ -47,8 +47,8 @@ def test_the_file_is_written_at_each_tick_and_has_what_dagster_knows(
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     assert sensor.minimum_interval_seconds == 300
     with dg.build_sensor_context(instance, resources=definitions.resources) as context:
-        told = sensor.evaluate_tick(context)
-    assert told.skip_message == f"{file}: 1 repository"
+        reported = sensor.evaluate_tick(context)
+    assert reported.skip_message == f"{file}: 1 repository"
     text = file.read_text()
     assert 'lakegc_deleted_bytes_total{component="eu",repository="good"} 4000.0' in text
     assert 'state="never run"} 1.0' in text

@@ -81,7 +81,7 @@ def receiver() -> Iterator[tuple[str, type[_Receiver]]]:
         thread.join()
 
 
-def test_a_refusal_is_told_with_its_sentence(daemon: Daemon) -> None:
+def test_a_refusal_is_reported_with_its_sentence(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.fail(run.run_id, "the clock of the object store differs: set the clocks")
     found = notice(daemon.instance, run, "Steps failed", _POLICIES, NoticeSection())
@@ -94,7 +94,7 @@ def test_a_refusal_is_told_with_its_sentence(daemon: Daemon) -> None:
     assert found["owners"] == ["ada@example.com", "team:x"]
 
 
-def test_a_failed_check_is_told_with_what_to_do(daemon: Daemon) -> None:
+def test_a_failed_check_is_reported_with_what_to_do(daemon: Daemon) -> None:
     run = start(daemon)
     evaluation = dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey("deletion_candidates"),
@@ -125,14 +125,14 @@ def test_a_refused_approval_names_its_checks(daemon: Daemon) -> None:
     assert found["sentence"] == "9 of 10 go"
 
 
-def test_what_is_tried_again_is_told_as_such(daemon: Daemon) -> None:
+def test_what_is_tried_again_is_reported_as_such(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.fail(run.run_id, "lakeFS does not answer", transient=True)
     found = notice(daemon.instance, run, "Steps failed", _POLICIES, _LINKED)
     assert "gc_resume tries it once more in five minutes" in found["what_to_do"]
 
 
-def test_a_killed_run_is_told_as_such(daemon: Daemon) -> None:
+def test_a_killed_run_is_reported_as_such(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.kill(run.run_id)
     found = notice(daemon.instance, run, "Run process unexpectedly exited", _POLICIES, _LINKED)
@@ -179,7 +179,7 @@ def test_one_document_is_posted_for_a_run(
     assert len(kind.documents) == 2
 
 
-def test_what_a_server_does_not_take_is_told_later(
+def test_what_a_server_does_not_take_is_reported_later(
     daemon: Daemon, receiver: tuple[str, type[_Receiver]]
 ) -> None:
     url, kind = receiver
@@ -204,16 +204,16 @@ def test_what_a_server_does_not_take_is_told_later(
     assert sensor.tick() == "0 runs have failed"
 
 
-def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
+def test_a_server_that_does_not_answer_does_not_keep_others_from_being_reported(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor a tick from its end: Dagster would forget what it has done."""
     clock = iter(range(0, 1000, 15))
     monkeypatch.setattr(notices, "monotonic", lambda: next(clock))
-    told: list[str] = []
+    reported: list[str] = []
 
     def hang(_url: str, document: dict[str, Any], _form: str) -> None:
-        told.append(document["sentence"])
+        reported.append(document["sentence"])
         raise NoticeError("no answer")
 
     monkeypatch.setattr(notices, "post", hang)
@@ -227,13 +227,13 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_told(
     for name in "abc":
         daemon.fail(start(daemon).run_id, name)
     sensor.tick()
-    assert told == ["a"]
+    assert reported == ["a"]
     assert sensor.tick() == "3 notices wait: no answer"
     sensor.tick()
-    assert (told, mails) == (["a", "b", "c"], ["a", "b", "c"])
+    assert (reported, mails) == (["a", "b", "c"], ["a", "b", "c"])
 
 
-def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_told(
+def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_reported(
     daemon: Daemon, receiver: tuple[str, type[_Receiver]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, kind = receiver
@@ -254,7 +254,9 @@ def test_a_notice_that_cannot_be_made_keeps_no_other_from_being_told(
     assert [one["sentence"] for one in kind.documents] == ["usual"]
 
 
-def test_a_prune_that_fails_is_told(daemon: Daemon, receiver: tuple[str, type[_Receiver]]) -> None:
+def test_a_prune_that_fails_is_reported(
+    daemon: Daemon, receiver: tuple[str, type[_Receiver]]
+) -> None:
     url, kind = receiver
     sensor = Sensor(daemon, NoticeSection(url=url))
     sensor.tick()
@@ -277,7 +279,7 @@ def test_a_damaged_cursor_is_a_new_beginning(daemon: Daemon, cursor: str) -> Non
     assert sensor.tick() == "0 runs have failed"
 
 
-def test_nobody_is_told_where_nobody_is_named(daemon: Daemon) -> None:
+def test_nobody_is_reported_where_nobody_is_named(daemon: Daemon) -> None:
     daemon.fail(start(daemon).run_id, "something")
     assert "set `notices` of the component" in Sensor(daemon, NoticeSection()).tick()
 

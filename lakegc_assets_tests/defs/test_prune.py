@@ -203,12 +203,12 @@ def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
                 started(instance, repository, f"r{number + 1}", 45)
     found = lakegc("prune", "--yes", "--json", "--keep-runs", "40d")
     assert found.exit_code == 0, found.output
-    told = json.loads(found.stdout)
-    by_name = {one["repository"]: one for one in told["repositories"]}
+    reported = json.loads(found.stdout)
+    by_name = {one["repository"]: one for one in reported["repositories"]}
     runs = {one["run"]: one for one in by_name["beta"]["runs"]}
     assert (runs["old"]["removed"], runs["old"]["kept"]) == (True, None)
     assert (runs["r3"]["removed"], runs["r3"]["kept"]) == (False, "it is one of the last 3 marks")
-    (note,) = told["notes"]
+    (note,) = reported["notes"]
     assert note.startswith("the server names no repository 'gone'")
     assert (Path(past.root.url) / "gone" / "x" / "attempt.json").exists()
     assert "old" not in left(past, "alpha") | left(past, "beta")
@@ -247,7 +247,7 @@ def prune_job(definitions: dg.Definitions, config: dict[str, Any]) -> dg.Execute
         )
 
 
-def test_the_job_only_looks_until_it_is_told_to_remove(past: Site) -> None:
+def test_the_job_only_looks_until_it_is_said_to_remove(past: Site) -> None:
     definitions = GarbageCollection(keep_runs_days=75).definitions()
     assert prune_job(definitions, {}).success
     assert {"old", "r3"} <= left(past, "alpha")

@@ -121,7 +121,7 @@ def lasting(value: object) -> object:
 def test_what_is_reported_is_what_a_run_in_process_shows(
     site: Site, instance: dg.DagsterInstance
 ) -> None:
-    told = site.tell("equal")
+    reported = site.tell("equal")
     there = run(on(), "gc_mark", instance, "equal|there", clean=True)
     here = run(GarbageCollection(), "gc_mark", instance, "equal|here", clean=True)
     assert there.success
@@ -132,18 +132,18 @@ def test_what_is_reported_is_what_a_run_in_process_shows(
         differing = {name for name in metadata if lasting(found[name]) != lasting(metadata[name])}
         assert differing <= _OF_A_MARK, {name: (found[name], metadata[name]) for name in differing}
     assert checked(there) == checked(here)
-    assert (site.namespace("equal") / told.expired).exists()
+    assert (site.namespace("equal") / reported.expired).exists()
 
     asked_by_nobody = {"dagster/schedule_name": "gc_schedule"}
     waiting = run(on(), "gc_sweep", instance, "equal|there", asked_by_nobody)
     assert waiting.success, failure(waiting)
     assert not made(waiting)
     assert "approve" in instance.get_run_by_id(waiting.run_id).tags[WAITS_TAG]  # type: ignore[union-attr]
-    assert (site.namespace("equal") / told.expired).exists()
+    assert (site.namespace("equal") / reported.expired).exists()
 
     swept = run(on(), "gc_sweep", instance, "equal|there")
-    assert not (site.namespace("equal") / told.expired).exists()
-    assert (site.namespace("equal") / told.live).exists()
+    assert not (site.namespace("equal") / reported.expired).exists()
+    assert (site.namespace("equal") / reported.live).exists()
     # A mark that was swept is left alone, and its record is shown again.
     for component in (GarbageCollection(), on()):
         again = run(component, "gc_sweep", instance, "equal|there")

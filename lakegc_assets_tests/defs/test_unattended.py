@@ -79,8 +79,10 @@ def waits(daemon: Daemon, result: dg.ExecuteInProcessResult) -> str | None:
 
 
 def unharmed(site: Site, repository: str) -> bool:
-    told = site.repositories[repository]
-    return all((site.namespace(repository) / a).exists() for a in (told.expired, told.unreferenced))
+    reported = site.repositories[repository]
+    return all(
+        (site.namespace(repository) / a).exists() for a in (reported.expired, reported.unreferenced)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +111,9 @@ def test_the_report_names_the_largest_objects_by_path_and_the_last_marks(
     (report,) = marked.asset_materializations_for_node("gc_report")
     largest: Any = report.metadata["largest"]
     rows = [dict(record.data) for record in largest.records]
-    told = site.repositories["approved"]
+    reported = site.repositories["approved"]
     paths = {row["address"]: row["path"] for row in rows}
-    assert paths == {told.expired: "a", told.unreferenced: "not known"}
+    assert paths == {reported.expired: "a", reported.unreferenced: "not known"}
     marks: Any = report.metadata["last marks"]
     assert [record.data["marked"] for record in marks.records] == ["35 B"]
 
@@ -169,7 +171,7 @@ def waiting(daemon: Daemon, at: datetime | None = None) -> list[str]:
     return list(daemon.instance.get_dynamic_partitions("waiting"))
 
 
-def test_a_mark_that_waits_is_listed_and_told_once(
+def test_a_mark_that_waits_is_listed_and_reported_once(
     daemon: Daemon, marked: dg.ExecuteInProcessResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     posted: list[dict[str, Any]] = []
@@ -233,16 +235,16 @@ def swept(daemon: Daemon, marked: dg.ExecuteInProcessResult) -> list[str]:
 
 def test_an_approval_is_swept_once(site: Site, daemon: Daemon, swept: list[str]) -> None:
     assert swept
-    told = site.repositories["approved"]
-    assert not (site.namespace("approved") / told.expired).exists()
-    assert (site.namespace("approved") / told.live).exists()
+    reported = site.repositories["approved"]
+    assert not (site.namespace("approved") / reported.expired).exists()
+    assert (site.namespace("approved") / reported.live).exists()
     daemon.cursors.clear()
     assert daemon.sensor("gc_approvals") == []
     assert [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN] == []
 
 
 @pytest.mark.usefixtures("swept")
-def test_what_was_swept_is_told_with_its_record_by_the_command_too() -> None:
+def test_what_was_swept_is_reported_with_its_record_by_the_command_too() -> None:
     again = lakegc("sweep", "approved", "--run", _RUN)
     assert again.exit_code == 0, again.output
     assert "deleted" in again.stdout
@@ -385,7 +387,7 @@ def test_a_stale_repository_fails_the_check(site: Site, daemon: Daemon) -> None:
         ({"dagster/sensor_name": "gc_resume", "lakegc/asked": "by a person"}, False),
     ],
 )
-def test_who_asked_is_told_by_tags(tags: dict[str, str], *, unattended: bool) -> None:
+def test_who_asked_is_reported_by_tags(tags: dict[str, str], *, unattended: bool) -> None:
     assert is_unattended(tags) is unattended
 
 

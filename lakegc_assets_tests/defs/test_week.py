@@ -387,8 +387,8 @@ def test_what_a_machine_took_with_it_goes_on_after_a_day(
     """Nobody tells Dagster that its processes are gone, and their places in the queue with them."""
     make(site, "weekly", _SUNDAY - timedelta(days=1))
     (run_id,) = daemon.schedule(_SUNDAY)
-    told = yaml.safe_load((Path(lakegc_assets.__file__).parent / "dagster.yaml").read_text())
-    with dg.instance_for_test(overrides=told) as configured:
+    reported = yaml.safe_load((Path(lakegc_assets.__file__).parent / "dagster.yaml").read_text())
+    with dg.instance_for_test(overrides=reported) as configured:
         assert configured.run_monitoring_enabled
         longest = configured.run_monitoring_max_runtime_seconds
     (record,) = daemon.instance.get_run_records(dg.RunsFilter(run_ids=[run_id]))

@@ -83,14 +83,14 @@ def test_a_frame_that_is_given_twice_is_told_from_two(session: EmbeddedSession) 
 
 
 def test_other_columns_are_planned_anew(session: EmbeddedSession) -> None:
-    def told(kind: pa.DataType) -> Any:
+    def reported(kind: pa.DataType) -> Any:
         table = pa.table({"number": pa.array([1, 2], pa.int64()), "more": pa.array([1, 2], kind)})
         frame = _without(session.create(table), _frame(session, 1))
         schema = pa.schema([("number", pa.int64()), ("more", kind)])
         return session.collect(frame, schema, "test").to_pylist()
 
-    assert told(pa.int64()) == [{"number": 2, "more": 2}]
-    assert told(pa.int32()) == [{"number": 2, "more": 2}]
+    assert reported(pa.int64()) == [{"number": 2, "more": 2}]
+    assert reported(pa.int32()) == [{"number": 2, "more": 2}]
 
 
 def test_other_arguments_are_planned_anew(session: EmbeddedSession) -> None:

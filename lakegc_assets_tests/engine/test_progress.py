@@ -14,8 +14,8 @@ from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets_tests.sessions import Session
 
 
-class _Told(logging.Handler):
-    """Keeps what is told, and says when there is something."""
+class _Reported(logging.Handler):
+    """Keeps what is reported, and says when there is something."""
 
     def __init__(self, words: str = "") -> None:
         super().__init__()
@@ -29,9 +29,9 @@ class _Told(logging.Handler):
             self.came.set()
 
 
-def _log(told: _Told) -> logging.Logger:
+def _log(reported: _Reported) -> logging.Logger:
     log = logging.Logger("test")  # noqa: LOG001 - one that nothing else hears
-    log.addHandler(told)
+    log.addHandler(reported)
     return log
 
 
@@ -45,23 +45,23 @@ def _session() -> object:
 
 
 def test_tasks_say_how_many_of_them_are_done() -> None:
-    told = _Told("read ranges: 2 of 3 tasks are done")
+    reported = _Reported("read ranges: 2 of 3 tasks are done")
     last = threading.Barrier(1)
 
     def task(number: int) -> int:
         if number == 2:
-            assert told.came.wait(600)
+            assert reported.came.wait(600)
             last.wait()
         return number
 
-    tasks = Tasks(Engine("embedded", "a test says so"), _session, _log(told))  # type: ignore[arg-type]
+    tasks = Tasks(Engine("embedded", "a test says so"), _session, _log(reported))  # type: ignore[arg-type]
     assert tasks.run("read ranges", task, [0, 1, 2], 1.0, threads=3) == [0, 1, 2]
-    count = len(told.lines)
-    assert all(line.startswith("read ranges: ") for line in told.lines)
-    assert not any("None" in line for line in told.lines)
-    # Nothing is told of what has ended.
+    count = len(reported.lines)
+    assert all(line.startswith("read ranges: ") for line in reported.lines)
+    assert not any("None" in line for line in reported.lines)
+    # Nothing is reported of what has ended.
     assert not threading.Event().wait(0.05)
-    assert len(told.lines) == count
+    assert len(reported.lines) == count
 
 
 def _wait(flag: str) -> str:
@@ -76,40 +76,40 @@ def _wait(flag: str) -> str:
 def test_spark_tasks_say_it_too(spark: Session, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("flags")
     first, second = str(folder / "first"), str(folder / "second")
-    told = _Told("wait: 1 of 2 tasks are done")
+    reported = _Reported("wait: 1 of 2 tasks are done")
 
-    class Release(_Told):
+    class Release(_Reported):
         def emit(self, record: logging.LogRecord) -> None:
             super().emit(record)
-            # One task ends once something is told, the other one once that is told.
+            # One task ends once something is reported, the other one once that is reported.
             (folder / "first").touch()
             if self.came.is_set():
                 (folder / "second").touch()
 
-    told = Release(told.words)
-    assert Tasks(Engine("spark", "so"), spark, _log(told)).run(
+    reported = Release(reported.words)
+    assert Tasks(Engine("spark", "so"), spark, _log(reported)).run(
         "wait", _wait, [first, second], 1.0
     ) == [first, second]
-    assert told.came.is_set()
+    assert reported.came.is_set()
 
 
-def test_what_cannot_be_told_stops_nothing() -> None:
-    told = _Told()
+def test_what_cannot_be_reported_stops_nothing() -> None:
+    reported = _Reported()
 
     def how_far() -> str:
-        told.came.set()
+        reported.came.set()
         raise ConnectionError
 
-    with report_progress(_log(told), how_far):
-        assert told.came.wait(600)
-    assert told.lines == []
+    with report_progress(_log(reported), how_far):
+        assert reported.came.wait(600)
+    assert reported.lines == []
 
 
-def test_whoever_watches_the_process_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    told = _Told()
+def test_whoever_watches_the_process_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    reported = _Reported()
     with (
         caplog.at_level(logging.INFO, "lakegc.progress"),
-        report_progress(_log(told), lambda: "3 of 9"),
+        report_progress(_log(reported), lambda: "3 of 9"),
     ):
-        assert told.came.wait(600)
+        assert reported.came.wait(600)
     assert "3 of 9" in caplog.messages

@@ -126,7 +126,7 @@ def _missing(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_flipped, _cut, _swapped, _missing])
 @pytest.mark.parametrize("count", [100, 30_000], ids=["few rows", "many rows"])
-def test_damage_is_told(
+def test_damage_is_reported(
     frames: Frames, tmp_path: Path, damage: Callable[[Path], None], count: int
 ) -> None:
     store = open_store(str(tmp_path))
@@ -142,7 +142,7 @@ def test_damage_is_told(
 
 @pytest.mark.parametrize("count", [100, 30_000], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("order", [1, -1], ids=["first", "last"])
-def test_hashes_of_another_kind_are_told(
+def test_hashes_of_another_kind_are_reported(
     frames: Frames, store: ObjectStore, count: int, order: int
 ) -> None:
     """Joined with signed ones, they would equal none: what they keep alive would look dead."""

@@ -55,7 +55,9 @@ def test_a_session_that_is_being_started_is_waited_for(monkeypatch: pytest.Monke
     assert done.stdout == "True 6\n", done.stderr
 
 
-def test_what_is_wrong_is_told_to_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_reported_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     done = python(_BOTH)
@@ -96,7 +98,9 @@ def test_an_interrupted_start_leaves_no_jvm_behind(monkeypatch: pytest.MonkeyPat
     assert done.stdout == "interrupted\n"
 
 
-def test_wrong_settings_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_are_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(ConfigurationError, match="cannot be read"):
         warm_up()

@@ -121,9 +121,9 @@ def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) 
     info = tracker.getJobInfo(job)
     assert info is not None
     (stage,) = info.stageIds
-    told = tracker.getStageInfo(stage)
-    assert told is not None
-    assert told.numTasks == 5
+    reported = tracker.getStageInfo(stage)
+    assert reported is not None
+    assert reported.numTasks == 5
 
 
 @pytest.mark.parametrize(

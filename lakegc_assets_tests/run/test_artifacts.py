@@ -90,7 +90,7 @@ def test_a_chain_that_another_version_wrote_in_another_form_is_whole(tmp_path: P
         attempt.chain(LAST, NAMESPACE)
 
 
-def test_a_root_that_cannot_be_written_is_told_as_such(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"the artifacts cannot be written at .*/file/"):
         ArtifactRoot(str(tmp_path / "file/below"), StoreConfig()).new_attempt("repo", "m1")
@@ -199,12 +199,12 @@ def test_what_no_manifest_names_is_never_read(tmp_path: Path) -> None:
     assert attempt.read("active_commits").num_rows == 2
 
 
-def test_any_damage_to_a_manifest_is_told_or_breaks_the_chain(tmp_path: Path) -> None:
+def test_any_damage_to_a_manifest_is_reported_or_breaks_the_chain(tmp_path: Path) -> None:
     attempt = root_at(tmp_path).new_attempt("small", "run1")
     chain = write_chain(attempt)
     path = Path(attempt.url) / "uncommitted_snapshot" / "manifest.json"
     sound = path.read_bytes()
-    chance, told = random.Random(7), 0
+    chance, reported = random.Random(7), 0
     for _ in range(300):
         at = chance.randrange(len(sound))
         bit = 1 << chance.randrange(8)
@@ -212,11 +212,11 @@ def test_any_damage_to_a_manifest_is_told_or_breaks_the_chain(tmp_path: Path) ->
         try:
             read = attempt.chain("gc_report", NAMESPACE)
         except IntegrityError:
-            told += 1
+            reported += 1
         else:
             # A time may have another letter between day and hour, and so mean the same.
             assert read == chain
-    assert told > 290
+    assert reported > 290
     for length in range(0, len(sound), 17):
         path.write_bytes(sound[:length])
         with pytest.raises(IntegrityError, match="is damaged"):
@@ -283,7 +283,7 @@ def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"attempt"', b"null", b'{"attempt": "."}'])
-def test_a_damaged_attempt_is_told(body: bytes, tmp_path: Path) -> None:
+def test_a_damaged_attempt_is_reported(body: bytes, tmp_path: Path) -> None:
     root = root_at(tmp_path)
     root.new_attempt("small", "run1")
     root.open("small", "run1").put("attempt.json", body)

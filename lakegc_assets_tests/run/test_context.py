@@ -161,8 +161,8 @@ def test_another_process_keeps_the_repository(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        told = f"another run holds {url} on this machine: process {holder.pid} "
-        with pytest.raises(RefusedError, match=told), repository_lock(url):
+        reported = f"another run holds {url} on this machine: process {holder.pid} "
+        with pytest.raises(RefusedError, match=reported), repository_lock(url):
             pass
         with repository_lock(url + "/other"):
             pass

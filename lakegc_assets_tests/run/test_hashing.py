@@ -69,10 +69,10 @@ def test_a_digest_depends_on_the_keys_alone(keys: list[str], chance: random.Rand
 
 def test_a_digest_of_hashes_tells_sets_apart() -> None:
     hashes = address_hashes(pa.array([str(n) for n in range(100)]))
-    told = digest_of_hashes(hashes)
-    assert told == digest_of_hashes(hashes[::-1])
-    assert told != digest_of_hashes(hashes[1:])
-    assert told != digest_of_hashes(np.concatenate([hashes[1:], hashes[:1] ^ np.uint64(1)]))
+    reported = digest_of_hashes(hashes)
+    assert reported == digest_of_hashes(hashes[::-1])
+    assert reported != digest_of_hashes(hashes[1:])
+    assert reported != digest_of_hashes(np.concatenate([hashes[1:], hashes[:1] ^ np.uint64(1)]))
 
 
 def test_pairs_have_hashes_of_their_own() -> None:

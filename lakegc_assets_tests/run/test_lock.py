@@ -64,18 +64,20 @@ def test_another_process_is_named(holder: subprocess.Popen[str]) -> None:
 def test_another_process_is_waited_for_as_long_as_it_may(
     holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     pauses: list[float] = []
     monkeypatch.setattr(lock, "sleep", pauses.append)
     monkeypatch.setattr(lock, "monotonic", lambda: sum(pauses))
     with (
         pytest.raises(RefusedError, match="Wait for it to end; this one has waited 6 s for that"),
-        repository_lock("s3://bucket/repo", timedelta(seconds=6), told.append),
+        repository_lock("s3://bucket/repo", timedelta(seconds=6), reported.append),
     ):
         pass
     assert pauses == [5.0, 1.0]
-    assert [line.partition(":")[0] for line in told] == ["waiting, 0 s of 6 s at most"]
-    assert f"another run holds s3://bucket/repo on this machine: process {holder.pid}" in told[0]
+    assert [line.partition(":")[0] for line in reported] == ["waiting, 0 s of 6 s at most"]
+    assert (
+        f"another run holds s3://bucket/repo on this machine: process {holder.pid}" in reported[0]
+    )
 
     def end(_said: str) -> None:
         holder.communicate()
@@ -84,7 +86,7 @@ def test_another_process_is_waited_for_as_long_as_it_may(
         pass
 
 
-def test_who_has_just_taken_it_and_not_written_yet_is_told_in_words(
+def test_who_has_just_taken_it_and_not_written_yet_is_reported_in_words(
     holder: subprocess.Popen[str],
 ) -> None:
     lock_file("s3://bucket/repo").write_text('{"pid"')
