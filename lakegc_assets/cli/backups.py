@@ -9,7 +9,13 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.exits import exit_status
-from lakegc_assets.cli.options import Duration, settings_of, task_options
+from lakegc_assets.cli.options import (
+    Duration,
+    json_option,
+    run_id_option,
+    settings_of,
+    task_options,
+)
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.wording import aligned, counted
@@ -28,7 +34,7 @@ _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_U
 
 @click.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@run_id_option
 @_AT
 @click.option("-m", "--max-maps", "maps", type=int, help="The most tasks that copy. Default 20.")
 @click.option("--bandwidth", type=float, help="MB/s of all tasks together. Default: no limit.")
@@ -44,15 +50,15 @@ _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_U
 def backup(
     repository: str,
     run_id: str,
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
     **options: Any,  # noqa: ANN401 - settings by their options
 ) -> None:
     """Copy what a published mark of REPOSITORY names.
 
     Each copy is verified. A backup that was killed is run again in the same way.
     """
-    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.maintenance import backup_made, require_place  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.jobs import run_job
+    from lakegc_assets.cli.maintenance import backup_made, require_place
 
     own = {setting: options.pop(name) for name, setting in _SETTINGS.items()}
     settings = settings_of(**options)
@@ -76,15 +82,15 @@ def backup(
 
 @click.group(invoke_without_command=True)
 @_AT
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @click.pass_context
 @exit_status
-def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - an option
+def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:
     """List backups: size, age, and what only they still hold."""
     if ctx.invoked_subcommand is not None:
         ctx.obj = url
         return
-    from lakegc_assets.cli.maintenance import known_backups  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import known_backups
 
     found = known_backups(url)
     if as_json:
@@ -129,7 +135,7 @@ def _line(one: dict[str, Any]) -> str:
     help="Look at this one only, and let it go even if its mark was not swept. May be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @click.pass_obj
 @exit_status
 def prune(
@@ -137,8 +143,8 @@ def prune(
     url: str | None,
     older_than: timedelta | None,
     names: tuple[str, ...],
-    dry_run: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Remove whole backups, with the trash and pins that ended.
 
@@ -147,7 +153,7 @@ def prune(
     """
     if older_than is None and not names:
         raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
-    from lakegc_assets.cli.maintenance import prune_backups  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import prune_backups
 
     found = prune_backups(url or place, older_than, names, dry_run=dry_run)
     if as_json:

@@ -92,7 +92,7 @@ def defined(ctx: click.Context) -> Mapping[str, Any]:
     place = chosen(ctx.find_root().params.get("defs")).definitions
     if not place:
         return {}
-    import yaml  # noqa: PLC0415 - only where it is needed
+    import yaml
 
     path, name = place, None
     if not Path(place).exists():
@@ -134,8 +134,8 @@ def _plain(text: object) -> str | None:
 
 
 def _root(defs: Mapping[str, Any]) -> ArtifactRoot:
-    from lakegc_assets.run.artifacts import ArtifactRoot  # noqa: PLC0415 - it loads Arrow
-    from lakegc_assets.storage.config import StoreConfig  # noqa: PLC0415 - likewise
+    from lakegc_assets.run.artifacts import ArtifactRoot
+    from lakegc_assets.storage.config import StoreConfig
 
     place = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
     if defs.get("name"):
@@ -155,7 +155,7 @@ def _root(defs: Mapping[str, Any]) -> ArtifactRoot:
 
 
 def _on_server(defs: Mapping[str, Any], prefix: str) -> Iterable[str]:
-    from lakegc_assets.lakefs.config import LakeFSConfig  # noqa: PLC0415 - it loads slowly
+    from lakegc_assets.lakefs.config import LakeFSConfig
 
     server = defs.get("lakefs") or {}
     # This process ends with its answer.

@@ -33,6 +33,6 @@ def chosen(defs: str | None) -> Source:
 
 
 def _usual(repository: str) -> Mapping[str, Any]:
-    from lakegc_assets.definitions import component  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.definitions import component
 
     return component().usual_settings(repository)

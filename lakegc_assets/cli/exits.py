@@ -44,7 +44,7 @@ def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def _with_options(error: LakegcError) -> str:
     """The message of an error, with the options that set the settings that it names."""
-    from lakegc_assets.run.command_line import SETTINGS  # noqa: PLC0415 - only where it is needed
+    from lakegc_assets.run.command_line import SETTINGS
 
     said = str(error)
     context = click.get_current_context(silent=True)

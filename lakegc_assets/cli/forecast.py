@@ -11,7 +11,7 @@ import click
 from click import confirm
 
 from lakegc_assets.cli.exits import exit_status
-from lakegc_assets.cli.options import retain_of
+from lakegc_assets.cli.options import json_option, retain_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import aligned, counted
@@ -85,7 +85,7 @@ class BranchDays(click.ParamType[tuple[str, int]]):
     help="Set these rules in lakeFS, after what changes was shown and asked about.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def forecast(
     repository: str,
@@ -95,9 +95,9 @@ def forecast(
     without: tuple[str, ...],
     retain: Path | None,
     run_id: str | None,
-    applying: bool,  # noqa: FBT001 - an option
-    yes: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    applying: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Say what other retention rules would free of REPOSITORY.
 
@@ -105,8 +105,8 @@ def forecast(
     and what today's rules will free in time, if nobody writes. All of it as of the latest mark, by
     what that has read. Deletes nothing; --apply sets the rules, which the next mark follows.
     """
-    from lakegc_assets.cli.site import repository_context  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.forecast.forecast import forecast as look_ahead  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.site import repository_context
+    from lakegc_assets.forecast.forecast import forecast as look_ahead
 
     change = _change(file, default, branches, without, retain)
     if applying and without:
@@ -125,7 +125,7 @@ def forecast(
 
 def _apply(lakefs: LakeFSConfig, found: Forecast, *, yes: bool) -> bool:
     """Set the rules of a forecast in lakeFS where they change anything; whether they were set."""
-    from lakegc_assets.forecast.change import apply_rules  # noqa: PLC0415 - it loads slowly
+    from lakegc_assets.forecast.change import apply_rules
 
     if found.rules == found.todays_rules:
         click.echo("these are today's rules: nothing is to be set", err=True)
@@ -150,8 +150,8 @@ def _change(
         ConfigurationError: the file cannot be read, or a branch is given twice.
         RulesError: the file has no rules that can be parsed.
     """
-    from lakegc_assets.forecast.change import Change  # noqa: PLC0415 - it loads lakeFS's client
-    from lakegc_assets.retention.rules_file import parse_rules  # noqa: PLC0415 - it loads YAML
+    from lakegc_assets.forecast.change import Change
+    from lakegc_assets.retention.rules_file import parse_rules
 
     rules = None
     if file is not None:

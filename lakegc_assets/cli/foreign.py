@@ -11,7 +11,7 @@ import click
 
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.main import start
-from lakegc_assets.cli.options import new_run_id, run_options, settings_of
+from lakegc_assets.cli.options import json_option, new_run_id, run_options, settings_of
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.wording import aligned
@@ -37,7 +37,7 @@ def adopt(
     repository: str,
     mark_id: str,
     run_id: str | None,
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
     **options: Any,  # noqa: ANN401 - passed on to settings_of
 ) -> None:
     """Make a run out of a mark that lakeFS's own collector wrote. Deletes nothing.
@@ -45,7 +45,7 @@ def adopt(
     Our own mark is made now, and every object that the other one names is judged by it: what we
     would not delete is spared, with the reason. The run is then swept like any other.
     """
-    from lakegc_assets.cli.queries import adoptable  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import adoptable
 
     settings = settings_of(**options)
     if "adopt" in settings:
@@ -67,22 +67,22 @@ def adopt(
     show_default=True,
     help="How many objects of each difference to name, the largest first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def compare(
     repository: str,
     run: str,
     other: str,
     listed: int,
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
 ) -> None:
     """Compare two marks: what both name, what only one, and why.
 
     RUN and OTHER each are a run of ours, or the mark id of one of lakeFS's own collectors: with
     unified/, uncommitted/, reports/, mark_id= or run_id= before it where several used the same.
     """
-    from lakegc_assets.cli.site import repository_context  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.mark.comparison import compare as beside  # noqa: PLC0415 - Spark loads slowly
+    from lakegc_assets.cli.site import repository_context
+    from lakegc_assets.mark.comparison import compare as beside
 
     found = beside(repository_context(repository, run), run, other, listed)
     if as_json:

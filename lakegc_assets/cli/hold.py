@@ -28,13 +28,13 @@ from lakegc_assets.errors import RefusedError
 @exit_status
 def hold(
     repository: str,
-    accepting: bool,  # noqa: FBT001 - an option
+    accepting: bool,
     hold_id: str | None,
     by: str | None,
-    yes: bool,  # noqa: FBT001 - an option
-    unverified: bool,  # noqa: FBT001 - an option
+    yes: bool,
+    unverified: bool,
     others: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
 ) -> None:
     """Say why no sweep of REPOSITORY starts.
 
@@ -42,7 +42,7 @@ def hold(
     nobody keeps is accepted as lost: sweeps start again. It is about exactly the hold that is
     shown. Who, when and what is recorded.
     """
-    from lakegc_assets.cli.maintenance import accepted, known_hold  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import accepted, known_hold
 
     settings = settings_of(others)
     found = known_hold(repository, settings)
@@ -74,7 +74,7 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    from lakegc_assets.sweep.hold_report import hold_lines  # noqa: PLC0415 - Arrow loads slowly
+    from lakegc_assets.sweep.hold_report import hold_lines
 
     for line in hold_lines(found):
         click.echo(line)

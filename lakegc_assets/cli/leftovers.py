@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.options import json_option
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted
 
@@ -42,15 +43,15 @@ _ROOTS = click.option(
     is_flag=True,
     help="Look at all repositories and namespaces of the server, as without --repository.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @click.pass_context
 @exit_status
 def leftovers(
     ctx: click.Context,
     roots: tuple[str, ...],
     names: tuple[str, ...],
-    every: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    every: bool,
+    as_json: bool,
 ) -> None:
     """Say what is left over on the server and in its stores.
 
@@ -65,8 +66,8 @@ def leftovers(
         return
     if every and names:
         raise click.UsageError("--server looks at all repositories: give it without --repository")
-    from lakegc_assets.cli.maintenance import server_of  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.leftovers.report import find_leftovers  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.maintenance import server_of
+    from lakegc_assets.leftovers.report import find_leftovers
 
     server = server_of(roots)
     found = find_leftovers(server, names)
@@ -100,19 +101,19 @@ def leftovers(
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--id", "plan_id", metavar="ID", help="Remove only what --dry-run said under it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def remove(
     kind: str,
     where: str,
-    unclaimed: bool,  # noqa: FBT001 - an option
+    unclaimed: bool,
     backup_url: str | None,
-    without_backup: bool,  # noqa: FBT001 - an option
+    without_backup: bool,
     by: str | None,
-    dry_run: bool,  # noqa: FBT001 - an option
-    yes: bool,  # noqa: FBT001 - an option
+    dry_run: bool,
+    yes: bool,
     plan_id: str | None,
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
 ) -> None:
     """Remove leftovers of one KIND: WHERE is a repository, or the URL of a namespace.
 
@@ -124,7 +125,7 @@ def remove(
         raise click.UsageError("--backup and --without-backup exclude each other")
     if as_json and not dry_run and not (yes and plan_id):
         raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
-    from lakegc_assets.cli.maintenance import plan_removal, removed  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import plan_removal, removed
 
     found = plan_removal(kind, where, unclaimed=unclaimed)
     if plan_id is not None:
@@ -147,7 +148,7 @@ def remove(
 
 
 def _show_plan(found: dict[str, Any], first: list[str], *, as_json: bool) -> None:
-    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.defs.units import human_bytes
 
     if as_json:
         click.echo(json.dumps({**found, "first": first}, indent=1))
@@ -162,7 +163,7 @@ def _show_plan(found: dict[str, Any], first: list[str], *, as_json: bool) -> Non
 
 
 def _show(found: Leftovers) -> None:
-    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.defs.units import human_bytes
 
     for place in found.namespaces:
         newest = f"{place.newest:%Y-%m-%d}" if place.newest else "never"

@@ -18,7 +18,9 @@ from lakegc_assets.cli.completion import completed
 from lakegc_assets.cli.definition_source import POINTER, chosen
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import (
+    json_option,
     new_run_id,
+    run_id_option,
     run_options,
     set_option,
     settings_of,
@@ -66,7 +68,7 @@ class Commands(click.Group):
         if cmd_name in _ELSEWHERE:
             return completed(getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name))
         if cmd_name == "embedded":
-            from lakegc_assets.embedded.server import embedded  # noqa: PLC0415 - it loads slowly
+            from lakegc_assets.embedded.server import embedded
 
             return embedded
         found = super().get_command(ctx, cmd_name)
@@ -102,11 +104,11 @@ def start(
     repository: str,
     run_id: str,
     settings: dict[str, Any],
-    as_json: bool,  # noqa: FBT001 - a plain option
+    as_json: bool,
 ) -> None:
     """Run a job and show what became of it."""
-    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.jobs import run_job
+    from lakegc_assets.cli.queries import outcome
 
     run_job(job, repository, run_id, settings)
     show(outcome(repository, run_id), as_json)
@@ -122,9 +124,9 @@ def start(
 def run(
     repository: str,
     run_id: str | None,
-    mark: bool,  # noqa: FBT001 - an option
-    sweep: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    mark: bool,
+    sweep: bool,
+    as_json: bool,
     **options: Any,  # noqa: ANN401 - passed on to settings_of
 ) -> None:
     """Mark REPOSITORY, check the mark, publish it, and sweep it."""
@@ -141,7 +143,7 @@ def run(
 @click.option("--run", "run_id", help="Id of the run, which is its mark id. Default: the time.")
 @run_options
 @exit_status
-def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
+def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
     """Mark REPOSITORY, check the mark and publish it. Deletes nothing.
 
     A mark that was killed is begun again under the same id; one that was killed after it was
@@ -155,7 +157,7 @@ def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> 
 @click.option("--run", "run_id", help="Id of the run, which is its mark id.")
 @sweep_options
 @exit_status
-def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401, FBT001 - options
+def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
     """Sweep a published mark of REPOSITORY. A killed sweep is run again in the same way."""
     if run_id is None:
         raise RefusedError("a sweep without a mark needs the mark id: --run ID")
@@ -164,7 +166,7 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@run_id_option
 @click.option("--by", help="Who approves. Default: the name of this user.")
 @click.option(
     "--max-candidate-share",
@@ -185,8 +187,8 @@ def approve(
     It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
     sweep follows by itself.
     """
-    from lakegc_assets.cli.maintenance import approve as record  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.queries import sweep_command  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.maintenance import approve as record
+    from lakegc_assets.cli.queries import sweep_command
 
     found = record(repository, run_id, by, max_candidate_share, settings_of(others))
     click.echo(
@@ -197,11 +199,11 @@ def approve(
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
-def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
+def pending(as_json: bool) -> None:
     """List marks that wait for a person."""
-    from lakegc_assets.cli.maintenance import pending as waiting  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import pending as waiting
 
     found = waiting()
     if as_json:
@@ -241,19 +243,19 @@ def pending(as_json: bool) -> None:  # noqa: FBT001 - an option
     default=True,
     help="With --html, of a run: what other default days would free, too. Default.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def report(
     repository: str | None,
     run_id: str | None,
     file: Path | None,
     price: float | None,
-    forecasting: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    forecasting: bool,
+    as_json: bool,
 ) -> None:
     """Say what a run of REPOSITORY found, and what became of it."""
     if repository is None and run_id is None and file is not None:
-        from lakegc_assets.cli.pages import write_estate  # noqa: PLC0415 - Dagster loads slowly
+        from lakegc_assets.cli.pages import write_estate
 
         rows = write_estate(file, price=price)
         click.echo(
@@ -268,11 +270,11 @@ def report(
             "all repositories"
         )
     if file is None:
-        from lakegc_assets.cli.queries import outcome  # noqa: PLC0415 - Dagster loads slowly
+        from lakegc_assets.cli.queries import outcome
 
         show(outcome(repository, run_id), as_json)
         return
-    from lakegc_assets.cli.pages import write_run  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.pages import write_run
 
     found = write_run(file, repository, run_id, price=price, forecasting=forecasting)
     click.echo(json.dumps(found, indent=1) if as_json else f"mark {run_id} of {repository}: {file}")
@@ -281,10 +283,10 @@ def report(
 @main.command()
 @click.argument("repository")
 @click.argument("address", required=False)
-@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@run_id_option
 @click.option("--branch", help="In place of ADDRESS, with --path: a branch, tag or commit.")
 @click.option("--path", help="In place of ADDRESS: what lakeFS shows at this path of the branch.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def why(
     repository: str,
@@ -292,7 +294,7 @@ def why(
     run_id: str,
     branch: str | None,
     path: str | None,
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
 ) -> None:
     """Say why a mark named an object, or did not.
 
@@ -301,9 +303,9 @@ def why(
     """
     if (branch is None) != (path is None) or (address is None) == (path is None):
         raise click.UsageError("say of which object: ADDRESS, or --branch and --path")
-    from lakegc_assets.cli.queries import address_at  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.site import run_context  # noqa: PLC0415 - likewise
-    from lakegc_assets.estate.explanation import explain  # noqa: PLC0415 - Spark loads slowly
+    from lakegc_assets.cli.queries import address_at
+    from lakegc_assets.cli.site import run_context
+    from lakegc_assets.estate.explanation import explain
 
     ctx = run_context(repository, run_id)
     if branch is not None and path is not None:
@@ -316,11 +318,11 @@ def why(
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
-def repositories(as_json: bool) -> None:  # noqa: FBT001 - an option
+def repositories(as_json: bool) -> None:
     """List the repositories of the server, and the runs of each."""
-    from lakegc_assets.cli.queries import known_runs  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import known_runs
 
     found = known_runs()
     if as_json:

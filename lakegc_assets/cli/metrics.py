@@ -44,7 +44,7 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
         raise click.UsageError("--port and --textfile exclude each other")
     if every <= timedelta(0):
         raise click.UsageError("--every is no time to wait")
-    from lakegc_assets.cli import metrics_output  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli import metrics_output
 
     if port is not None:
         metrics_output.serve(address, port, every)

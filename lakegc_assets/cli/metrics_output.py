@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -18,84 +18,52 @@ from prometheus_client.registry import Collector
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.metrics import collector_of, metrics_file
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.estate.exposition import EstateCollector, registry_of, text_of
-from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.estate.exposition import registry_of, text_of
 from lakegc_assets.lakefs.reads import utc_now
-from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.files import write_file
 
 
-@dataclass(frozen=True)
-class Looker:
-    """Reads the artifacts of all repositories, whenever it is asked.
+class LastLook(Collector):
+    """The metrics of the last look at the artifacts: a scrape waits for no store."""
 
-    Attributes:
-        lakefs: names repositories that have left no artifacts yet; asked once at a time.
-        root: of the artifacts.
-        policies: of all repositories.
-        names: of the component.
-    """
-
-    lakefs: LakeFSConfig
-    root: ArtifactRoot
-    policies: Policies
-    names: Names
-
-    @classmethod
-    def defined(cls) -> Looker:
-        """By the definitions that Dagster loads.
+    def __init__(self) -> None:
+        """Look for the first time, by the definitions that Dagster loads.
 
         Raises:
             ConfigurationError: they are wrong.
         """
         site, asked_of = Site.defined(), component()
-        lakefs = replace(site.lakefs, max_attempts=1)
-        return cls(lakefs, site.root, asked_of.policies(), asked_of.names())
-
-    def look(self) -> tuple[EstateCollector, list[str]]:
-        """The metrics, and what could not be read, in sentences."""
-        names: set[str] = set()
-        problems = []
-        try:
-            names |= {one.id for one in self.lakefs.connect().repositories()}
-        except LakegcError as error:
-            problems.append(f"lakeFS does not list its repositories: {error}")
-        found, more = collector_of(self.root, names, self.policies, self.names, utc_now())
-        return found, [*problems, *more]
-
-
-class LastLook(Collector):
-    """The metrics of the last look: a scrape waits for no store. New problems are reported once."""
-
-    def __init__(self, looker: Looker) -> None:
-        """Look for the first time."""
-        self._looker = looker
+        # It names repositories that have left no artifacts yet; asked once at a time.
+        self._lakefs = replace(site.lakefs, max_attempts=1)
+        self._root = site.root
+        self._policies, self._names = asked_of.policies(), asked_of.names()
         self._reported: list[str] = []
-        self._found = self._look()
+        self.renew()
 
     def collect(self) -> Iterator[Metric]:
         """As the last look has them."""
         return self._found.collect()
 
     def renew(self) -> None:
-        """Look again."""
-        self._found = self._look()
-
-    def _look(self) -> EstateCollector:
-        found, problems = self._looker.look()
+        """Look again; a problem that is new is reported."""
+        names: set[str] = set()
+        problems = []
+        try:
+            names |= {one.id for one in self._lakefs.connect().repositories()}
+        except LakegcError as error:
+            problems.append(f"lakeFS does not list its repositories: {error}")
+        self._found, more = collector_of(self._root, names, self._policies, self._names, utc_now())
+        problems += more
         for problem in problems:
             if problem not in self._reported:
                 click.echo(f"warning: {problem}", err=True)
         self._reported = problems
-        return found
 
 
 def text() -> str:
     """Prometheus's text format."""
-    return text_of(LastLook(Looker.defined())).decode()
+    return text_of(LastLook()).decode()
 
 
 def write(path: Path) -> None:
@@ -104,7 +72,7 @@ def write(path: Path) -> None:
     Raises:
         ConfigurationError: it cannot be written, or would not be read.
     """
-    write_file(metrics_file(path), text_of(LastLook(Looker.defined())))
+    write_file(metrics_file(path), text_of(LastLook()))
 
 
 def serve(address: str, port: int, every: timedelta) -> None:
@@ -119,7 +87,7 @@ def serve(address: str, port: int, every: timedelta) -> None:
         ConfigurationError: nobody can listen there.
     """
     over = Event()
-    last = LastLook(Looker.defined())
+    last = LastLook()
 
     def end(_number: int, _frame: FrameType | None) -> None:
         over.set()

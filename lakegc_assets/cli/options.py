@@ -94,6 +94,10 @@ _OF_CHECKS = (
     _option("accept_missing"),
 )
 _ENGINE = _option("engine")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+run_id_option = click.option(
+    "--run", "run_id", required=True, help="Id of the run, which is its mark id."
+)
 _OF_ALL = (
     click.option(
         "--set",
@@ -103,7 +107,7 @@ _OF_ALL = (
         help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
         "May be given several times.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+    json_option,
 )
 
 
@@ -185,7 +189,7 @@ def retain_of(file: Path) -> Retain:
         ConfigurationError: it cannot be read.
         RulesError: it has no rules that can be parsed.
     """
-    from lakegc_assets.retention.rules_file import parse_retain  # noqa: PLC0415 - it loads YAML
+    from lakegc_assets.retention.rules_file import parse_retain
 
     try:
         return parse_retain(file.read_text(encoding="utf-8"), str(file))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lakegc_assets.cli.exits import FAILURE, exit_status
-from lakegc_assets.cli.options import Duration
+from lakegc_assets.cli.options import Duration, json_option
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def prune(
     repositories: tuple[str, ...],
     keep_runs: timedelta,
-    dry_run: bool,  # noqa: FBT001 - an option
-    yes: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove old runs that nothing needs any more.
 
@@ -46,7 +46,7 @@ def prune(
     next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says
     what would go, and asks, before anything does.
     """
-    from lakegc_assets.cli.maintenance import as_values, prune_runs  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import as_values, prune_runs
 
     removing = yes and not dry_run
     if as_json and not yes and not dry_run:
@@ -73,8 +73,8 @@ def _something(outcome: Outcome) -> bool:
 
 
 def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
-    from lakegc_assets.defs.prune import sentences  # noqa: PLC0415 - likewise
-    from lakegc_assets.defs.units import human_bytes  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.defs.prune import sentences
+    from lakegc_assets.defs.units import human_bytes
 
     for one in outcomes:
         for sentence in sentences(one, dry_run=dry_run):

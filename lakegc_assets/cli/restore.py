@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.exits import FAILURE, exit_status
-from lakegc_assets.cli.options import settings_of, task_options
+from lakegc_assets.cli.options import json_option, run_id_option, settings_of, task_options
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.wording import aligned, counted
 
@@ -21,12 +21,11 @@ _LOST_SHOWN = 10
 _GAPS = ("lost", "not_known")
 #: Where objects come back from is said of these even if nothing does.
 _ALWAYS = ("versions", "trash", "backup")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
 @click.command()
 @click.argument("repository")
-@click.option("--run", "run_id", required=True, help="Id of the run, which is its mark id.")
+@run_id_option
 @click.option("--all", "everything", is_flag=True, help="All that the mark names.")
 @click.option(
     "--address",
@@ -47,15 +46,15 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for pro
 def restore(
     repository: str,
     run_id: str,
-    everything: bool,  # noqa: FBT001 - an option
+    everything: bool,
     addresses: tuple[str, ...],
     branch: str | None,
     path: str | None,
     prefix: str | None,
-    dry_run: bool,  # noqa: FBT001 - an option
+    dry_run: bool,
     engine: str | None,
     others: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - an option
+    as_json: bool,
 ) -> None:
     """Bring back what a sweep of REPOSITORY deleted.
 
@@ -67,9 +66,9 @@ def restore(
     any is, it ends with status 1, as the restore itself would. Deleted too much? docs/undo.md has
     it step by step.
     """
-    from lakegc_assets.cli.jobs import run_job  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.cli.maintenance import last_restore, planned  # noqa: PLC0415 - likewise
-    from lakegc_assets.recovery.restore.selection import Choice  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.jobs import run_job
+    from lakegc_assets.cli.maintenance import last_restore, planned
+    from lakegc_assets.recovery.restore.selection import Choice
 
     settings = settings_of(others, engine=engine)
     choice = Choice(everything, addresses, branch, path, prefix)
@@ -89,7 +88,7 @@ def restore(
         sys.exit(FAILURE)
 
 
-def _show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+def _show(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -122,7 +121,7 @@ def _minute(time: str) -> str:
     return f"{time[:16].replace('T', ' ')} UTC"
 
 
-def _show_plan(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+def _show_plan(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -156,11 +155,11 @@ def _line(name: str, total: dict[str, int]) -> str:
 @click.command()
 @click.argument("repository")
 @click.option("--prune", is_flag=True, help="Remove those that have ended.")
-@_JSON
+@json_option
 @exit_status
-def pins(repository: str, prune: bool, as_json: bool) -> None:  # noqa: FBT001 - options
+def pins(repository: str, prune: bool, as_json: bool) -> None:
     """Say until when marks leave alone what was restored."""
-    from lakegc_assets.cli.maintenance import known_pins, pruned_pins  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.maintenance import known_pins, pruned_pins
 
     found = pruned_pins(repository) if prune else known_pins(repository)
     if as_json:

@@ -10,6 +10,7 @@ import click
 from click import confirm
 
 from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.options import json_option
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import counted
 
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     help="Set the rules in lakeFS, after what changes was shown and asked about.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @exit_status
 def rules(
     file: Path,
-    replace: bool,  # noqa: FBT001 - an option
-    applying: bool,  # noqa: FBT001 - an option
-    yes: bool,  # noqa: FBT001 - an option
-    as_json: bool,  # noqa: FBT001 - an option
+    replace: bool,
+    applying: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Compare the rules of many repositories with those in FILE.
 
@@ -47,8 +48,8 @@ def rules(
     default_retention_days, and perhaps exclude and branches (as lakeFS has them). Sets nothing;
     --apply sets them in lakeFS, and the next mark of each of these repositories follows them.
     """
-    from lakegc_assets.cli.site import Site  # noqa: PLC0415 - Dagster loads slowly
-    from lakegc_assets.forecast.default_rules import compare_rules  # noqa: PLC0415 - likewise
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.forecast.default_rules import compare_rules
 
     defaults = _rules_of(file)
     if applying and as_json and not yes:
@@ -68,7 +69,7 @@ def rules(
 
 
 def _rules_of(file: Path) -> DefaultRules:
-    from lakegc_assets.retention.rules_file import parse_default_rules  # noqa: PLC0415 - it loads YAML
+    from lakegc_assets.retention.rules_file import parse_default_rules
 
     try:
         return parse_default_rules(file.read_text(encoding="utf-8"), str(file))
@@ -78,7 +79,7 @@ def _rules_of(file: Path) -> DefaultRules:
 
 def _apply(lakefs: LakeFSConfig, found: list[Compared], *, yes: bool) -> list[str]:
     """Set rules where they are to be set; the repositories whose rules were set."""
-    from lakegc_assets.forecast.change import apply_rules  # noqa: PLC0415 - it loads slowly
+    from lakegc_assets.forecast.change import apply_rules
 
     chosen = [one for one in found if one.state == "to be set"]
     if not chosen:

@@ -18,12 +18,12 @@ _WITHOUT_RULE = {
 }
 
 
-def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an option
+def show(found: dict[str, Any], as_json: bool) -> None:
     """Print what ``queries.outcome`` says, for people or as JSON."""
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    from lakegc_assets.cli.queries import commands_of, kept_because  # noqa: PLC0415 - Dagster loads slowly
+    from lakegc_assets.cli.queries import commands_of, kept_because
 
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
@@ -48,8 +48,8 @@ def show(found: dict[str, Any], as_json: bool) -> None:  # noqa: FBT001 - an opt
 
 
 def _show_sweep(found: dict[str, Any]) -> None:
-    from lakegc_assets.estate.run_state import DELETED_OR_MISSING  # noqa: PLC0415 - loads Arrow
-    from lakegc_assets.sweep.space import space_lines  # noqa: PLC0415 - as above
+    from lakegc_assets.estate.run_state import DELETED_OR_MISSING
+    from lakegc_assets.sweep.space import space_lines
 
     for outcome, totals in found["outcomes"].items():
         _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakegc_assets.cli.exits import exit_status
+from lakegc_assets.cli.options import json_option
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line
@@ -52,7 +53,7 @@ _MOST_FOLDERS: Final = 4
     show_default=True,
     help="How many rows to show, the largest first; --json and --csv have all without it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @click.pass_context
 @exit_status
@@ -63,8 +64,8 @@ def usage(
     by: str,
     depth: int,
     top: int,
-    as_json: bool,  # noqa: FBT001 - an option
-    as_csv: bool,  # noqa: FBT001 - an option
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
     """Say what the storage of REPOSITORY is used for, and by whom.
 
@@ -73,9 +74,9 @@ def usage(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
-    from lakegc_assets.attribution.usage import usage as read  # noqa: PLC0415 - Spark loads slowly
-    from lakegc_assets.cli.queries import last_marked  # noqa: PLC0415 - likewise
-    from lakegc_assets.cli.site import run_context  # noqa: PLC0415 - likewise
+    from lakegc_assets.attribution.usage import usage as read
+    from lakegc_assets.cli.queries import last_marked
+    from lakegc_assets.cli.site import run_context
 
     run = run_id or last_marked(repository)
     if run is None:
@@ -168,7 +169,7 @@ def _branches(rows: Sequence[Use]) -> None:
 
 
 def _logical(found: Usage) -> None:
-    from lakegc_assets.attribution.usage import logical  # noqa: PLC0415 - Spark loads slowly
+    from lakegc_assets.attribution.usage import logical
 
     totals = logical(found.manifest)
     stored = totals["stored"]["bytes"]
