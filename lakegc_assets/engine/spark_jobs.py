@@ -48,7 +48,7 @@ def run_on_spark(
         what: is done, in words, for the log.
         task: picklable; may be called several times for one input.
         inputs: one for each task.
-        log: is told every few seconds how far the job is.
+        log: gets the progress of the job every few seconds.
 
     Raises:
         LakegcError: what a task raised on purpose, of its kind.
@@ -76,7 +76,7 @@ def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.L
         spark: the session, classic or Connect.
         what: is done, in words, for the log.
         job: computes the frame.
-        log: is told every few seconds since when it is computed.
+        log: gets every few seconds since when it is computed.
 
     Raises:
         LakegcError: what a task raised on purpose, of its kind.
@@ -157,15 +157,15 @@ def _reported(
     how many there are, and since when.
     """
     began = time.monotonic()
-    told = [0]
+    reported = [0]
 
     def how_far() -> str:
-        if done := max(told[0], noted()):
+        if done := max(reported[0], noted()):
             return tasks_done(what, done, tasks)
         return f"{what}: {counted(tasks, 'task')} on Spark since {time.monotonic() - began:.0f} s"
 
     def count(stages: Any, *_more: Any, **_named: Any) -> None:  # noqa: ANN401 - Spark's types
-        told[0] = sum(stage.num_completed_tasks for stage in stages or ())
+        reported[0] = sum(stage.num_completed_tasks for stage in stages or ())
 
     with report_progress(log, how_far):
         if not is_connect(spark):
