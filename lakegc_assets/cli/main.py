@@ -36,12 +36,11 @@ _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
     **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
     **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restore"),
-    "forecast": "lakegc_assets.cli.forecast",
+    **dict.fromkeys(("forecast", "rules"), "lakegc_assets.cli.forecast"),
     "hold": "lakegc_assets.cli.hold",
     "leftovers": "lakegc_assets.cli.leftovers",
     "metrics": "lakegc_assets.cli.metrics",
     "prune": "lakegc_assets.cli.prune",
-    "rules": "lakegc_assets.cli.rules",
     "usage": "lakegc_assets.cli.usage",
 }
 

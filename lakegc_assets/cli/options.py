@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -183,16 +183,28 @@ def settings_of(
 
 
 def retain_of(file: Path) -> Retain:
-    """The rules of a file that keep more than lakeFS's.
+    """The rules of a file that keep more than lakeFS's; raises as ``parsed``."""
+    from lakegc_assets.retention.rules_file import parse_retain
+
+    return parsed(file, parse_retain)
+
+
+_R = TypeVar("_R")
+
+
+def parsed(file: Path, parse: Callable[[str, str], _R]) -> _R:
+    """The rules of a file.
+
+    Args:
+        file: of rules.
+        parse: takes its text and its name.
 
     Raises:
         ConfigurationError: it cannot be read.
         RulesError: it has no rules that can be parsed.
     """
-    from lakegc_assets.retention.rules_file import parse_retain
-
     try:
-        return parse_retain(file.read_text(encoding="utf-8"), str(file))
+        return parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -391,69 +391,58 @@ def _amounts(what: str, amounts: Any) -> Any:  # noqa: ANN401 - metadata
 
 
 def of_leftovers(found: Leftovers) -> dict[str, Any]:
-    """All leftovers as Dagster's metadata.
-
-    Args:
-        found: what was looked at.
-    """
-    namespaces = sorted(found.namespaces, key=lambda one: -one.size)
-    uploads = sorted(found.uploads, key=lambda one: -one.size)
-    metadata = sorted(found.metadata, key=lambda one: -one.size)
-    retained = sorted(found.retained, key=lambda one: -one.size)
+    """Metadata of ``estate_leftovers``."""
     return {
         "namespaces": _largest(
             ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
-            [
-                (
-                    one.url, one.repository or "nobody knows", one.server, one.objects,
-                    human_bytes(one.size), f"{one.newest:%Y-%m-%d}" if one.newest else "never",
-                    one.stays or "may be removed",
-                )
-                for one in namespaces
-            ],
+            found.namespaces,
+            lambda one: (
+                one.url, one.repository or "nobody knows", one.server, one.objects,
+                human_bytes(one.size), f"{one.newest:%Y-%m-%d}" if one.newest else "never",
+                one.stays or "may be removed",
+            ),
         ),
         "uploads that never ended": _largest(
             ("where", "uploads", "size", "oldest"),
-            [
-                (one.where, len(one.uploads), human_bytes(one.size), f"{one.oldest:%Y-%m-%d}")
-                for one in uploads
-            ],
+            found.uploads,
+            lambda one: (
+                one.where, len(one.uploads), human_bytes(one.size), f"{one.oldest:%Y-%m-%d}",
+            ),
         ),
         "blocks that nobody has committed": _largest(
             ("where", "blobs", "size"),
-            [
-                (one.where, len(one.blobs), human_bytes(one.size))
-                for one in sorted(found.blocks, key=lambda one: -one.size)
-            ],
+            found.blocks,
+            lambda one: (one.where, len(one.blobs), human_bytes(one.size)),
         ),
         "ranges and metaranges that nothing names": _largest(
             ("repository", "metaranges", "ranges", "size"),
-            [
-                (
-                    one.repository, one.metaranges, one.tables.num_rows - one.metaranges,
-                    human_bytes(one.size),
-                )
-                for one in metadata
-            ],
+            found.metadata,
+            lambda one: (
+                one.repository, one.metaranges, one.tables.num_rows - one.metaranges,
+                human_bytes(one.size),
+            ),
         ),
         "retained by the stores": _largest(
             ("repository", "objects", "size", "delete markers", "notice", "rule to add"),
-            [
-                (one.repository, one.objects, human_bytes(one.size), one.markers, one.notice,
-                 one.rule or "none")
-                for one in retained
-            ],
+            found.retained,
+            lambda one: (
+                one.repository, one.objects, human_bytes(one.size), one.markers, one.notice,
+                one.rule or "none",
+            ),
         ),
-        "removals that did not end": _largest(
+        "removals that did not end": table(
             ("removal", "kind", "where", "by"),
-            [(one.id, one.kind, one.where, one.by) for one in found.removals],
+            [(one.id, one.kind, one.where, one.by) for one in found.removals[:_ROWS]],
         ),
-        "could not be looked at": _largest(
-            ("where", "why"), [(one.where, one.what) for one in found.problems]
+        "could not be looked at": table(
+            ("where", "why"), [(one.where, one.what) for one in found.problems[:_ROWS]]
         ),
         **found.figures(),
     }  # fmt: skip
 
 
-def _largest(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
-    return table(columns, rows[:_ROWS])
+def _largest(
+    columns: Sequence[str], found: Iterable[Any], row_of: Callable[[Any], tuple[Any, ...]]
+) -> Any:  # noqa: ANN401 - metadata
+    largest = sorted(found, key=lambda one: -one.size)[:_ROWS]
+    return table(columns, [row_of(one) for one in largest])

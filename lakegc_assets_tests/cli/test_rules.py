@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lakegc_assets.cli import rules as command
+from lakegc_assets.cli import forecast as command
 from lakegc_assets.cli.main import main
 from lakegc_assets.lakefs.writes import LakeFSWriter
 from lakegc_assets.retention.rules import Rules
