@@ -266,7 +266,7 @@ def _classified(
 
 def _classes(frames: Session, written: Dataset) -> list[dict[str, Any]]:
     by_class = relations.totals(frames.read(written), ["class", "why"])
-    rows: list[dict[str, Any]] = frames.collect(by_class, _CLASSES, _WHAT).to_pylist()
+    rows: list[dict[str, Any]] = frames.collect_rows(by_class, _CLASSES, _WHAT)
     return sorted(rows, key=lambda row: (row["class"], row["why"] or ""))
 
 
@@ -280,7 +280,7 @@ def _logical(
 ) -> dict[str, Any]:
     """Objects and bytes of all active commits, and of all HEADs, if they shared nothing."""
     sizes = relations.commit_sizes(pairs, entries)
-    rows = frames.collect(sizes, _SIZES, _WHAT).to_pylist()
+    rows = frames.collect_rows(sizes, _SIZES, _WHAT)
     of = {row["metarange_id"]: row for row in rows}
     return {
         "commits": _added(of[r["metarange_id"]] for r in commits.rows if r["metarange_id"] in of),

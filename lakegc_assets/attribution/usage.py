@@ -179,7 +179,7 @@ class _Dimensions:
         by_holders = relations.totals(self.live, ["holders", "also_needed"])
         held: dict[int, list[int]] = {1 << n: [0] * 6 for n in range(1, len(groups.branches) + 1)}
         unknown = [0, 0]
-        for row in self.frames.collect(by_holders, _BY_HOLDERS, _WHAT).to_pylist():
+        for row in self.frames.collect_rows(by_holders, _BY_HOLDERS, _WHAT):
             size = row["objects"], row["bytes"]
             if row["holders"] is None:
                 unknown = [a + b for a, b in zip(unknown, size, strict=True)]
@@ -210,9 +210,9 @@ class _Dimensions:
         return [*rows, *([Use(NOBODY, unknown[0], unknown[1])] if unknown[0] else [])]
 
     def by_path(self) -> list[Use]:
-        found = self.frames.collect(
+        found = self.frames.collect_rows(
             relations.by_folder(self.live, self.depth), _BY_FOLDER, _WHAT
-        ).to_pylist()
+        )
         rows = [
             Use(
                 NOBODY if row["folder"] is None else row["folder"] or "(root)",
@@ -262,7 +262,7 @@ class _Dimensions:
 
     def _numbered(self, column: str) -> list[dict[str, Any]]:
         found = relations.renamed(relations.totals(self.live, [column]), column, "key")
-        rows: list[dict[str, Any]] = self.frames.collect(found, _BY_NUMBER, _WHAT).to_pylist()
+        rows: list[dict[str, Any]] = self.frames.collect_rows(found, _BY_NUMBER, _WHAT)
         return rows
 
 

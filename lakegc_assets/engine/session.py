@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -95,3 +96,8 @@ class Session(ABC):
         Raises:
             IntegrityError: a file of a dataset is missing or changed.
         """
+
+    def collect_rows(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[dict[str, Any]]:
+        """As ``collect``; the rows as plain values."""
+        rows: list[dict[str, Any]] = self.collect(frame, schema, what).to_pylist()
+        return rows

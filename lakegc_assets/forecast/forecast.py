@@ -228,14 +228,14 @@ class Forecaster:
     def _by_days(self, outlook: Outlook, cutoff: datetime) -> list[dict[str, int]]:
         """Rows of ``TOTALS``."""
         rows = relations.totals_by_days(self.frames.read(outlook.objects), cutoff)
-        found: list[dict[str, int]] = self.frames.collect(rows, TOTALS, _WHAT).to_pylist()
+        found: list[dict[str, int]] = self.frames.collect_rows(rows, TOTALS, _WHAT)
         return found
 
     def _later(self, outlook: Outlook, cutoff: datetime, days: int, bound: str) -> Amount:
         """The garbage under today's rules after some days."""
         then = cutoff + timedelta(days=days)
         total = relations.total_later(self.frames.read(outlook.objects), then, days)
-        (row,) = self.frames.collect(total, LATER, _WHAT).to_pylist()
+        (row,) = self.frames.collect_rows(total, LATER, _WHAT)
         return _bounded(row["objects"], row["bytes"] or 0, bound)
 
     def _has_staged(self, branch: str) -> bool:

@@ -168,7 +168,7 @@ def adopt(
 def _not_named(frames: Session, compared: Dataset) -> dict[str, int]:
     """Number and bytes of our candidates that the adopted mark does not name."""
     totals = comparison_relations.totals(frames.read(compared), ["is_named"])
-    rows = frames.collect(totals, _TOTALS, _WHAT).to_pylist()
+    rows = frames.collect_rows(totals, _TOTALS, _WHAT)
     found = next((row for row in rows if not row["is_named"]), {"objects": 0, "bytes": 0})
     return {name: found[name] for name in ("objects", "bytes")}
 

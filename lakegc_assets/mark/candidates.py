@@ -279,7 +279,7 @@ def _totals(frames: Session, attempt: AttemptArtifacts, listing: Manifest) -> di
     """Counts and bytes of what is listed, as facts of the asset."""
     store = frames.read(Dataset(attempt.url, listing.parts["data"], SUMMED))
     totals = relations.listing_totals(store, listing.cutoff)
-    (row,) = frames.collect(totals, TOTALS, "count what is listed").to_pylist()
+    (row,) = frames.collect_rows(totals, TOTALS, "count what is listed")
     return {name: row[name] or 0 for name in TOTALS.names}
 
 
@@ -289,5 +289,5 @@ def _spared_by_reason(
     if not _rows(spared):
         return {}
     counts = relations.counts_by_reason(frames.read(Dataset(attempt.url, spared, SPARED)))
-    found = frames.collect(counts, COUNTS, "count what is spared").to_pylist()
+    found = frames.collect_rows(counts, COUNTS, "count what is spared")
     return {row["why"]: row["objects"] for row in found}

@@ -191,7 +191,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         totals = []
         if compared.rows:
             of_groups = comparison_relations.totals(frames.read(compared), _TOTALS.names[:3])
-            totals = frames.collect(of_groups, _TOTALS, _WHAT).to_pylist()
+            totals = frames.collect_rows(of_groups, _TOTALS, _WHAT)
         asked = _Asked(ctx, client, connections, frames, compared, totals, listed)
         return Comparison(
             ctx.repository,
@@ -277,7 +277,7 @@ def _largest(asked: _Asked, alone: DataFrame, kept: Kept) -> list[dict[str, Any]
         return []
     judged = comparison_relations.with_kept(alone, asked.frames.read(kept.rows))
     largest = comparison_relations.largest(judged, asked.listed)
-    rows = asked.frames.collect(largest, _SHOWN, _WHAT).to_pylist()
+    rows = asked.frames.collect_rows(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}
     areas = _staging_areas(asked, staged) if staged else {}
     return [

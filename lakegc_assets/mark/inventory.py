@@ -209,8 +209,7 @@ def compare_with_inventory(
             }
             what = "hold the listing against an inventory report"
             facts = {
-                name: frames.collect(frame, LACKED, what).to_pylist()[0]
-                for name, frame in lacked.items()
+                name: frames.collect_rows(frame, LACKED, what)[0] for name, frame in lacked.items()
             }
     _warn(ctx, inventory, facts)
     return {"report": report.url, "begun": report.started.isoformat(), **facts}

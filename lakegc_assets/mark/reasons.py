@@ -188,7 +188,7 @@ def _by_reason(
     written = frames.read(Dataset(attempt.url, parts, _SUMMED))
     totals = holder_relations.totals_by_reason(written)
     found: dict[str, dict[str, int]] = {}
-    for row in frames.collect(totals, _TOTALS, "count candidates").to_pylist():
+    for row in frames.collect_rows(totals, _TOTALS, "count candidates"):
         of_reason = found.setdefault(row["reason"], {"objects": 0, "bytes": 0})
         of_reason["objects"] += row["objects"]
         of_reason["bytes"] += row["bytes"]
@@ -290,7 +290,7 @@ def why_kept(
     if not found.rows:
         return Kept(Dataset(url, [], KEPT))
     of_kind = comparison_relations.totals(frames.read(found), ["kind", "why"])
-    totals = frames.collect(of_kind, _KEPT_TOTALS, what).to_pylist()
+    totals = frames.collect_rows(of_kind, _KEPT_TOTALS, what)
     holders = frames.create(HOLDERS.empty_table())
     if any(row["kind"] == COMMITTED for row in totals):
         held = comparison_relations.of_kind(frames.read(found), COMMITTED)

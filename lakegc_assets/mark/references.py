@@ -350,6 +350,8 @@ class _Reading:
             liveness.path_metaranges(),
             frozenset(ranges["range_id"].to_pylist()),
         )
+        if not below.num_rows:
+            return ranges
         grouped = below.group_by("range_id").aggregate([("entries", "max")])
         return pa.concat_tables([ranges, grouped.rename_columns(_RANGES.names).cast(_RANGES)])
 

@@ -226,7 +226,7 @@ def _chosen(
     most, frames = work.ctx.settings.max_served_lookups, work.frames
     every = work.read(found, PATHS_OF)
     kinds = relations.looks_by_paths(every, most, _KINDS)
-    counted = frames.collect(kinds, BY_PATHS, "count looks by their paths").to_pylist()
+    counted = frames.collect_rows(kinds, BY_PATHS, "count looks by their paths")
     before, paths = 0, 0
     rows: list[dict[str, int]] = []
     for kind in counted:

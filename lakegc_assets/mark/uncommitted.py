@@ -303,6 +303,8 @@ def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[
     return Staged(writer.finish(), hashes.finish(), sorted(unresolved), listed, digest)
 
 
+_ODD: Final = f"://|{UNUSUAL}"
+_TRUE: Final = pa.scalar(True)
 _EMPTY_LIST: Final = UNCOMMITTED.empty_table().select(["address", "created"])
 
 
@@ -327,14 +329,12 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
 
 def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
     """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
-    odd = pc.or_(
-        pc.match_substring(listed["address"], "://"),
-        pc.match_substring_regex(listed["address"], UNUSUAL),
-    )
-    plain = listed.filter(pc.invert(odd))
-    resolved = pa.repeat(pa.scalar(True), plain.num_rows)
-    yield plain.append_column("resolved", resolved).cast(UNCOMMITTED)
-    if plain.num_rows == listed.num_rows:
+    odd = pc.match_substring_regex(listed["address"], _ODD)
+    some_odd = pc.any(odd).as_py()
+    plain = listed.filter(pc.invert(odd)) if some_odd else listed
+    resolved = pa.repeat(_TRUE, plain.num_rows)
+    yield pa.table([*plain.columns, resolved], schema=UNCOMMITTED)
+    if not some_odd:
         return
     rows = [
         (spelling, row["created"], known)

@@ -303,7 +303,7 @@ class _Creation:
                 for parts in (verified, [*copied, *tried], tried)
             )
             claimed = relations.lost(claims, there)
-            (lost,) = frames.collect(claimed, _LOST, "look for copies that are gone").to_pylist()
+            (lost,) = frames.collect_rows(claimed, _LOST, "look for copies that are gone")
             self._require_none_lost(lost["objects"], lost["first"])
             rows = relations.outcomes(there, last)
             folder, what = f"{FOLDER}outcomes/", "write the outcomes"

@@ -73,6 +73,8 @@ class Retain:
 
     def __or__(self, other: Retain) -> Retain:
         """The rules that keep what either of them does."""
+        if not (self and other):
+            return self or other
         return Retain(
             _distinct([*self.tags, *other.tags]),
             {
@@ -105,7 +107,9 @@ class Retain:
             RulesError: a key is unknown, or a value is not what it must be; the message says which
                 and where.
         """
-        whole = _mapping({} if value is None else value, "retain", ())
+        if value is None or value == {}:
+            return NO_RETAIN
+        whole = _mapping(value, "retain", ())
         _known(whole, _KEYS, "retain", ())
         tags = whole.get("tags", [])
         if not isinstance(tags, list):

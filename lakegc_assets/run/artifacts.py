@@ -138,6 +138,10 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The manifest as it is stored: JSON with sorted keys."""
+        return self._stored
+
+    @cached_property
+    def _stored(self) -> bytes:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in _TIMES:
             values[name] = values[name].isoformat()
@@ -175,7 +179,7 @@ class Manifest:
     @cached_property
     def sha256(self) -> str:
         """The digest of the stored bytes, in hex, which the next manifest carries."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        return hashlib.sha256(self._stored).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cache
 from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -182,9 +183,15 @@ def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
         return _NONE
 
 
+@cache
+def _usual() -> Mapping[str, Any]:
+    """The settings of who sets nothing."""
+    return Settings().to_json()
+
+
 def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> dict[str, Any]:
     """Those that are not usual, in the order of the fields of ``CollectorSettings``."""
-    usual = Settings().to_json() if usual is None else usual
+    usual = _usual() if usual is None else usual
     return {
         name: settings[name]
         for name in [*usual, *sorted(settings.keys() - usual.keys())]

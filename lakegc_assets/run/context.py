@@ -282,6 +282,7 @@ class RunContext:
             digest: of the keys of its rows; None where it has no keys.
         """
         attempt = self.root.attempt(self.repository, self.run)
+        requests = self.requests_by_kind
         manifest = attempt.finish(
             Manifest(
                 asset=asset,
@@ -300,8 +301,8 @@ class RunContext:
                 settings={**self.given_settings, "mode": previous.mode},
                 facts={
                     **facts,
-                    "requests": self.requests_sent,
-                    "requests_by_kind": self.requests_by_kind,
+                    "requests": sum(requests.values()),
+                    "requests_by_kind": requests,
                     "engine": str(self.engine),
                 },
             ),

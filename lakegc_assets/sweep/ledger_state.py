@@ -61,7 +61,7 @@ class Total(NamedTuple):
 
 def totals_of(frames: Session, totals: DataFrame) -> list[Total]:
     """Read the rows of the relation ``totals``."""
-    rows = frames.collect(totals, _TOTALS, "add the outcomes up").to_pylist()
+    rows = frames.collect_rows(totals, _TOTALS, "add the outcomes up")
     return [Total(**row) for row in rows]
 
 
@@ -139,7 +139,7 @@ class Recorded:
         with self.ctx.frames(self.connections) as frames:
             both = relations.compared(self._ledger(frames), self._marked(frames, self.marked))
             what = "compare the outcomes with the mark"
-            (found,) = frames.collect(both, _COMPARED, what).to_pylist()
+            (found,) = frames.collect_rows(both, _COMPARED, what)
         if found != {"recorded": marked, "strangers": 0, "untold": 0}:
             raise IntegrityError(
                 f"the ledger of mark {self.ctx.run!r} has {found['recorded']} outcomes, "
@@ -204,9 +204,9 @@ class Recorded:
         """
         with self.ctx.frames(self.connections) as frames:
             back = relations.put_back(frames.read(Dataset(self.attempt.url, swept, SWEPT)), most)
-            found: list[dict[str, str]] = frames.collect(
+            found: list[dict[str, str]] = frames.collect_rows(
                 back, _PUT_BACK, "name what was put back"
-            ).to_pylist()
+            )
         return found
 
     # A few objects by their names

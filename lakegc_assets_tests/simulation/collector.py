@@ -77,6 +77,7 @@ def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
 @cache
 def _settings(batch: int, tasks: int, others: tuple[tuple[str, Any], ...]) -> Settings:
     usual = Settings(
+        engine="embedded",
         sweep_batch=batch,
         sweep_num_partitions=tasks,
         range_num_partitions=1,

@@ -16,54 +16,57 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class RowFiles:
-    """The rows of the files that were written in a world.
+    """The rows of the files that were written in a world, as tables, as plain values, or both."""
 
-    Args:
-        tables: of the files that are there already, by their bytes.
-    """
-
-    def __init__(self, tables: Mapping[bytes, pa.Table] | None = None) -> None:
-        self._tables = dict(tables or {})
+    def __init__(self) -> None:
+        self._tables: dict[bytes, pa.Table] = {}
         self._rows: dict[bytes, Rows] = {}
-        #: Schemas of the files of which only the rows are known yet.
         self._schemas: dict[bytes, pa.Schema] = {}
-        self._files = len(self._tables)
 
     def copy(self) -> RowFiles:
-        """Others that begin with the same files."""
+        """Others that begin with the same files, of which this one has both forms."""
         for data in self._schemas:
             self.table(data)
-        return RowFiles(self._tables)
+            self.rows(data)
+        copied = RowFiles()
+        copied._tables, copied._rows = self._tables.copy(), self._rows.copy()
+        copied._schemas = self._schemas.copy()
+        return copied
 
     def encode(self, table: pa.Table) -> bytes:
         """The bytes of a new file with these rows."""
-        data = self._named()
+        data = self._named(table.schema)
         self._tables[data] = table
         return data
 
     def encode_rows(self, rows: Rows, schema: pa.Schema) -> bytes:
         """The bytes of a new file with rows of plain values."""
-        data = self._named()
-        self._rows[data], self._schemas[data] = rows, schema
+        data = self._named(schema)
+        self._rows[data] = rows
         return data
 
-    def _named(self) -> bytes:
-        self._files += 1
-        return b"rows %012d" % self._files
+    def _named(self, schema: pa.Schema) -> bytes:
+        data = b"rows %012d" % (len(self._schemas) + 1)
+        self._schemas[data] = schema
+        return data
 
-    def table(self, data: bytes) -> pa.Table:
-        """The rows of a file.
+    def table(self, data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a file, or some of their columns.
 
         Raises:
             ArrowInvalid: no file has these bytes.
         """
         found = self._tables.get(data)
-        if found is None:
-            schema = self._schemas.get(data)
-            if schema is None:
-                raise pa.ArrowInvalid("it is no file of rows")
-            found = self._tables[data] = pa.Table.from_pylist(self._rows[data], schema=schema)
-        return found
+        if found is not None:
+            return found if columns is None else found.select(columns)
+        schema = self._schemas.get(data)
+        if schema is None:
+            raise pa.ArrowInvalid("it is no file of rows")
+        if columns is not None:
+            some = pa.schema([schema.field(name) for name in columns])
+            return pa.Table.from_pylist(self._rows[data], schema=some)
+        table = self._tables[data] = pa.Table.from_pylist(self._rows[data], schema=schema)
+        return table
 
     def rows(self, data: bytes) -> Rows:
         """The rows of a file as plain values, which the caller does not change.
@@ -112,8 +115,7 @@ def decode(data: bytes, columns: Sequence[str] | None = None, **_how: bool) -> p
     Raises:
         ArrowInvalid: no file has these bytes.
     """
-    table = _present[-1].table(data)
-    return table if columns is None else table.select(list(columns))
+    return _present[-1].table(data, columns)
 
 
 def rows_of(data: bytes) -> Rows:

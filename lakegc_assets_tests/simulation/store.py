@@ -114,6 +114,8 @@ class Bucket(dict[str, Kept]):
 
 
 _LAST: Final = "\U0010ffff"
+#: Most are asked for again and again.
+_info: Final = lru_cache(maxsize=16_384)(ObjectInfo)
 _NAMES: Final = LISTING_SCHEMA.names
 _KINDS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"))
 
@@ -201,7 +203,7 @@ class SimStore(ObjectStore):
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         fault = self._world.ask("list", prefix or start_after or "")
         for key, kept in self._shown(fault, self._infos(prefix, start_after)):
-            yield ObjectInfo(key, kept.size, kept.modified, kept.etag)
+            yield _info(key, kept.size, kept.modified, kept.etag)
 
     def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
         """A list that lacks nothing: that of before, if nothing in it has changed since."""
@@ -256,7 +258,7 @@ class SimStore(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         self._world.ask("head", key)
         kept = self._find(key)
-        return ObjectInfo(key, kept.size, kept.modified, kept.etag)
+        return _info(key, kept.size, kept.modified, kept.etag)
 
     def _find(self, key: str) -> Kept:
         try:

@@ -54,7 +54,10 @@ class TwinSession:
             return []
         store, names = self._open(dataset.url), dataset.schema.names
         files = [row_files.rows_of(datasets.fetch_part(store, part)) for part in dataset.parts]
-        return [{name: row[name] for name in names} for rows in files for row in rows]
+        rows = [row for rows in files for row in rows]
+        if rows and rows[0].keys() == set(names):
+            return rows
+        return [{name: row[name] for name in names} for row in rows]
 
     def create(self, rows: Any) -> Rows:
         """The rows of a table."""
@@ -73,6 +76,10 @@ class TwinSession:
     def collect(self, frame: Rows, schema: Any, _what: str) -> pa.Table:
         """The rows as a table."""
         return pa.Table.from_pylist(frame, schema)
+
+    def collect_rows(self, frame: Rows, _schema: Any, _what: str) -> Rows:
+        """The rows."""
+        return frame
 
 
 def replaced() -> Iterator[tuple[object, str, object]]:

@@ -257,11 +257,11 @@ def _require_all(
     with space.frames() as frames:
         found = space.read(frames, outcomes, RESTORED)
         others = relations.strangers(found, space.read(frames, chosen.parts, _ADDRESSES))
-        (strangers,) = frames.collect(others, _COUNT, "compare with what was asked").to_pylist()
+        (strangers,) = frames.collect_rows(others, _COUNT, "compare with what was asked")
         summed = relations.totals(found, ANOTHER)
-        total: list[dict[str, Any]] = frames.collect(summed, _TOTALS, "add it up").to_pylist()
+        total: list[dict[str, Any]] = frames.collect_rows(summed, _TOTALS, "add it up")
         failures = relations.examples(found, "failed", "", _SHOWN)
-        shown = frames.collect(failures, RESTORED, "name what failed").to_pylist()
+        shown = frames.collect_rows(failures, RESTORED, "name what failed")
     if strangers["objects"]:
         raise IntegrityError(
             f"the ledger of the restore has {counted(strangers['objects'], 'object')} that "
@@ -336,5 +336,5 @@ def _examples(
     with space.frames() as frames:
         found = space.read(frames, outcomes, RESTORED)
         some = relations.examples(found, outcome, begin, _SHOWN)
-        rows: list[dict[str, Any]] = frames.collect(some, RESTORED, "name some").to_pylist()
+        rows: list[dict[str, Any]] = frames.collect_rows(some, RESTORED, "name some")
     return rows
