@@ -5,7 +5,6 @@ What does not end well is maybe tried again, and another operator may do any of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -162,11 +161,8 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
 
 
 def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:
-    ctx = context(world, _RUN, 2)
-    settings = dataclasses.replace(
-        ctx.settings, backup_url=BACKUPS, backup_num_partitions=2, trash_days=1 / 24
-    )
-    ended.append(_DOING[doing](world, dataclasses.replace(ctx, settings=settings)))
+    settings = {"backup_url": BACKUPS, "backup_num_partitions": 2, "trash_days": 1 / 24}
+    ended.append(_DOING[doing](world, context(world, _RUN, 2, **settings)))
 
 
 def _back_up(world: World, ctx: RunContext) -> str:

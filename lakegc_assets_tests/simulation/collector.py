@@ -57,7 +57,7 @@ def _no_spark() -> Any:
     raise AssertionError("nothing here needs Spark")
 
 
-def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
+def context(world: World, run: str, batch: int, tasks: int = 1, **settings: Any) -> RunContext:
     """A run in a world.
 
     Args:
@@ -65,26 +65,27 @@ def context(world: World, run: str, batch: int, tasks: int = 1) -> RunContext:
         run: id of the mark.
         batch: keys in a request.
         tasks: that delete, at most.
+        settings: besides those of the world.
     """
-    settings = _settings(batch, tasks, tuple(sorted(world.settings.items())))
+    given = {"sweep_batch": batch, "sweep_num_partitions": tasks, **world.settings, **settings}
     config: Any = SimConfig(world)
-    root = ArtifactRoot(ARTIFACTS, StoreConfig())
-    return RunContext(
-        REPOSITORY, run, settings, config, root, _no_spark, SimClocks(world), log=_LOG
-    )
+    root = ArtifactRoot(ARTIFACTS, _STORES)
+    found = _settings(tuple(given.items()))
+    return RunContext(REPOSITORY, run, found, config, root, _no_spark, SimClocks(world), log=_LOG)
+
+
+_STORES: Final = StoreConfig()
 
 
 @cache
-def _settings(batch: int, tasks: int, others: tuple[tuple[str, Any], ...]) -> Settings:
+def _settings(given: tuple[tuple[str, Any], ...]) -> Settings:
     usual = Settings(
         engine="embedded",
-        sweep_batch=batch,
-        sweep_num_partitions=tasks,
         range_num_partitions=1,
         address_num_partitions=1,
         lease_wait_seconds=30,
     )
-    return usual.changed(**dict(others))
+    return usual.changed(**dict(given))
 
 
 def mark(ctx: RunContext) -> None:

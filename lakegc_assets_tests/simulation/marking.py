@@ -6,13 +6,12 @@ sweep runs undisturbed, where a mark names something that is live by then, and n
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import Mode, Settings
+from lakegc_assets.run.settings import Mode
 from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
@@ -234,16 +233,13 @@ def _making(world: MarkWorld, run: str, ended: list[str], *, resume: bool) -> No
 
 
 def _context(world: MarkWorld, run: str) -> RunContext:
-    ctx = context(world, run, 2)
-    settings = _settings(ctx.settings, world.trial, world.every_slice)
-    return dataclasses.replace(ctx, settings=settings)
-
-
-def _settings(usual: Settings, trial: bool, every_slice: bool) -> Settings:  # noqa: FBT001
-    settings = usual.changed(listing_num_partitions=1, skip_new_slices=not every_slice)
-    if trial:
-        settings = settings.changed(allow_unsafe_min_age=True, min_age_hours=0)
-    return settings
+    settings: dict[str, Any] = {
+        "listing_num_partitions": 1,
+        "skip_new_slices": not world.every_slice,
+    }
+    if world.trial:
+        settings |= {"allow_unsafe_min_age": True, "min_age_hours": 0}
+    return context(world, run, 2, **settings)
 
 
 def _sweep(world: MarkWorld, run: str) -> None:
