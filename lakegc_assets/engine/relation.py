@@ -7,7 +7,8 @@ API. Classic Spark, Spark Connect and SQLFrame each have columns of their own, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
 from importlib import import_module
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-__all__ = ["F", "Window", "relation"]
+__all__ = ["F", "RelationFrame", "Window", "relation"]
 
 P = ParamSpec("P")
 
@@ -33,6 +34,20 @@ _MODULES: Final = {
 _current: ContextVar[tuple[str, str]] = ContextVar("functions")
 
 
+class RelationFrame(ABC):
+    """A frame of an engine without PySpark's functions, which computes relations in its own way."""
+
+    @abstractmethod
+    def apply(self, rule: Callable[..., Any], args: Sequence[Any], how: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a frame
+        """The result of a relation, as another frame of this engine.
+
+        Args:
+            rule: the relation, which has a module and a name.
+            args: its arguments, of which this frame is one.
+            how: its arguments by name.
+        """
+
+
 def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
     """Let a relation use ``F`` and ``Window`` of the engine of its first data frame.
 
@@ -42,6 +57,10 @@ def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
 
     @wraps(rule)
     def on_engine(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
+        for one in args:
+            if isinstance(one, RelationFrame):
+                result: DataFrame = one.apply(rule, args, kwargs)
+                return result
         # Subclasses of frames, as of a read table, are in the packages of their engines, too.
         frame: Any
         frame, modules = next((one, found) for one in args if (found := _modules_of(one)))

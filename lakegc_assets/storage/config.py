@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
+
+if TYPE_CHECKING:
+    from lakegc_assets.storage.base import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class StoreConfig:
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.
         elsewhere: buckets of other S3 servers: their names, and how they are reached.
+        opener: opens every store, where they are of a kind of its own; called with a URL and this.
     """
 
     endpoint_url: str | None = None
@@ -92,6 +97,7 @@ class StoreConfig:
     azure: AzureAccess = AzureAccess()
     gcs: GcsAccess = GcsAccess()
     elsewhere: tuple[tuple[str, S3Access], ...] = ()
+    opener: Callable[[str, StoreConfig], ObjectStore] | None = None
 
     def at(self, url: str) -> StoreConfig:
         """The access to a URL: this one, unless its bucket is one of ``elsewhere``.

@@ -23,7 +23,10 @@ def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     Raises:
         ConfigurationError: the URL is not one that can be opened, or a setting is missing.
     """
-    config = (config or StoreConfig()).at(url)
+    config = config or StoreConfig()
+    if config.opener is not None:
+        return config.opener(url, config)
+    config = config.at(url)
     namespace = StorageNamespace.parse(url)
     # Loading what each store needs takes longer than most work on local files.
     if namespace.scheme == "s3":

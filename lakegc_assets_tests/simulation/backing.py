@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backup_creation import make_backup
@@ -161,7 +161,11 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
 
 
 def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:
-    settings = {"backup_url": BACKUPS, "backup_num_partitions": 2, "trash_days": 1 / 24}
+    settings: dict[str, Any] = {
+        "backup_url": BACKUPS,
+        "backup_num_partitions": 2,
+        "trash_days": 1 / 24,
+    }
     ended.append(_DOING[doing](world, context(world, _RUN, 2, **settings)))
 
 

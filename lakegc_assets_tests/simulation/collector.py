@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import read_part, write_part
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.commits import find_active_commits
@@ -18,6 +19,7 @@ from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.publication import Summary, instant, mark_folder
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, Manifest
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.run.settings import Settings
@@ -26,8 +28,10 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.values import LISTING_SCHEMA
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.simulation.client import REPOSITORY, SimConfig
-from lakegc_assets_tests.simulation.executors import JobError
+from lakegc_assets_tests.simulation.current_world import world
+from lakegc_assets_tests.simulation.executors import JobError, SimTasks
 from lakegc_assets_tests.simulation.seams import served
+from lakegc_assets_tests.simulation.twin_session import TwinSession
 from lakegc_assets_tests.simulation.world import World
 
 ARTIFACTS: Final = "s3://artifacts"
@@ -71,10 +75,28 @@ def context(world: World, run: str, batch: int, tasks: int = 1, **settings: Any)
     config: Any = SimConfig(world)
     root = ArtifactRoot(ARTIFACTS, _STORES)
     found = _settings(tuple(given.items()))
-    return RunContext(REPOSITORY, run, found, config, root, _no_spark, SimClocks(world), log=_LOG)
+    return SimContext(REPOSITORY, run, found, config, root, _no_spark, SimClocks(world), log=_LOG)
 
 
-_STORES: Final = StoreConfig()
+def _open_store(url: str, config: StoreConfig) -> ObjectStore:
+    here = world()
+    if config.max_attempts == 1:
+        return here.store(url, config.read_timeout_s)
+    return here.stores.get(url) or here.store(url)
+
+
+_STORES: Final = StoreConfig(opener=_open_store)
+
+
+class SimContext(RunContext):
+    """A run whose frames are rows, and whose tasks are actors of its world."""
+
+    def frames(self, connections: Connections) -> Any:
+        return TwinSession(connections.open)
+
+    @property
+    def tasks(self) -> Tasks:
+        return SimTasks(self.engine, self.session, self.log)
 
 
 @cache

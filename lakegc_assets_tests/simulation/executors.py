@@ -41,25 +41,28 @@ class _Attempt:
         return self.actor.done or not self.actor.process.alive
 
 
-def run_tasks(
-    _tasks: Tasks,
-    what: str,
-    task: Callable[[Any], Any],
-    inputs: Sequence[Any],
-    _seconds: float,
-    _threads: int | None = None,
-) -> list[Any]:
-    """As ``Tasks.run``."""
-    if what != "delete":
-        return [task(one) for one in inputs]
-    here = world()
-    assert isinstance(task, partial)
-    driver = here.scheduler.current
-    assert driver is not None
-    suspended = driver.process.thawed
-    facts = {"orders": task.args[0], "run": driver.facts["run"], "suspended": suspended}
-    attempts = [_start(here, task, one, number, facts) for number, one in enumerate(inputs)]
-    return [_await(here, task, one, a, facts) for one, a in zip(inputs, attempts, strict=True)]
+class SimTasks(Tasks):
+    """Runs tasks that delete as other actors, which are tried again; all others at once."""
+
+    def run(
+        self,
+        what: str,
+        task: Callable[[Any], Any],
+        inputs: Sequence[Any],
+        _seconds: float,
+        _threads: int | None = None,
+    ) -> list[Any]:
+        """As ``Tasks.run``."""
+        if what != "delete":
+            return [task(one) for one in inputs]
+        here = world()
+        assert isinstance(task, partial)
+        driver = here.scheduler.current
+        assert driver is not None
+        suspended = driver.process.thawed
+        facts = {"orders": task.args[0], "run": driver.facts["run"], "suspended": suspended}
+        attempts = [_start(here, task, one, number, facts) for number, one in enumerate(inputs)]
+        return [_await(here, task, one, a, facts) for one, a in zip(inputs, attempts, strict=True)]
 
 
 def _start(

@@ -23,6 +23,7 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.mark import twins
 from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.mark_stages import Patch
+from lakegc_assets_tests.simulation.twin_session import TwinFrame
 
 
 def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +64,7 @@ _find_liveness: Final = commits.find_liveness
 
 
 def _all_seen(unreferenced: Any, unresolved: Any, _seen: Any, pins: Any) -> Any:
-    return twins.judged(unreferenced, unresolved, [unreferenced], pins)
+    return TwinFrame(twins.judged(unreferenced, unresolved, [unreferenced], pins))
 
 
 def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str) -> Any:

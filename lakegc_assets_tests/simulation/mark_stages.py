@@ -88,13 +88,12 @@ def _finished(ctx: RunContext) -> int:
 
 
 def replaced(
-    served: Callable[..., set[str]], opened: object, pool: object, ranges: tuple[object, object]
+    served: Callable[..., set[str]], pool: object, ranges: tuple[object, object]
 ) -> list[tuple[object, str, object]]:
     """What is replaced where.
 
     Args:
         served: which of some objects lakeFS serves.
-        opened: the store at a URL.
         pool: in place of one of threads.
         ranges: which are live, and how they are read.
     """
@@ -111,7 +110,6 @@ def replaced(
         return Served(table, NOTHING_COMPARED)
 
     return [
-        (listing, "open_store", opened),
         *((module, "require_one_server", one_server) for module in READING),
         (expired, "live_ranges", ranges[0]),
         (expired, "_named_by_none", _named_by_none),

@@ -22,22 +22,17 @@ from lakegc_assets.mark.live_ranges import Live, LiveRanges
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.served import SERVED, SPARED
 from lakegc_assets.recovery import (
-    backup_location,
     backup_pruning,
-    backups,
     liveness,
     old_trash,
-    overview,
 )
 from lakegc_assets.run import (
-    artifacts,
     connections,
 )
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.hashing import address_hashes, hash_table, key_digest
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import (
     alarm,
@@ -56,7 +51,7 @@ from lakegc_assets.sweep import (
 )
 from lakegc_assets.sweep.lease_record import LeaseRecord
 from lakegc_assets.sweep.task_orders import TaskResult
-from lakegc_assets_tests.simulation import mark_stages, row_files, twin_session
+from lakegc_assets_tests.simulation import mark_stages, row_files
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.current_world import (
     Datetime,
@@ -70,7 +65,6 @@ from lakegc_assets_tests.simulation.current_world import (
 )
 from lakegc_assets_tests.simulation.elsewhere import inside as inside_of
 from lakegc_assets_tests.simulation.elsewhere import read_full, staged_addresses
-from lakegc_assets_tests.simulation.executors import run_tasks
 from lakegc_assets_tests.simulation.lake import Entry, Lake
 from lakegc_assets_tests.simulation.pruning import noted
 
@@ -219,13 +213,6 @@ def _read_live(
     return Live(runs, ranges.append_column("from_cache", cached), [], key_digest(keys))
 
 
-def _open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    here = world()
-    if config is not None and config.max_attempts == 1:
-        return here.store(url, config.read_timeout_s)
-    return here.stores.get(url) or here.store(url)
-
-
 class SimTask(deletion.DeletingTask):
     """Notes what stopped a batch, and whether something in it is live: then it came close."""
 
@@ -281,16 +268,12 @@ def _replaced() -> list[tuple[object, str, object]]:
     clock = SimpleNamespace(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, clock_gettime=_clock_gettime)
     held = partial(lease.repository_lease, pause=sleep)
     answers: list[tuple[object, str, object]] = [
-        (module, "open_store", _open_store) for module in (artifacts, connections, deletion)
-    ]
-    answers += [
         (parquet, name, getattr(row_files, name)) for name in ("encode", "encode_values", "decode")
     ]
     answers += [
         (secrets, "token_hex", lambda size=16: world().token_hex(size)),
         (secrets, "token_bytes", lambda size=16: bytes.fromhex(world().token_hex(size))),
     ]
-    answers += [(module, "open_store", _open_store) for module in (backups, backup_location)]
     answers += [
         (leased, "repository_lease", held),
         (leased, "owner_of", lambda **_: {"host": world().process.name}),
@@ -299,7 +282,6 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [(m, "live_ranges", _live_ranges) for m in (*reading, references)]
     answers += [(module, "read_live", _read_live) for module in reading]
     answers += [(module, "needed_now", _needed_now) for module in (old_trash, backup_pruning)]
-    answers += [(module, "open_store", _open_store) for module in (overview,)]
     elsewhere = (staged_addresses, read_full, inside_of)
     names = ("staged_addresses", "read_full", "inside")
     answers += [(references, *one) for one in zip(names, elsewhere, strict=True)]
@@ -307,8 +289,7 @@ def _replaced() -> list[tuple[object, str, object]]:
     return [
         *answers,
         *_once_each(),
-        *twin_session.replaced(),
-        *mark_stages.replaced(served, _open_store, Pool, (_live_ranges, _read_live)),
+        *mark_stages.replaced(served, Pool, (_live_ranges, _read_live)),
         (lease, "threading", threads),
         (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),
         (sweep, "require_one_server", mark_stages.one_server),
@@ -320,7 +301,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (monotonic_age, "_boot_id", lambda: world().process.boot),
         (ledger, "datetime", Datetime),
         (tasks, "ThreadPoolExecutor", Pool),
-        (tasks.Tasks, "run", run_tasks),
         (rounds, "thawed", lambda: world().thawed()),
         (rounds, "_BATCHES", 1),
         (rounds, "evaluate", lambda *_: []),

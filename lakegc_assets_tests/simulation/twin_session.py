@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -11,11 +11,11 @@ from typing_extensions import Self
 
 from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.relation import RelationFrame
 from lakegc_assets.engine.session import Dataset, OpenStore
 from lakegc_assets.mark import comparison_relations, holder_relations, live_relations
 from lakegc_assets.mark import relations as of_mark
 from lakegc_assets.recovery import relations as of_recovery
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import relations as of_sweep
 from lakegc_assets_tests.mark import comparison_twins
 from lakegc_assets_tests.mark import twins as mark_twins
@@ -23,17 +23,24 @@ from lakegc_assets_tests.recovery import twins as recovery_twins
 from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.sweep import twins as sweep_twins
 
-Rows = list[dict[str, Any]]
-
 #: Modules of relations, and where their twins are.
-_TWINS: Final[Sequence[tuple[ModuleType, ModuleType]]] = (
-    (of_mark, mark_twins),
-    (live_relations, mark_twins),
-    (holder_relations, comparison_twins),
-    (comparison_relations, comparison_twins),
-    (of_sweep, sweep_twins),
-    (of_recovery, recovery_twins),
-)
+_TWINS: Final[Mapping[str, ModuleType]] = {
+    of_mark.__name__: mark_twins,
+    live_relations.__name__: mark_twins,
+    holder_relations.__name__: comparison_twins,
+    comparison_relations.__name__: comparison_twins,
+    of_sweep.__name__: sweep_twins,
+    of_recovery.__name__: recovery_twins,
+}
+
+
+class TwinFrame(list[dict[str, Any]], RelationFrame):
+    """Rows; each relation is its twin in plain Python."""
+
+    def apply(
+        self, rule: Callable[..., Any], args: Sequence[Any], how: Mapping[str, Any]
+    ) -> TwinFrame:
+        return TwinFrame(getattr(_TWINS[rule.__module__], rule.__name__)(*args, **how))
 
 
 class TwinSession:
@@ -48,23 +55,22 @@ class TwinSession:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def read(self, dataset: Dataset) -> Rows:
+    def read(self, dataset: Dataset) -> TwinFrame:
         """The rows of a dataset."""
         if not dataset.rows:
-            return []
+            return TwinFrame()
         store, names = self._open(dataset.url), dataset.schema.names
         files = [row_files.rows_of(datasets.fetch_part(store, part)) for part in dataset.parts]
-        rows = [row for rows in files for row in rows]
+        rows: list[Any] = [row for rows in files for row in rows]
         if rows and rows[0].keys() == set(names):
-            return rows
-        return [{name: row[name] for name in names} for row in rows]
+            return TwinFrame(rows)
+        return TwinFrame({name: row[name] for name in names} for row in rows)
 
-    def create(self, rows: Any) -> Rows:
+    def create(self, rows: Any) -> TwinFrame:
         """The rows of a table."""
-        found: Rows = rows.to_pylist()
-        return found
+        return TwinFrame(rows.to_pylist())
 
-    def write(self, frame: Rows, url: str, folder: str, schema: Any, _what: str) -> list[Part]:
+    def write(self, frame: TwinFrame, url: str, folder: str, schema: Any, _what: str) -> list[Part]:
         """Write rows to a file, if there are any."""
         if not frame:
             return []
@@ -73,19 +79,10 @@ class TwinSession:
         data = row_files.encode_rows(rows, schema)
         return [datasets.write_file(self._open(url), folder, data, len(rows))]
 
-    def collect(self, frame: Rows, schema: Any, _what: str) -> pa.Table:
+    def collect(self, frame: TwinFrame, schema: Any, _what: str) -> pa.Table:
         """The rows as a table."""
         return pa.Table.from_pylist(frame, schema)
 
-    def collect_rows(self, frame: Rows, _schema: Any, _what: str) -> Rows:
+    def collect_rows(self, frame: TwinFrame, _schema: Any, _what: str) -> TwinFrame:
         """The rows."""
         return frame
-
-
-def replaced() -> Iterator[tuple[object, str, object]]:
-    """What is replaced where: the session, and each relation by its twin."""
-    yield RunContext, "frames", lambda _run, connections: TwinSession(connections.open)
-    for module, twins in _TWINS:
-        for name, value in vars(module).items():
-            if hasattr(value, "__wrapped__"):
-                yield module, name, getattr(twins, name)
