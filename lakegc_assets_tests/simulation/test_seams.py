@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine.datasets import Part
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep import relations
 from lakegc_assets_tests.simulation import row_files, seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.store import Bucket, Kept
+from lakegc_assets_tests.simulation.twin_session import TwinFrame
 from lakegc_assets_tests.simulation.world import BASE, World
 
 
@@ -129,3 +135,22 @@ def test_an_interleaving_knows_nothing_of_earlier_ones() -> None:
         for seed in range(4, 8):
             interleave(Choices(seed))
         assert told(3) == first
+
+
+def test_a_relation_of_rows_is_its_twin() -> None:
+    rows = TwinFrame([{"address": "b", "reason": "x"}, {"address": "a", "reason": "x"}])
+    found = relations.without(rows, TwinFrame([{"address": "b"}]))
+    assert isinstance(found, TwinFrame)
+    assert found == [{"address": "a", "reason": "x"}]
+
+
+def test_a_run_opens_the_stores_that_it_is_given() -> None:
+    opened = []
+
+    def opener(url: str, config: StoreConfig) -> ObjectStore:
+        opened.append((url, config))
+        return LocalStore(Path("/"), "file:///")
+
+    stores = StoreConfig(opener=opener, page_size=5)
+    assert isinstance(ArtifactRoot("kept://somewhere", stores).open("repo"), LocalStore)
+    assert opened == [("kept://somewhere/repo", stores)]
