@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -138,8 +139,9 @@ def test_an_interleaving_knows_nothing_of_earlier_ones() -> None:
 
 
 def test_a_relation_of_rows_is_its_twin() -> None:
-    rows = TwinFrame([{"address": "b", "reason": "x"}, {"address": "a", "reason": "x"}])
-    found = relations.without(rows, TwinFrame([{"address": "b"}]))
+    rows: Any = TwinFrame([{"address": "b", "reason": "x"}, {"address": "a", "reason": "x"}])
+    others: Any = TwinFrame([{"address": "b"}])
+    found: Any = relations.without(rows, others)
     assert isinstance(found, TwinFrame)
     assert found == [{"address": "a", "reason": "x"}]
 
