@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
-
-if TYPE_CHECKING:
-    from lakegc_assets.storage.base import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,8 @@ class StoreConfig:
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.
         elsewhere: buckets of other S3 servers: their names, and how they are reached.
-        opener: opens every store, where they are of a kind of its own; called with a URL and this.
+        opener: opens every store, where they are of a kind of its own: called with a URL and this,
+            it returns an ``ObjectStore``. Picklable.
     """
 
     endpoint_url: str | None = None
@@ -97,7 +95,7 @@ class StoreConfig:
     azure: AzureAccess = AzureAccess()
     gcs: GcsAccess = GcsAccess()
     elsewhere: tuple[tuple[str, S3Access], ...] = ()
-    opener: Callable[[str, StoreConfig], ObjectStore] | None = None
+    opener: Callable[[str, StoreConfig], Any] | None = None
 
     def at(self, url: str) -> StoreConfig:
         """The access to a URL: this one, unless its bucket is one of ``elsewhere``.

@@ -25,7 +25,8 @@ def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     """
     config = config or StoreConfig()
     if config.opener is not None:
-        return config.opener(url, config)
+        opened: ObjectStore = config.opener(url, config)
+        return opened
     config = config.at(url)
     namespace = StorageNamespace.parse(url)
     # Loading what each store needs takes longer than most work on local files.
