@@ -266,31 +266,21 @@ class ObjectStore(ABC):
 
     def put_stream(
         self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
-    ) -> str:
-        """Write an object from pieces, whatever their sizes; atomic and durable.
+    ) -> Copied:
+        """Write an object from pieces, and verify what the store says of it; atomic and durable.
 
         Args:
             key: of the object.
-            pieces: of its content; an error while they are made leaves no object behind.
+            pieces: of its content, whatever their sizes; an error while they are made leaves no
+                object behind.
             size: of all of them, in bytes.
             if_absent: the object must not exist.
-
-        Returns:
-            The etag.
 
         Raises:
             PreconditionFailedError: it exists.
             StoreUnavailableError: it may not be known whether it was written.
-            StorageError: the pieces have another size; nothing was written.
-        """
-        return self.receive(key, pieces, size, if_absent=if_absent).etag
-
-    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
-        """Write an object as ``put_stream`` does, and verify what the store says of it.
-
-        Raises:
-            StorageError: also where the store has other bytes than were sent. What is at the key
-                then stays there.
+            StorageError: the pieces have another size, and nothing was written; or the store has
+                other bytes than were sent, and what is at the key stays there.
         """
         data = whole(pieces, size, f"{self.url}: the object {key!r}")
         return Copied(self.put_if_absent(key, data) if if_absent else self.put(key, data), "size")

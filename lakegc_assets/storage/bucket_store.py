@@ -94,7 +94,7 @@ class BucketObject(ABC):
 
     @abstractmethod
     def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
-        """See ``ObjectStore.receive``."""
+        """See ``ObjectStore.put_stream``."""
 
     @contextmanager
     def writing(self, *, once: bool) -> Iterator[None]:
@@ -259,7 +259,9 @@ class BucketStore(ObjectStore, Generic[_Object]):
         with reading(one.opened, etag, self._config.max_attempts, one.where) as pieces:
             yield pieces
 
-    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+    def put_stream(
+        self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
+    ) -> Copied:
         """See ``ObjectStore``."""
         target = self.object_at(key, patient=size > _LARGE)
         return target.write(pieces, size, if_absent=if_absent, sizes=self.sizes)

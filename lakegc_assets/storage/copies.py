@@ -81,7 +81,7 @@ def copy_object(
         return copied
     with source.stream(source_key, etag) as pieces:
         passing = _Passing(pieces, size, where)
-        copied = target.receive(target_key, iter(passing), size, if_absent=if_absent)
+        copied = target.put_stream(target_key, iter(passing), size, if_absent=if_absent)
     if copied.verified_by == "size" and passing.compared is not None:
         return Copied(copied.etag, passing.compared)
     return copied

@@ -209,7 +209,9 @@ class LocalStore(ObjectStore):
 
             yield Pieces(pieces())
 
-    def receive(self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool) -> Copied:
+    def put_stream(
+        self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
+    ) -> Copied:
         """See ``ObjectStore``."""
 
         def fill(file: IO[bytes]) -> None:

@@ -22,6 +22,7 @@ from lakegc_assets.mark.report import report
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode, Publish
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import Copied
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_report import fail_at, told
 from lakegc_assets_tests.sessions import Session
@@ -165,7 +166,9 @@ def test_a_csv_that_does_not_read_back_leaves_no_mark_of_the_standalone_collecto
     ctx = replace(plain, settings=plain.settings.changed(publish="sgc"))
     whole = LocalStore.put_stream
 
-    def cut(self: LocalStore, key: str, pieces: Iterable[bytes], size: int, **options: Any) -> str:
+    def cut(
+        self: LocalStore, key: str, pieces: Iterable[bytes], size: int, **options: Any
+    ) -> Copied:
         return whole(self, key, [b"".join(pieces)[:-1]], size - 1, **options)
 
     with monkeypatch.context() as patch:

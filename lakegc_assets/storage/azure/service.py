@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
@@ -62,13 +62,11 @@ class AzureService:
         url: str,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        *,
-        repeatable: bool = True,
-        sign: Sign | None = None,
+        **more: Any,  # noqa: ANN401 - HttpClient.send's
     ) -> requests.Response:
         """Send a request in the usual version. See ``HttpClient.send``."""
         headers = {"x-ms-version": VERSION, **(headers or {})}
-        return self.client.send(method, url, headers, body, repeatable=repeatable, sign=sign)
+        return self.client.send(method, url, headers, body, **more)
 
     def signs_deadlines(self) -> bool:
         """True if there is a key that can sign until a deadline; a SAS token has its own end."""

@@ -36,10 +36,10 @@ from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_
 from lakegc_assets.storage.gcs.unfinished import GcsUnfinished
 from lakegc_assets.storage.gcs.versions import (
     SETTINGS,
-    GcsVersions,
     locks_of,
     recovery_of,
     retained_by,
+    undelete,
 )
 from lakegc_assets.storage.http import (
     HttpFailure,
@@ -184,11 +184,11 @@ class GcsStore(BucketStore[GcsObject]):
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: a generation is copied, or restored."""
-        return GcsVersions(self.object_at, self._is_there, self._url).undelete(objects)
+        return undelete(objects, self.object_at, self._is_there, self._url)
 
     def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """See ``ObjectStore``: generations are asked for."""
-        return GcsVersions(self.object_at, self._is_there, self._url).kept(objects)
+        return undelete(objects, self.object_at, self._is_there, self._url, only_look=True)
 
     @property
     def _bucket_url(self) -> str:

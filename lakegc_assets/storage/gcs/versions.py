@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
@@ -38,37 +37,39 @@ _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
 _LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
 
 
-@dataclass(frozen=True)
-class GcsVersions:
-    """The generations of a bucket; ``exists`` raises HttpFailure, ``where`` is the store's URL."""
+def undelete(
+    objects: Sequence[Lost],
+    object_at: Callable[[str], GcsObject],
+    exists: Callable[[GcsObject], bool],
+    where: str,
+    *,
+    only_look: bool = False,
+) -> list[UndeleteOutcome]:
+    """See ``ObjectStore.undelete_many``, and ``kept_many`` where it only looks.
 
-    object_at: Callable[[str], GcsObject]
-    exists: Callable[[GcsObject], bool]
-    where: str
+    Args:
+        objects: each key once.
+        object_at: an object. Raises InvalidKeyError.
+        exists: True if an object is there. Raises HttpFailure.
+        where: URL of the store, for messages.
+        only_look: change nothing.
+    """
+    ways = (_is_kept,) if only_look else (_copied, _restored)
 
-    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Bring generations back. See ``ObjectStore.undelete_many``."""
-        return undelete_each(objects, partial(self._back, (_copied, _restored)), self.where)
-
-    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Look whether generations are there. See ``ObjectStore.kept_many``."""
-        return undelete_each(objects, partial(self._back, (_is_kept,)), self.where)
-
-    def _back(
-        self, ways: Sequence[Callable[[GcsObject, str], bool]], lost: Lost
-    ) -> UndeleteOutcome:
-        """Bring an object back by the first way that has the generation."""
+    def bring_back(lost: Lost) -> UndeleteOutcome:
         if not is_generation(lost.etag):
             detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
             return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
-        one = self.object_at(lost.key)
+        one = object_at(lost.key)
         # The condition is what counts; but emulators know none, and would overwrite.
-        if self.exists(one):
+        if exists(one):
             return UndeleteOutcome(lost.key, "already_there")
         if any(way(one, lost.etag) for way in ways):
             return UndeleteOutcome(lost.key, "restored")
         detail = f"the bucket keeps no generation {lost.etag} of it"
         return UndeleteOutcome(lost.key, "not_kept", None, detail)
+
+    return undelete_each(objects, bring_back, where)
 
 
 def _copied(one: GcsObject, generation: str) -> bool:
