@@ -320,13 +320,6 @@ def approve(
 ) -> Approval:
     """Run the job ``gc_approve`` in this process.
 
-    Args:
-        repository: lakeFS repository.
-        run: the mark id.
-        by: who approves; None for this user.
-        share: of the listing that is approved to go; None for what the settings say.
-        settings: of the run.
-
     Raises:
         ConfigurationError: there is no such repository.
         RefusedError: there is no such mark, it was swept, or a check does not hold.
@@ -444,11 +437,6 @@ def server_of(roots: Sequence[str]) -> Server:
 
 def plan_removal(kind: str, where: str, *, unclaimed: bool) -> Plan:
     """Plan the removal.
-
-    Args:
-        kind: ``namespace`` or ``uploads``.
-        where: repository, or URL of a namespace.
-        unclaimed: no other server uses the namespace.
 
     Raises:
         RefusedError: it stays, and why.

@@ -78,11 +78,6 @@ def write(path: Path) -> None:
 def serve(address: str, port: int, every: timedelta) -> None:
     """Serve the metrics until somebody ends it.
 
-    Args:
-        address: where to listen.
-        port: likewise; 0 for a free one.
-        every: how often the artifacts are read.
-
     Raises:
         ConfigurationError: nobody can listen there.
     """

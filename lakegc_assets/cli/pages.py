@@ -38,13 +38,6 @@ def write_run(
 ) -> dict[str, Any]:
     """Write the page of one run, and give what it says as JSON values.
 
-    Args:
-        path: of the file.
-        repository: lakeFS repository.
-        run: id of the run.
-        price: of a TB for a month; None for that of the component.
-        forecasting: whether to say what other default days would free.
-
     Raises:
         RefusedError: there is no such run, or its mark did not finish.
         IntegrityError: its artifacts are damaged.
@@ -63,10 +56,6 @@ def write_run(
 
 def write_estate(path: Path, *, price: float | None = None) -> list[dict[str, Any]]:
     """Write the page of all repositories, and give its rows as JSON values.
-
-    Args:
-        path: of the file.
-        price: of a TB for a month; None for that of each repository's policy.
 
     Raises:
         ConfigurationError: the settings are wrong, or the file cannot be written.
@@ -125,14 +114,7 @@ def page_of_estate(
     prices: Mapping[str, float | None] | None = None,
     leftovers: Mapping[str, int] | None = None,
 ) -> str:
-    """The page of all repositories, as HTML.
-
-    Args:
-        found: all of them.
-        lakefs: the server that links lead to.
-        prices: of a TB for a month, by repository; none for those that are not named.
-        leftovers: figures of the asset ``estate_leftovers``.
-    """
+    """The page of all repositories, as HTML."""
     figures, prices = found.figures(), prices or {}
     count = counted(figures["repositories"], "repository", "repositories")
     tiles = [

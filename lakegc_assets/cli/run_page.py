@@ -58,13 +58,7 @@ class Insights:
 
 
 def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
-    """Read what a mark has left, and forecast by it; what cannot be had is one of the problems.
-
-    Args:
-        repository: lakeFS repository.
-        run: id of a run with a published mark.
-        forecasting: whether to forecast, which takes a pass over the ranges of the mark.
-    """
+    """Read what a mark has left, and forecast by it; what cannot be had is one of the problems."""
     found, problems = Insights(), []
     try:
         found = _attributed(repository, run)
@@ -105,15 +99,7 @@ def page_of_run(
     more: Insights = _NOTHING,
     price: float | None = None,
 ) -> str:
-    """The page of one run, as HTML.
-
-    Args:
-        found: what ``outcome`` says.
-        lakefs: the server that links lead to.
-        marks: all of the repository, the oldest first.
-        more: what is known beside the report.
-        price: of a TB for a month; None for no money.
-    """
+    """The page of one run, as HTML."""
     rows = found["breakdown"]
     state = found["swept_on"] or found["state"]
     if back := found["restored"]:

@@ -347,12 +347,7 @@ def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def of_forecast(found: Forecast, price: float | None = None) -> dict[str, Any]:
-    """Metadata of ``policy_forecast``: figures that Dagster plots, and tables.
-
-    Args:
-        found: the forecast.
-        price: of a TB for a month; None for no money.
-    """
+    """Metadata of ``policy_forecast``: figures that Dagster plots, and tables."""
     return {
         "mark": found.mark,
         "as of": dg.MetadataValue.timestamp(found.as_of),

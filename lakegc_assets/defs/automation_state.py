@@ -57,14 +57,7 @@ def _location(state: Any) -> str:  # noqa: ANN401 - Dagster has no public name f
 def locations_of(
     instance: dg.DagsterInstance, sensor: str, here: str, now: datetime
 ) -> Sequence[str]:
-    """Other code locations in which a sensor of some name ticks.
-
-    Args:
-        instance: of Dagster.
-        sensor: its name.
-        here: this code location.
-        now: the time, UTC.
-    """
+    """Other code locations in which a sensor of some name ticks."""
     found = set()
     for state in _on(instance, "SENSOR", None):
         if state.instigator_name != sensor or _location(state) == here:
@@ -119,15 +112,7 @@ def next_run(
     repository: str,
     now: datetime,
 ) -> datetime | str:
-    """The next time at which a repository is due, UTC; or the reason why it is unknown.
-
-    Args:
-        on: the schedules that are turned on, with their cron schedules.
-        policies: of all repositories.
-        names: of the component.
-        repository: lakeFS repository.
-        now: the time, UTC.
-    """
+    """The next time at which a repository is due, UTC; or the reason why it is unknown."""
     if not policies.collects(repository):
         return "never: it is excluded"
     policy = policies.of(repository)

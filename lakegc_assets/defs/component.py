@@ -287,10 +287,6 @@ class GarbageCollection(dg.Component, Policy):
     def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
         """The spec of an asset, which a subclass may change as ``translation`` does.
 
-        Args:
-            spec: with the owners and tags of the component.
-            asset: its plain name.
-
         Raises:
             ValueError: the translation changes what the safety of a run depends on.
         """

@@ -68,11 +68,6 @@ def built(
 ) -> Iterator[Any]:
     """Some resources, for a sensor that must not fail where they cannot be made.
 
-    Args:
-        resources: all of them, as they are defined.
-        instance: of Dagster.
-        wanted: keys of those that are.
-
     Raises:
         ConfigurationError: one cannot be made: a variable is not set, say.
     """

@@ -126,16 +126,7 @@ def overview(
     names_of: Names,
     now: datetime,
 ) -> Overview:
-    """Look at all repositories; one that cannot be read has a row that says so.
-
-    Args:
-        root: of the artifacts.
-        names: of repositories that have a row in any case.
-        policies: of all repositories.
-        on: schedules that are turned on (``due.schedules_on``).
-        names_of: the component whose schedules these are.
-        now: the time, UTC.
-    """
+    """Look at all repositories, ``names`` in any case; one that cannot be read has a row, too."""
     found = estate(root, names, lambda name: policies.of(name).sweep, now)
     rows = []
     for one in found.rows:
@@ -148,12 +139,7 @@ def overview(
 
 
 def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Metadata of ``estate``.
-
-    Args:
-        found: all repositories.
-        links: into lakeFS's own interface, for each repository, by their names.
-    """
+    """Metadata of ``estate``."""
     return {
         # A table of eleven columns is squeezed into a cell; Markdown has a window of its own.
         "estate": _table(found.rows, links),

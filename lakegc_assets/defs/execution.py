@@ -52,12 +52,7 @@ def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a component, by their plain names.
-
-    Attributes:
-        given: ``context.resources`` of Dagster, whatever the context is of.
-        names: of the component.
-    """
+    """The resources of a component, by their plain names."""
 
     given: Any
     names: Names
@@ -94,12 +89,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Execution:
-    """An execution of an asset, a check or an op.
-
-    Attributes:
-        context: of Dagster.
-        names: of the component.
-    """
+    """An execution of an asset, a check or an op."""
 
     context: RunContexts
     names: Names
@@ -187,11 +177,7 @@ class Execution:
         return materialization(ctx.root, manifest, of_manifest(manifest, facts))
 
     def repository_context(self, repository: str) -> RunContext:
-        """A repository with its settings, for what is about none of its runs.
-
-        Args:
-            repository: lakeFS repository.
-        """
+        """A repository with its settings, for what is about none of its runs."""
         context, collector = self.context, self.resources.collector
         return RunContext(
             repository=repository,

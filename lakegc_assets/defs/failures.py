@@ -18,18 +18,10 @@ TRIED_AGAIN: Final = "tried again"
 
 
 class Stopped(dg.Failure):
-    """An error of ours as Dagster shows it: what was found, and what to do.
-
-    Attributes:
-        error: the error itself.
-    """
+    """An error of ours as Dagster shows it: what was found, and what to do."""
 
     def __init__(self, error: LakegcError) -> None:
-        """Describe an error.
-
-        Args:
-            error: its message is the description, and its figures are the metadata.
-        """
+        """Describe an error."""
         metadata = {name: value_of(value) for name, value in error.figures.items()}
         if error.transient:
             metadata[TRIED_AGAIN] = "once, after five minutes, by the sensor gc_resume"

@@ -214,9 +214,6 @@ def with_plain_errors(schema: dict[str, Any]) -> dict[str, Any]:
 
     Dagster lets a text with ``{{ }}`` stand for each list and section, as one of two alternatives;
     errors within the other one are then reported as "not valid under any of the given schemas".
-
-    Args:
-        schema: of a component's file.
     """
     return {name: _plain(part) for name, part in schema.items()}
 

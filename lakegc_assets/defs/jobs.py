@@ -33,12 +33,7 @@ _OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 
 
 def jobs(policies: Policies, names: Names) -> dg.Definitions:
-    """``gc``, its parts, and what is done beside it, from ``gc_restore`` to ``gc_accept_hold``.
-
-    Args:
-        policies: of all repositories; the launchpad begins with what they say.
-        names: of the component.
-    """
+    """``gc``, its parts, and what is done beside it, from ``gc_restore`` to ``gc_accept_hold``."""
     backup, swept = names.selection("backup"), names.selection("backup", "swept_set")
     checks = dg.AssetSelection.checks_for_assets(names.key(ASSET), names.key(ATTRIBUTION))
     mark = names.selection(*MARK_ASSETS, ATTRIBUTION) | checks

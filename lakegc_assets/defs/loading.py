@@ -106,11 +106,7 @@ _WORDS: Final = {"Extra inputs are not permitted": "there is no such field"}
 
 
 def what_is_wrong(error: BaseException) -> str:
-    """The first error of a chain, as one sentence.
-
-    Args:
-        error: raised while a component was loaded.
-    """
+    """The first error of a chain, as one sentence."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, pydantic.ValidationError):

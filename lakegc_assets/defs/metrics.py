@@ -66,15 +66,7 @@ def collector_of(
     names: Names,
     now: datetime,
 ) -> tuple[EstateCollector, Sequence[str]]:
-    """The metrics of all repositories, and what could not be read, in sentences.
-
-    Args:
-        root: of the artifacts.
-        repositories: that are in the metrics in any case.
-        policies: of all repositories.
-        names: of the component.
-        now: the time, UTC.
-    """
+    """The metrics of all repositories, these in any case; and what could not be read."""
     found = estate_metrics(root, repositories, lambda name: policies.of(name).sweep, now)
     of_each = [row.standing.repository for row in found.repositories]
     ages = {

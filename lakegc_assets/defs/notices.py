@@ -114,13 +114,7 @@ class Outbox:
     """
 
     def __init__(self, section: NoticeSection, waiting: Mapping[str, Any], now: datetime) -> None:
-        """Take what waits.
-
-        Args:
-            section: receivers of notices.
-            waiting: of the cursor.
-            now: the time, UTC.
-        """
+        """Take what waits."""
         self.waiting: dict[str, dict[str, Any]] = dict(waiting)
         self.ways = ways_of(section)
         self._now = now
@@ -361,15 +355,7 @@ def notice(
     policies: Policies,
     section: NoticeSection,
 ) -> Document:
-    """The notice about a run that failed.
-
-    Args:
-        instance: that has the run.
-        run: on a partition of a repository, or of a job that is of none.
-        message: of Dagster, used where no step says more.
-        policies: of all repositories.
-        section: of the component's file.
-    """
+    """The notice about a run that failed."""
     repository, mark = partition_of(run)
     error = _error(instance, run.run_id)
     failed = _failed_checks(instance, run.run_id) or _checks_in(error)

@@ -223,14 +223,7 @@ class Outcome:
 def prune_one(
     ctx: RunContext, records: DagsterRecords, keep: timedelta, *, dry_run: bool
 ) -> Outcome:
-    """Prune a repository: artifacts, caches, Dagster's runs and partition keys.
-
-    Args:
-        ctx: of the repository.
-        records: what Dagster keeps of its runs.
-        keep: younger runs stay.
-        dry_run: say what would go.
-    """
+    """Prune a repository: artifacts, caches, Dagster's runs and partition keys."""
     try:
         pruned = prune(ctx, keep, records, dry_run=dry_run)
         known = {one.run for one in pruned.runs}

@@ -48,10 +48,6 @@ def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str,
 
     A retry loses the tag of its backfill once that has ended, and would look as if a person had
     asked for it. Where the first run is not known any more, nobody has.
-
-    Args:
-        instance: of Dagster.
-        run: that may be a retry.
     """
     while _RETRY_TAG in run.tags:
         before = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None

@@ -73,17 +73,7 @@ def remote_assets(
     section: RunOnSection,
     component: Callable[[], Mapping[str, Any]],
 ) -> dg.AssetsDefinition:
-    """Assets of a component, with their checks, that one process elsewhere makes.
-
-    Args:
-        name: plain name of the step.
-        stages: in their order.
-        specs: of all assets, by their plain names.
-        checks: of these assets.
-        names: of the component, with the keys of all assets.
-        section: what starts the process.
-        component: the fields of the component, for the process.
-    """
+    """Assets of a component, with their checks, that one process elsewhere makes."""
 
     @dg.multi_asset(
         name=names.of(name),

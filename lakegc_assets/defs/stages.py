@@ -75,12 +75,7 @@ class Stage:
         )
 
     def connected(self, spec: dg.AssetSpec, names: Names) -> dg.AssetSpec:
-        """Its spec with the assets before it.
-
-        Args:
-            spec: of it.
-            names: of the component, with the keys of all assets.
-        """
+        """Its spec with the assets before it."""
         before = map(names.key, (*self.after, *self.reads))
         return spec.replace_attributes(deps=list(before))
 
@@ -146,12 +141,6 @@ def materialized(
     """Materializations with the key of their asset and its columns.
 
     Where Dagster has this very version already, nothing was made: it is observed once more.
-
-    Args:
-        one: the asset.
-        context: of its step.
-        names: of the component.
-        results: of the asset.
     """
     key = names.key(one.name)
     for result in results:

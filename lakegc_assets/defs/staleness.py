@@ -254,13 +254,7 @@ def _look(
     collection: Collection,
     before: dict[str, list[str | None]],
 ) -> tuple[list[Known], ArtifactRoot | None, str]:
-    """The repositories that are known; the root of their artifacts; and why lakeFS did not answer.
-
-    Args:
-        context: of the tick.
-        collection: of the component.
-        before: what was known at the last tick.
-    """
+    """Known repositories; the root of their artifacts; and why lakeFS did not answer."""
     names, policies, root = collection.names, collection.policies, None
     try:
         wanted = names.resources("stores", "collector")
