@@ -235,7 +235,7 @@ class RunContext:
         if self.root.stores.at(namespace.url()) != self.root.stores:
             raise ConfigurationError(
                 f"the backups are on another server, in a bucket with the name of that of "
-                f"{namespace.url()}: which of the two a URL means could not be told. "
+                f"{namespace.url()}: which of the two a URL means could not be known. "
                 "Choose a bucket with another name for backup_url"
             )
         # What a full address means depends on the namespace, and so does what is cached.

@@ -82,7 +82,7 @@ class RepositorySettings(BaseModel):
     )
     listing: Listing = Field(
         default="store",
-        description="what tells which objects there are: a listing of the store, or the newest "
+        description="the source of which objects there are: a listing of the store, or the newest "
         "inventory report at `inventory_place`. The mode committed needs neither",
     )
     inventory_place: str | None = Field(
