@@ -197,12 +197,13 @@ def questions(
     of_size = sized.groupBy("size").agg(
         F.max(F.when(F.col("etag").isNull(), F.lit(1)).otherwise(F.lit(0))).alias("any")
     )
-    same = sized.where(F.col("etag").isNotNull()).distinct().withColumn("same", F.lit(1))
+    known = sized.where(F.col("etag").isNotNull())
+    same = known.select("size", "etag", F.lit(1).alias("same")).distinct()
     looks = entries.join(of_size, "size").join(same, ["size", "etag"], "left")
     is_alike = (F.col("any") == 1) | F.col("etag").isNull() | F.col("same").isNotNull()
     alike = looks.where(is_alike).select("range_id", "number").distinct()
-    held = alike.join(ranges.distinct(), "range_id")
-    asked = held.join(heads.distinct(), "commit_id").select("range_id", "branch", "number")
+    held = alike.join(ranges, "range_id")
+    asked = held.join(heads, "commit_id").select("range_id", "branch", "number")
     return asked.distinct().orderBy("range_id", "branch", "number")
 
 

@@ -42,9 +42,12 @@ def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
         newest are null. Each range is in the answer: piece is null of what no piece lists.
     """
     pieces = [
-        one.withColumnRenamed("etag_hash", "listed")
-        .withColumn("piece", F.lit(number))
-        .select("hash", "listed", "last_modified", "piece")
+        one.select(
+            "hash",
+            F.col("etag_hash").alias("listed"),
+            "last_modified",
+            F.lit(number).alias("piece"),
+        )
         for number, one in enumerate(store)
     ]
     listed = reduce(lambda some, more: some.unionByName(more), pieces)
@@ -277,7 +280,7 @@ def asked_looks(looks: DataFrame, before: DataFrame, most: int, first: int) -> D
     ]
     turn = reduce(lambda some, more: some + more, turns).cast("int")
     asked = total.where(F.col("total") <= most)
-    return asked.withColumn("turn", turn).select("size", "look", "turn")
+    return asked.select("size", "look", turn.alias("turn"))
 
 
 @relation
@@ -308,13 +311,13 @@ def spared(
         looks: address, size, look: those of candidates.
         doubtful: size, look: of which not all paths were asked for.
     """
-    names = served.select("name").distinct()
     parts = candidates.select("address", F.element_at(F.split("address", "/"), -1).alias("part"))
-    by_name = parts.join(names.withColumnRenamed("name", "address"), "address", "left_semi")
-    by_part = parts.join(names.withColumnRenamed("name", "part"), "part", "left_semi")
-    found = by_name.select("address").unionByName(by_part.select("address")).distinct()
+    by_name = parts.join(served.select(F.col("name").alias("address")), "address", "left_semi")
+    by_part = parts.join(served.select(F.col("name").alias("part")), "part", "left_semi")
     unsure = looks.join(doubtful.select("size", "look"), ["size", "look"], "left_semi")
-    rest = unsure.select("address").distinct().join(found, "address", "left_anti")
-    return found.withColumn("why", F.lit(SERVED)).unionByName(
-        rest.withColumn("why", F.lit(UNVERIFIED))
-    )
+    sure, doubt = F.lit(1).alias("served"), F.lit(0).alias("served")
+    found = by_name.select("address", sure).unionByName(by_part.select("address", sure))
+    each = found.unionByName(unsure.select("address", doubt)).groupBy("address")
+    best = each.agg(F.max("served").alias("served"))
+    why = F.when(F.col("served") == 1, F.lit(SERVED)).otherwise(F.lit(UNVERIFIED))
+    return best.select("address", why.alias("why"))

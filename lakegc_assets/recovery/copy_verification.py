@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.files import may_be_moved
 from lakegc_assets.storage.values import Lost
 
+#: Files of the journal that are held at a time.
+_FILES: Final = 8
 #: Etags that may be what they look like.
 MD5: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -33,6 +35,8 @@ class Proof:
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
+        # Objects come in order, and those of one file of the journal together.
+        self._read = lru_cache(_FILES)(partial(journal.read_file, store))
 
     def etag(self, one: Lost, recorded: str) -> str | None:
         """The etag that a copy has now; None where nothing proves that it is that of the object.
@@ -65,7 +69,7 @@ class Proof:
             & (pc.field("outcome") == "copied")
         )
         return any(
-            journal.read_file(self.store, file).filter(wanted).num_rows
+            self._read(file).filter(wanted).num_rows
             for file, first, last in self._files
             if first <= one.key <= last
         )
