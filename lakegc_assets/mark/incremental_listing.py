@@ -33,6 +33,7 @@ from lakegc_assets.run.history import Earlier, earlier, of_whole_store
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 from lakegc_assets.storage.copies import copy_object
+from lakegc_assets.storage.errors import AccessDeniedError
 
 ASSET: Final = "store_listing"
 #: What is read of the record of a sweep.
@@ -261,9 +262,13 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
 
     def copy(one: Part) -> Part:
         key = f"{ASSET}/{part}/{one.key.rpartition('/')[2]}"
-        copy_object(
-            store, before + one.key, store, now + key, size=one.size, etag=None, if_absent=False
-        )
+        source, target = before + one.key, now + key
+        try:
+            copy_object(store, source, store, target, size=one.size, etag=None, if_absent=False)
+        except AccessDeniedError:
+            # A service behind a firewall may refuse to read for itself what we may read.
+            with store.stream(source) as pieces:
+                store.put_stream(target, pieces, one.size)
         return Part(key, one.rows, one.size, one.sha256)
 
     return thread_map(copy, found.parts if part == "settled" else found.multipart, _THREADS)

@@ -22,6 +22,9 @@ from lakegc_assets.mark import etags
 from lakegc_assets.mark.incremental_listing import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, copy_lake, running
 from lakegc_assets_tests.sessions import Session
@@ -116,6 +119,23 @@ def test_what_is_settled_is_not_listed_again(lake: SmallLake, spark: Session) ->
     assert len(rows) == len(set(rows)) == listing(second).rows
     assert new in rows
     assert candidates(second) == candidates(first)
+
+
+def test_what_is_carried_is_read_and_written_where_the_store_may_not_copy(
+    marked: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def refuse(_self: LocalStore, _source: ObjectStore, key: str, *_: str, **__: object) -> None:
+        refused.append(key)
+        raise AccessDeniedError("the service may not read what it is to copy")
+
+    monkeypatch.setattr(LocalStore, "copy_from", refuse)
+    second = mark(marked, spark, "second")
+    assert listing(second).facts["mode"] == "optimized"
+    assert refused
+    attempt = second.root.attempt(REPOSITORY, "second")
+    assert set(attempt.read("store_listing")["address"].to_pylist()) == marked.keys()
 
 
 def test_etags_are_compared_once(
