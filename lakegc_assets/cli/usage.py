@@ -77,22 +77,28 @@ def usage(
     from lakegc_assets.attribution.usage import usage as read
     from lakegc_assets.cli.queries import last_marked
     from lakegc_assets.cli.site import run_context
+    from lakegc_assets.estate.run_state import state_of
 
     run = run_id or last_marked(repository)
     if run is None:
         raise RefusedError(
             f"repository {repository!r} has no mark: `{command_line('mark', repository)}` makes one"
         )
-    found = read(run_context(repository, run), by, depth)
+    context = run_context(repository, run)
+    found = read(context, by, depth)
+    state = state_of(context.root.attempt(repository, run))
+    gone = state.gone
     given = ctx.get_parameter_source("top") is not click.core.ParameterSource.DEFAULT
     most = top if given or not (as_json or as_csv) else None
     if as_json:
-        values = found.to_json()
+        values = found.to_json() | {"gone": {"objects": gone.objects, "bytes": gone.size}}
         click.echo(json.dumps(values | {"rows": values["rows"][:most]}, indent=1))
     elif as_csv:
         _write_csv([row.to_json() for row in found.rows[:most]], by)
     else:
         _show(found, most or top)
+        if gone.objects:
+            click.echo(f"  note: this is what the mark has listed; since then: {state.because}")
 
 
 def _write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:

@@ -185,11 +185,15 @@ def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(
 ) -> None:
     marked.client.set_gc_rules(REPOSITORY, 10, {"main": 100})
     _mark("u6")
+    assert _usage("--run", "u6")["gone"] == {"objects": 0, "bytes": 0}
     say(lakegc("sweep", REPOSITORY, "--run", "u6", *_MARK[:2]), 0)
+    swept = marked.root.attempt(REPOSITORY, "u6").manifest("swept_set").facts["outcomes"]
+    assert _usage("--run", "u6")["gone"] == swept["deleted"]
+    since = "since then: mark u6 was swept on "
+    say(lakegc("usage", REPOSITORY, "--run", "u6"), 0, "garbage: ", since)
     _mark("u7")
     found = _usage("--run", "u7")
     totals = {row["class"]: row["objects"] for row in found["classes"]}
-    swept = marked.root.attempt(REPOSITORY, "u6").manifest("swept_set").facts["outcomes"]
     assert totals["swept since"] == swept["deleted"]["objects"] > 0
     assert "garbage" not in totals
     assert found["problems"] == []
