@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.checks.witness_cache import fetch, table_url
-from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
+from lakegc_assets.engine.datasets import table_of
+from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_each
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.retention.retain import MOST_FOLDERS, prefix_of
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
 #: Rows: the numbers, from the first and behind the last, of entries of a range below a path.
 SPANS: Final = pa.schema([("range_id", pa.string()), ("first", pa.int64()), ("behind", pa.int64())])
@@ -44,6 +45,8 @@ _METARANGE_S: Final = 0.01
 _RANGE_S: Final = 0.1
 _CACHED_S: Final = 0.001
 _AT_ONCE: Final = 100
+#: Rows in a file of the cache, about.
+_FILE_ROWS: Final = 1_000_000
 _THREADS: Final = 8
 
 
@@ -113,11 +116,9 @@ def entries_below(
     orders, cost = _orders(connections, FOLDERS, cut, _RANGE_S, most)
     rows = [(part.range_id, 0, part.entries) for part in sorted(parts) if part.whole]
     rows += [span for some in tasks.run(what, _spans, orders, cost) for span in some]
-    columns = list(zip(*rows, strict=True)) or [()] * len(SPANS)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SPANS, strict=True)]
     held = {row[0] for row in rows}
     entries = {part.range_id: part.entries for part in parts if part.range_id in held}
-    return Below(entries, pa.Table.from_arrays(arrays, schema=SPANS))
+    return Below(entries, table_of(rows, SPANS))
 
 
 def _orders(
@@ -173,27 +174,21 @@ def _spans(order: _Order) -> list[tuple[str, int, int]]:
 
 def _tables(order: _Order, read: Callable[[str], pa.Table]) -> Iterator[tuple[str, pa.Table]]:
     """Contents of tables with their ids; tables that are not cached are read and cached."""
+
+    def decode(ids: Sequence[str]) -> Iterator[Decoded]:
+        for table_id, table in thread_each(read, ids, _THREADS, _AT_ONCE):
+            yield Decoded(table_id, table, {})
+
     cache = TableCache(order.connections.cache(), order.kind)
     missing = [one for one in order.prefixes if one not in order.slots]
-    ids = {id(slot): table_id for table_id, slot in order.slots.items()}
-    for file, slots in by_file(order.slots.values()):
-        tables = cache.read(file, slots)
-        names = [ids[id(slot)] for slot in slots]
-        if tables is None:
-            missing += names
-        else:
-            yield from zip(names, tables, strict=True)
-    for at in range(0, len(missing), _AT_ONCE):
-        some = missing[at : at + _AT_ONCE]
-        made = list(zip(some, thread_map(read, some, _THREADS), strict=True))
-        cache.write([Decoded(table_id, table, {}) for table_id, table in made])
-        yield from made
+    for found, _ in cache.read_or_decode(order.slots, missing, decode, _FILE_ROWS):
+        yield found.table_id, found.rows
 
 
 def _ranges(connections: Connections, metarange_id: str) -> pa.Table:
     url = table_url(connections, metarange_id)
     infos = read_metarange(fetch(connections, metarange_id), url)
-    return _filled([(one.id, one.count, one.min_key, one.max_key) for one in infos], _RANGES)
+    return table_of([(one.id, one.count, one.min_key, one.max_key) for one in infos], _RANGES)
 
 
 def _folders(connections: Connections, range_id: str) -> pa.Table:
@@ -205,16 +200,10 @@ def _folders(connections: Connections, range_id: str) -> pa.Table:
         behind = first + sum(1 for _ in some)
         rows.append((folder, first, behind))
         first = behind
-    return _filled(rows, _IN_FOLDER)
+    return table_of(rows, _IN_FOLDER)
 
 
 def _folder(path: bytes) -> bytes:
     """The outermost folders of a path, as many as rules may name, each with its slash."""
     parts = path.split(b"/", MOST_FOLDERS)
     return b"".join(part + b"/" for part in parts[:-1])
-
-
-def _filled(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks.witness import ENTRIES, KIND, witness
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
+from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
@@ -138,24 +138,15 @@ def _is_damaged(connections: Connections, files: Sequence[CacheFile]) -> bool:
 def _witness_and_cache(connections: Connections, range_ids: Sequence[str]) -> dict[str, Slot]:
     """Witness some ranges; a task."""
     cache = TableCache(connections.cache(), KIND)
-    slots: dict[str, Slot] = {}
-    waiting: list[Decoded] = []
-    for found in _witness(connections, range_ids):
-        waiting.append(found)
-        if sum(one.rows.num_rows for one in waiting) >= _FILE_ROWS:
-            slots |= cache.write(waiting)
-            waiting = []
-    return slots | (cache.write(waiting) if waiting else {})
+    tables = cache.write_all(_witness(connections, range_ids), _FILE_ROWS)
+    return {one.table_id: slot for one, slot in tables}
 
 
 def _witness(connections: Connections, range_ids: Sequence[str]) -> Iterator[Decoded]:
     namespace = connections.namespace()
-    for at in range(0, len(range_ids), _THREADS):
-        some = range_ids[at : at + _THREADS]
-        files = thread_map(lambda range_id: fetch(connections, range_id), some, _THREADS)
-        for range_id, data in zip(some, files, strict=True):
-            try:
-                yield witness(data, range_id, namespace)
-            except FormatError as error:
-                url = table_url(connections, range_id)
-                raise FormatError(url, error.offset, error.reason) from error
+    for range_id, data in thread_each(partial(fetch, connections), range_ids, _THREADS):
+        try:
+            yield witness(data, range_id, namespace)
+        except FormatError as error:
+            url = table_url(connections, range_id)
+            raise FormatError(url, error.offset, error.reason) from error

@@ -45,6 +45,13 @@ class Part:
         return [self.key, self.rows, self.size, self.sha256]
 
 
+def table_of(rows: Iterable[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    """A table of a few rows, whose values are in the order of the columns."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool = False) -> Part:
     """Write rows to a new file.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -126,6 +126,16 @@ def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[li
         # What costs nothing still counts as something, so that it is spread as well.
         heapq.heapreplace(loads, (load + cost + 1e-9, number, task))
     return [task for _, _, task in loads if task]
+
+
+def thread_each(
+    function: Callable[[T], R], items: Sequence[T], threads: int, at_once: int | None = None
+) -> Iterator[tuple[T, R]]:
+    """Items with their answers, as ``thread_map`` finds them, few of which are held at a time."""
+    step = at_once or threads
+    for at in range(0, len(items), step):
+        some = items[at : at + step]
+        yield from zip(some, thread_map(function, some, threads), strict=True)
 
 
 def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:

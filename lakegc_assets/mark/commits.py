@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.engine.datasets import table_of, write_part
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -162,13 +162,13 @@ class Liveness:
         of, active = self.commits, self.active.active
         tags = [(t, c, of[c].metarange_id, c in active) for t, c in sorted(self.tags.items())]
         tables = {
-            "data": _table(self.active_rows(), ACTIVE),
-            "expired": _table(self.expired_rows(), EXPIRED),
+            "data": table_of(self.active_rows(), ACTIVE),
+            "expired": table_of(self.expired_rows(), EXPIRED),
             "heads": self.heads_table(),
-            "tags": _table(tags, TAGS),
+            "tags": table_of(tags, TAGS),
         }
         if self.retain.paths:
-            tables[PATHS] = _table(self.path_rows(), _PATHS)
+            tables[PATHS] = table_of(self.path_rows(), _PATHS)
         return tables
 
     def path_rows(self) -> list[tuple[object, ...]]:
@@ -193,7 +193,7 @@ class Liveness:
         """Rows of ``HEADS``."""
         of = self.commits
         heads = [(b, c, of[c].metarange_id) for b, c in sorted(self.heads.items())]
-        return _table(heads, HEADS)
+        return table_of(heads, HEADS)
 
     def active_rows(self) -> list[tuple[object, ...]]:
         """Rows of ``ACTIVE``."""
@@ -233,12 +233,6 @@ class Liveness:
             for commit in self.commits.values()
             if commit.id not in self.active.active
         ]
-
-
-def _table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def find_active_commits(ctx: RunContext) -> Manifest:

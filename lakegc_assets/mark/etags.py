@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
@@ -373,10 +373,7 @@ def _read_contents(order: _Reading) -> list[Part]:
     store = order.connections.store()
     hashes = thread_map(partial(_content_hash, store, order.deadline), rows, _THREADS)
     known = [(row[0], found) for row, found in zip(rows, hashes, strict=True) if found is not None]
-    if not known:
-        return []
-    columns = [pa.array(c, f.type) for c, f in zip(zip(*known, strict=True), CONTENTS, strict=True)]
-    return [write_part(artifacts, order.folder, pa.Table.from_arrays(columns, schema=CONTENTS))]
+    return [write_part(artifacts, order.folder, table_of(known, CONTENTS))] if known else []
 
 
 def _content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:

@@ -7,13 +7,12 @@ each is read for them once in its life, for whichever repository that is collect
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
@@ -22,7 +21,7 @@ from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
 _KIND: Final = Kind("full", DECODER_VERSION, "range_id")
 _SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://"
@@ -35,8 +34,7 @@ _ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
 #: Of a range's addresses so many beginnings are kept; more say nothing.
 _STARTS: Final = 50
 _THREADS: Final = 8
-#: Ranges and addresses in a file of the cache, about.
-_FILE_RANGES: Final = 5_000
+#: Rows in a file of the cache, about.
 _FILE_ROWS: Final = 500_000
 _NONE: Final = pa.array([], pa.string())
 
@@ -72,34 +70,25 @@ def read_full(
         IntegrityError: a range is missing or damaged, or holds another number of entries than its
             metarange says.
     """
-    cache = TableCache(connections.cache(), _KIND)
-    missing = [one for one in ranges if one.slot is None]
-    asked: dict[int, Wanted] = {}
+    slots: dict[str, Slot] = {}
+    missing: list[str] = []
     for one in ranges:
         if one.slot is None:
+            missing.append(one.range_id)
             continue
         _require_whole(connections, one, one.slot.facts["entries"])
         if _may_hold(namespace, one.slot.facts["starts"]):
-            asked[id(one.slot)] = one
+            slots[one.range_id] = one.slot
         else:
             yield one.range_id, _NONE
-    for file, slots in by_file(one.slot for one in asked.values() if one.slot is not None):
-        tables = cache.read(file, slots)
-        if tables is None:
-            missing += [asked[id(slot)] for slot in slots]
-            continue
-        for slot, table in zip(slots, tables, strict=True):
-            yield asked[id(slot)].range_id, _joined(table["address"])
-    waiting: list[Decoded] = []
-    for one, decoded in _decode(connections, missing):
-        yield one.range_id, _joined(decoded.rows["address"])
-        waiting.append(decoded)
-        rows = sum(d.rows.num_rows for d in waiting)
-        if len(waiting) >= _FILE_RANGES or rows >= _FILE_ROWS:
-            cache.write(waiting)
-            waiting = []
-    if waiting:
-        cache.write(waiting)
+    of_ids = {one.range_id: one for one in ranges}
+
+    def decode(ids: Sequence[str]) -> Iterator[Decoded]:
+        return _decode(connections, [of_ids[i] for i in ids])
+
+    cache = TableCache(connections.cache(), _KIND)
+    for found, _ in cache.read_or_decode(slots, missing, decode, _FILE_ROWS):
+        yield found.table_id, _joined(found.rows["address"])
 
 
 def _may_hold(namespace: StorageNamespace, starts: Sequence[str] | None) -> bool:
@@ -114,23 +103,22 @@ def _require_whole(connections: Connections, one: Wanted, entries: int) -> None:
         )
 
 
-def _decode(
-    connections: Connections, missing: Sequence[Wanted]
-) -> Iterator[tuple[Wanted, Decoded]]:
-    get = partial(fetch, connections.store(), connections.namespace_url)
-    for at in range(0, len(missing), _THREADS):
-        some = missing[at : at + _THREADS]
-        files = thread_map(get, [one.range_id for one in some], _THREADS)
-        for one, data in zip(some, files, strict=True):
-            entries = decode_range(data, table_url(connections.namespace_url, one.range_id))
-            _require_whole(connections, one, entries.num_rows)
-            addresses = full_addresses(connections.namespace_url, entries)
-            starts = pc.unique(_starts(addresses)).to_pylist()
-            facts = {
-                "entries": entries.num_rows,
-                "starts": starts if len(starts) <= _STARTS else None,
-            }
-            yield one, Decoded(one.range_id, pa.table({"address": addresses}), facts)
+def _decode(connections: Connections, missing: Sequence[Wanted]) -> Iterator[Decoded]:
+    store, namespace_url = connections.store(), connections.namespace_url
+
+    def get(one: Wanted) -> bytes:
+        return fetch(store, namespace_url, one.range_id)
+
+    for one, data in thread_each(get, missing, _THREADS):
+        entries = decode_range(data, table_url(namespace_url, one.range_id))
+        _require_whole(connections, one, entries.num_rows)
+        addresses = full_addresses(namespace_url, entries)
+        starts = pc.unique(_starts(addresses)).to_pylist()
+        facts = {
+            "entries": entries.num_rows,
+            "starts": starts if len(starts) <= _STARTS else None,
+        }
+        yield Decoded(one.range_id, pa.table({"address": addresses}), facts)
 
 
 def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.datasets import Part, PartWriter, table_of
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.graveler.namespace import slice_time
@@ -226,6 +226,4 @@ def slices_table(slices: Sequence[Slice], before: datetime) -> pa.Table:
     named = [one for one in slices if one.name]
     gets_no_more = set(settled([one.name for one in named], before))
     rows = [(*one, one.name in gets_no_more) for one in named]
-    columns = list(zip(*rows, strict=True)) or [()] * len(SLICES)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SLICES, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=SLICES)
+    return table_of(rows, SLICES)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.datasets import Part, table_of
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.mark import lookalike_relations as relations
 from lakegc_assets.mark.etags import (
@@ -116,9 +116,7 @@ class HeadRanges:
         """Pages that a lookup of paths needs for each range (``RANGES``)."""
         ids = [one.range_id for one in self.ranges]
         pages = [(one.entries or 0) // _OF_PAGE + 1 for one in self.ranges]
-        columns = (ids, self.branches.tolist(), pages)
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=RANGES)
+        return table_of(zip(ids, self.branches.tolist(), pages, strict=True), RANGES)
 
 
 def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> HeadRanges:

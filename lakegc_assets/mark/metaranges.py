@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, RANGES, decode_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, by_file
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -34,6 +34,7 @@ _RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
 READ_S: Final = 0.004
 CACHED_S: Final = 0.0005
 _THREADS: Final = 8
+_AT_ONCE: Final = 100
 #: Rows in a file of the cache, about.
 _FILE_ROWS: Final = 1_000_000
 
@@ -279,32 +280,16 @@ def read_tables(
     Raises:
         IntegrityError: a metarange is missing or damaged.
     """
-    cache, missing = TableCache(connections.cache(), kind), list(missing)
-    ids = {id(slot): table_id for table_id, slot in cached.items()}
-    for file, slots in by_file(cached.values()):
-        tables = cache.read(file, slots)
-        found = [ids[id(slot)] for slot in slots]
-        if tables is None:
-            missing += found
-        else:
-            yield from zip(found, tables, strict=True)
-    store = connections.store()
-    waiting: list[Decoded] = []
-    for at in range(0, len(missing), 100):
-        some = missing[at : at + 100]
-        for table_id, data in zip(
-            some,
-            thread_map(partial(fetch, store, connections.namespace_url), some, _THREADS),
-            strict=True,
-        ):
-            table = decode(data, table_url(connections.namespace_url, table_id))
-            yield table_id, table
-            waiting.append(Decoded(table_id, table, {}))
-        if sum(d.rows.num_rows for d in waiting) >= _FILE_ROWS:
-            cache.write(waiting)
-            waiting = []
-    if waiting:
-        cache.write(waiting)
+    get = partial(fetch, connections.store(), connections.namespace_url)
+
+    def decoded(ids: Sequence[str]) -> Iterator[Decoded]:
+        for table_id, data in thread_each(get, ids, _THREADS, _AT_ONCE):
+            url = table_url(connections.namespace_url, table_id)
+            yield Decoded(table_id, decode(data, url), {})
+
+    cache = TableCache(connections.cache(), kind)
+    for found, _ in cache.read_or_decode(cached, missing, decoded, _FILE_ROWS):
+        yield found.table_id, found.rows
 
 
 def table_url(namespace_url: str, table_id: str) -> str:

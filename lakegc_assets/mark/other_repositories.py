@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -245,16 +246,11 @@ def _known_commits(cache: ObjectStore) -> dict[str, Commit]:
 
 
 def _keep_commits(cache: ObjectStore, look: str, read: Mapping[str, Commit]) -> None:
-    commits = list(read.values())
-    columns = [
-        [commit.id for commit in commits],
-        [list(commit.parents) for commit in commits],
-        [commit.creation_date for commit in commits],
-        [commit.metarange_id for commit in commits],
-        [commit.version for commit in commits],
+    rows = [
+        (one.id, list(one.parents), one.creation_date, one.metarange_id, one.version)
+        for one in read.values()
     ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, _COMMITS, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=_COMMITS)
+    table = table_of(rows, _COMMITS)
     TableCache(cache, _KIND).write([Decoded(look, table, {})])
 
 

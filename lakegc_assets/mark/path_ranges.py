@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.ranges import read_metarange
@@ -121,7 +122,7 @@ def ranked_path_ranges(
     highest: dict[_Row, int] = {}
     for part in found:
         _keep_highest(highest, part)
-    return _filled([(*row, rank) for row, rank in sorted(highest.items())], _RANKED)
+    return table_of([(*row, rank) for row, rank in sorted(highest.items())], _RANKED)
 
 
 def read_path_ranges(
@@ -188,10 +189,4 @@ def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
 
 def _bounds(data: bytes, url: str) -> pa.Table:
     rows = [(one.id, one.count, one.min_key, one.max_key) for one in read_metarange(data, url)]
-    return _filled(rows, _BOUNDS)
-
-
-def _filled(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return table_of(rows, _BOUNDS)

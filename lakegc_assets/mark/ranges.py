@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.spark_session import SparkBackedSession
-from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
 from lakegc_assets.graveler.entry import AddressType
@@ -154,8 +154,9 @@ def _cache_order(
     ranges: Sequence[Wanted],
 ) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
     damaged: dict[str, IntegrityError] = {}
-    written = _cached(connections, ranges, None if strict else damaged)
-    return {i: slot for _, slots in written for i, slot in slots.items()}, damaged
+    cache = TableCache(connections.cache(), KIND)
+    decoded = _decode(connections, ranges, None if strict else damaged)
+    return {one.table_id: slot for one, slot in cache.write_all(decoded, _FILE_ROWS)}, damaged
 
 
 def wanted(ranges: pa.Table, slots: Mapping[str, Slot]) -> list[Wanted]:
@@ -204,46 +205,25 @@ def read_entries(
     Raises:
         IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
     """
-    missing = [one for one in ranges if one.slot is None]
-    known = {id(one.slot): one for one in ranges if one.slot is not None}
-    cache = TableCache(connections.cache(), KIND)
-    for file, slots in by_file(one.slot for one in known.values() if one.slot):
-        tables = cache.read(file, slots, group)
-        if tables is None:
-            missing += [known[id(slot)] for slot in slots]
-            continue
-        for slot, table in zip(slots, tables, strict=True):
-            one = known[id(slot)]
-            require_whole(connections, one, slot.rows, slot.facts)
-            yield _entries(one.range_id, table, slot.facts, cached=True)
-    for decoded, _ in _cached(connections, missing, damaged):
-        for found in decoded:
-            yield _entries(found.table_id, found.rows.select(group), found.facts, cached=False)
+    of_ids = {one.range_id: one for one in ranges}
+    slots = {i: one.slot for i, one in of_ids.items() if one.slot is not None}
+
+    def decode(ids: Sequence[str]) -> Iterator[Decoded]:
+        return _decode(connections, [of_ids[i] for i in ids], damaged)
+
+    cache, missing = TableCache(connections.cache(), KIND), of_ids.keys() - slots.keys()
+    tables = cache.read_or_decode(slots, sorted(missing), decode, _FILE_ROWS, group)
+    for found, from_cache in tables:
+        require_whole(connections, of_ids[found.table_id], found.rows.num_rows, found.facts)
+        yield _entries(found, from_cache=from_cache)
 
 
-def _cached(
-    connections: Connections,
-    missing: Sequence[Wanted],
-    damaged: dict[str, IntegrityError] | None,
-) -> Iterator[tuple[list[Decoded], dict[str, Slot]]]:
-    """Decode ranges and cache them: those of one file after the other, and where they are."""
-    cache = TableCache(connections.cache(), KIND)
-    waiting: list[Decoded] = []
-    for one, decoded in _decode(connections, missing, damaged):
-        require_whole(connections, one, decoded.rows.num_rows, decoded.facts)
-        waiting.append(decoded)
-        if sum(d.rows.num_rows for d in waiting) >= _FILE_ROWS:
-            yield waiting, cache.write(waiting)
-            waiting = []
-    if waiting:
-        yield waiting, cache.write(waiting)
-
-
-def _entries(range_id: str, rows: pa.Table, facts: Mapping[str, Any], *, cached: bool) -> Entries:
+def _entries(found: Decoded, *, from_cache: bool) -> Entries:
+    rows = found.rows
     if "hash" in rows.column_names:
         rows = rows.set_column(rows.column_names.index("hash"), "hash", [unsigned(rows["hash"])])
-    entries, digest, unresolved = (facts[n] for n in ("entries", "digest", "unresolved"))
-    return Entries(range_id, rows, entries, digest, unresolved, cached)
+    entries, digest, unresolved = (found.facts[n] for n in ("entries", "digest", "unresolved"))
+    return Entries(found.table_id, rows, entries, digest, unresolved, from_cache)
 
 
 def require_whole(
@@ -278,7 +258,7 @@ def _decode(
     connections: Connections,
     missing: Sequence[Wanted],
     damaged: dict[str, IntegrityError] | None,
-) -> Iterator[tuple[Wanted, Decoded]]:
+) -> Iterator[Decoded]:
     store, namespace = connections.store(), connections.namespace()
 
     def get(one: Wanted) -> bytes | IntegrityError:
@@ -287,21 +267,20 @@ def _decode(
         except IntegrityError as error:
             return error
 
-    for at in range(0, len(missing), _THREADS):
-        some = missing[at : at + _THREADS]
-        for one, data in zip(some, thread_map(get, some, _THREADS), strict=True):
-            try:
-                if isinstance(data, IntegrityError):
-                    raise data
-                url = table_url(connections.namespace_url, one.range_id)
-                entries, paths = decode_paths(data, url)
-            except IntegrityError as error:
-                if damaged is None:
-                    raise
-                damaged[one.range_id] = error
-                continue
-            folders = paths.folders(FOLDER_DEPTH)
-            yield one, decode(namespace, one.range_id, entries, folders)
+    for one, data in thread_each(get, missing, _THREADS):
+        try:
+            if isinstance(data, IntegrityError):
+                raise data
+            url = table_url(connections.namespace_url, one.range_id)
+            entries, paths = decode_paths(data, url)
+        except IntegrityError as error:
+            if damaged is None:
+                raise
+            damaged[one.range_id] = error
+            continue
+        decoded = decode(namespace, one.range_id, entries, paths.folders(FOLDER_DEPTH))
+        require_whole(connections, one, decoded.rows.num_rows, decoded.facts)
+        yield decoded
 
 
 def decode(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
-from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import slice_time
@@ -140,10 +140,6 @@ def report(ctx: RunContext) -> Manifest:
 
     rows = _breakdown(counted)
     largest = _largest(row for one in counted for row in one.largest)
-    columns = [
-        pa.array(column, f.type) for column, f in zip(_columns(rows), BREAKDOWN, strict=True)
-    ]
-    table = pa.table(columns, schema=BREAKDOWN)
     others = chain["committed_addresses"].facts
     facts: dict[str, object] = {
         "objects": manifest.rows,
@@ -168,7 +164,7 @@ def report(ctx: RunContext) -> Manifest:
         "compared": compare_with_newest(ctx),
         "figures": _figures(ctx, chain, requests_of(attempt)),
     }
-    parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table)]}
+    parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table_of(rows, BREAKDOWN))]}
     return ctx.finish(ASSET, manifest, started, parts, facts)
 
 
@@ -207,10 +203,6 @@ def _figures(
         "seconds": round(seconds.total_seconds(), 2),
         "requests": before + requests + ctx.requests_sent,
     }
-
-
-def _columns(rows: Sequence[tuple[str, str, int, int]]) -> list[list[Any]]:
-    return [[row[number] for row in rows] for number in range(len(BREAKDOWN))]
 
 
 def _count(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -114,6 +114,10 @@ class Decoded(NamedTuple):
     rows: pa.Table
     facts: Mapping[str, Any]
 
+    def select(self, columns: Sequence[str]) -> Decoded:
+        """Some of its columns."""
+        return self._replace(rows=self.rows.select(columns))
+
 
 class TableCache:
     """The cached tables of one kind.
@@ -150,6 +154,56 @@ class TableCache:
         key = f"{self._kind.folder}{hashlib.sha256(data).hexdigest()}{_SUFFIX}"
         self._store.put(key, data)
         return _slots_of(key, index)
+
+    def write_all(
+        self, tables: Iterable[Decoded], file_rows: int
+    ) -> Iterator[tuple[Decoded, Slot]]:
+        """Cache tables as they come, in files of about so many rows; each with its slot."""
+        waiting: list[Decoded] = []
+        weight = 0
+        for table in tables:
+            waiting.append(table)
+            weight += table.rows.num_rows + _ROWS_OF_TABLE
+            if weight >= file_rows:
+                yield from self._written(waiting)
+                waiting, weight = [], 0
+        yield from self._written(waiting)
+
+    def _written(self, tables: Sequence[Decoded]) -> Iterator[tuple[Decoded, Slot]]:
+        slots = self.write(tables) if tables else {}
+        yield from ((table, slots[table.table_id]) for table in tables)
+
+    def read_or_decode(
+        self,
+        slots: Mapping[str, Slot],
+        missing: Iterable[str],
+        decode: Callable[[Sequence[str]], Iterable[Decoded]],
+        file_rows: int,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[tuple[Decoded, bool]]:
+        """Cached tables first, then the others, which are decoded and cached.
+
+        Args:
+            slots: of the cached tables, by their ids; what is damaged of them is decoded again.
+            missing: ids of the others.
+            decode: decodes tables by their ids.
+            file_rows: rows of a file of the cache, about.
+            columns: to read; None for all but the id of the table.
+
+        Yields:
+            Each table, and whether it came from the cache.
+        """
+        others = list(missing)
+        ids = {id(slot): table_id for table_id, slot in slots.items()}
+        for file, some in by_file(slots.values()):
+            tables = self.read(file, some, columns)
+            if tables is None:
+                others += [ids[id(slot)] for slot in some]
+                continue
+            for slot, table in zip(some, tables, strict=True):
+                yield Decoded(ids[id(slot)], table, slot.facts), True
+        for table, _ in self.write_all(decode(others), file_rows):
+            yield (table if columns is None else table.select(columns)), False
 
     def _joined(self, tables: Sequence[Decoded]) -> pa.Table:
         rows = pa.concat_tables([table.rows for table in tables]).unify_dictionaries()
