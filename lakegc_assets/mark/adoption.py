@@ -14,20 +14,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
-from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
 from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, read_mark
 from lakegc_assets.mark.reasons import Kept, why_kept
 from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings
-from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 
-_FOLDER: Final = "deletion_candidates/adopted/"
 _WHAT: Final = "compare with the adopted mark"
 _TOTALS: Final = pa.schema(
     [("is_named", pa.bool_()), ("objects", pa.int64()), ("bytes", pa.int64())]
@@ -101,9 +99,7 @@ def _is_run(root: ArtifactRoot, repository: str, run: str) -> bool:
 
 
 def adopt(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
+    work: Workspace,
     attempt: AttemptArtifacts,
     mark_id: str,
     dead: DataFrame,
@@ -114,9 +110,7 @@ def adopt(
     Compared by hashes: all of these are dead by our own mark, whoever else names them.
 
     Args:
-        ctx: the run.
-        connections: how tasks reach the stores.
-        frames: the session.
+        work: where to write.
         attempt: with all assets before the candidates.
         mark_id: of the mark that is adopted.
         dead: our own candidates (``LISTING``), without what is spared.
@@ -126,27 +120,15 @@ def adopt(
         RefusedError: it cannot be adopted.
         IntegrityError: it is damaged.
     """
-    mark = require_adoptable(connections.store(), ctx.root, ctx.repository, ctx.run, mark_id)
-    listed = read_mark(ctx, connections, frames, mark, attempt.url, _FOLDER)
+    ctx, frames = work.ctx, work.frames
+    store = work.connections.store()
+    mark = require_adoptable(store, ctx.root, ctx.repository, ctx.run, mark_id)
+    listed = read_mark(work, mark)
     by_list = comparison_relations.by_list(dead, frames.read(listed))
-    folder = f"{_FOLDER}compared/"
-    compared = Dataset(
-        attempt.url, frames.write(by_list, attempt.url, folder, _COMPARED, _WHAT), _COMPARED
-    )
+    compared = work.written(by_list, "compared", _COMPARED, _WHAT)
     named = comparison_relations.named(frames.read(compared))
-    chosen = frames.write(named, attempt.url, f"{_FOLDER}data/", LISTING, _WHAT)
-    adopted = Dataset(attempt.url, chosen, LISTING)
-    kept = why_kept(
-        ctx,
-        connections,
-        frames,
-        attempt,
-        spared,
-        frames.read(listed),
-        frames.read(adopted),
-        attempt.url,
-        _FOLDER,
-    )
+    adopted = work.written(named, "data", LISTING, _WHAT)
+    kept = why_kept(work, attempt, spared, frames.read(listed), frames.read(adopted))
     facts = {
         "mark": mark.id,
         "form": mark.form,
@@ -154,21 +136,21 @@ def adopt(
         "made": mark.made.isoformat(),
         "objects": listed.rows,
         "kept": _by_why(kept),
-        "not_named": _not_named(frames, compared),
+        "not_named": _not_named(work, compared),
     }
     new = comparison_relations.not_of_kind(frames.read(kept.rows), SPARED_BY_MARK)
     return Adopted(
         adopted,
-        frames.write(new, attempt.url, f"{_FOLDER}spared/", SPARED, _WHAT),
+        work.write(new, "spared", SPARED, _WHAT),
         {"kept": kept.rows.parts},
         {"adopted": facts},
     )
 
 
-def _not_named(frames: Session, compared: Dataset) -> dict[str, int]:
+def _not_named(work: Workspace, compared: Dataset) -> dict[str, int]:
     """Number and bytes of our candidates that the adopted mark does not name."""
-    totals = comparison_relations.totals(frames.read(compared), ["is_named"])
-    rows = frames.collect_rows(totals, _TOTALS, _WHAT)
+    totals = comparison_relations.totals(work.frames.read(compared), ["is_named"])
+    rows = work.collect(totals, _TOTALS, _WHAT)
     found = next((row for row in rows if not row["is_named"]), {"objects": 0, "bytes": 0})
     return {name: found[name] for name in ("objects", "bytes")}
 

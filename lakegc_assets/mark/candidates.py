@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, write_part
-from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import relations
-from lakegc_assets.mark.adoption import Adopted, adopt
+from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
@@ -31,8 +31,8 @@ from lakegc_assets.mark.served import (
     served_candidates,
     write_compared,
 )
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import earlier, of_whole_store
@@ -69,38 +69,35 @@ def find_candidates(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("committed_addresses", connections.namespace_url)
     with ctx.frames(connections) as frames:
-        return _find(ctx, connections, frames, attempt, chain, started)
+        work = Workspace(ctx, connections, frames, attempt.url, f"{ASSET}/")
+        return _find(work, attempt, chain, started)
 
 
 def _find(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
+    work: Workspace,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     started: datetime,
 ) -> Manifest:
-    listing, store = chain["store_listing"], attempt.store()
-    unlisted, spared = _subtract(ctx, connections, frames, attempt, chain)
-    served, compared = _served(ctx, connections, attempt, chain, unlisted)
+    ctx, listing, store = work.ctx, chain["store_listing"], attempt.store()
+    unlisted, spared = _subtract(work, attempt, chain)
+    served, compared = _served(work, attempt, chain, unlisted)
     spared = [*spared, *served]
-    mine = Dataset(attempt.url, unlisted, LISTING)
-    dead = relations.without_spared(
-        frames.read(mine), frames.read(Dataset(attempt.url, served, SPARED))
-    )
-    adopted = _adopt(ctx, connections, frames, attempt, dead, spared)
-    if adopted is not None:
-        mine, dead = adopted.dead, frames.read(adopted.dead)
+    rows = _rows(unlisted)
+    dead = relations.without_spared(work.read(unlisted, LISTING), work.read(served, SPARED))
+    adopted = None
+    if ctx.settings.adopt is not None:
+        adopted = adopt(work.below("adopted/"), attempt, ctx.settings.adopt, dead, spared)
+        rows, dead = adopted.dead.rows, work.frames.read(adopted.dead)
         spared = [*spared, *adopted.spared]
     written = Written()
-    if mine.rows:
-        holders = last_holders(ctx, connections, frames, attempt, dead)
-        written = write_candidates(ctx, connections, frames, attempt, dead, holders)
-    _require_distinct(frames, attempt, written.parts)
+    if rows:
+        written = write_candidates(work, dead, last_holders(work, attempt, dead))
+    _require_distinct(work, written.parts)
     facts = {
-        **_totals(frames, attempt, listing),
+        **_totals(work, listing),
         "by_reason": written.by_reason,
-        "spared": _spared_by_reason(frames, attempt, spared),
+        "spared": _spared_by_reason(work, spared),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),
         COMPARED_BY_ETAG: compared.by_etag,
         **(adopted.facts if adopted else {}),
@@ -115,18 +112,17 @@ def _find(
 
 
 def _served(
-    ctx: RunContext,
-    connections: Connections,
+    work: Workspace,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
 ) -> tuple[list[Part], HeadLooks]:
     """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
     listing, store = chain["store_listing"], attempt.store()
-    spent = (ctx.clocks.now() - listing.started).total_seconds()
+    spent = (work.ctx.clocks.now() - listing.started).total_seconds()
     served = served_candidates(
-        ctx,
-        connections,
+        work.ctx,
+        work.connections,
         attempt.read("active_commits", "heads"),
         store,
         f"{ASSET}/served/",
@@ -140,30 +136,11 @@ def _served(
     return parts, served.compared
 
 
-def _adopt(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    dead: DataFrame,
-    spared: Sequence[Part],
-) -> Adopted | None:
-    """Reduce the candidates to those of the adopted mark; None where the run adopts none."""
-    mark_id = ctx.settings.adopt
-    if mark_id is None:
-        return None
-    return adopt(ctx, connections, frames, attempt, mark_id, dead, spared)
-
-
 # Store DF - Committed DF - Uncommitted DF
 
 
 def _subtract(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
+    work: Workspace, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> tuple[list[Part], list[Part]]:
     """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``).
 
@@ -174,10 +151,10 @@ def _subtract(
         chain[asset] for asset in ("store_listing", "committed_addresses", "uncommitted_snapshot")
     )
     _require_live_addresses(attempt, committed, uncommitted)
-    pins = pinned(connections.store())
+    pins, ctx, frames = pinned(work.connections.store()), work.ctx, work.frames
 
     def read(schema: pa.Schema, *parts: Part) -> DataFrame:
-        return frames.read(Dataset(attempt.url, parts, schema))
+        return work.read(parts, schema)
 
     store = read(LISTING, *listing.parts["data"])
     if swept := sweeps_since(ctx, listing):
@@ -189,12 +166,11 @@ def _subtract(
         listing.cutoff,
     )
     what = "subtract what is live from the listing"
-    folder = f"{ASSET}/spared/"
     spared: list[Part] = []
     if doubled := listing.parts.get("twice"):
         twice = read(HASHES, *doubled)
         stays = relations.named_twice_spared(unreferenced, twice)
-        spared = frames.write(stays, attempt.url, folder, SPARED, what)
+        spared = work.write(stays, "spared", SPARED, what)
         unreferenced = relations.named_once(unreferenced, twice)
     judged = relations.judged(
         unreferenced,
@@ -202,24 +178,22 @@ def _subtract(
         [frames.read(one) for one in uploads_seen(ctx, listing)],
         frames.create(pins.cast(SPARED)),
     )
-    found = frames.write(judged, attempt.url, f"{ASSET}/judged/", JUDGED, what)
+    found = work.write(judged, "judged", JUDGED, what)
     if not found:
         return [], spared
     judged = read(JUDGED, *found)
-    doubtful = frames.write(relations.spared(judged), attempt.url, folder, SPARED, what)
+    doubtful = work.write(relations.spared(judged), "spared", SPARED, what)
     spared += doubtful
     if not doubtful:
         # What was written has the columns of LISTING, and one more that is null.
         return found, spared
-    folder = f"{ASSET}/unlisted/"
-    unlisted = relations.not_spared(judged)
-    return frames.write(unlisted, attempt.url, folder, LISTING, what), spared
+    return work.write(relations.not_spared(judged), "unlisted", LISTING, what), spared
 
 
 def _require_live_addresses(
     attempt: AttemptArtifacts, committed: Manifest, uncommitted: Manifest
 ) -> None:
-    """Look whether what is live has addresses.
+    """Require that what is live has addresses.
 
     Raises:
         IntegrityError: there are live ranges or lists, and no addresses of them.
@@ -262,32 +236,29 @@ def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
     return list(datasets.values())
 
 
-def _require_distinct(frames: Session, attempt: AttemptArtifacts, parts: Sequence[Part]) -> None:
-    """Look whether each candidate is there once.
+def _require_distinct(work: Workspace, parts: Sequence[Part]) -> None:
+    """Require that each candidate is there once.
 
     Raises:
         IntegrityError: the listing holds one of them twice.
     """
     if not parts:
         return
-    twice = relations.duplicates(frames.read(Dataset(attempt.url, parts, ADDRESSES)), 1)
-    if frames.collect(twice, ADDRESSES, "look for objects that are listed twice").num_rows:
-        raise IntegrityError(f"{attempt.url} lists an object twice: mark again under a new id")
+    twice = relations.duplicates(work.read(parts, ADDRESSES), 1)
+    if work.collect(twice, ADDRESSES, "look for objects that are listed twice"):
+        raise IntegrityError(f"{work.url} lists an object twice: mark again under a new id")
 
 
-def _totals(frames: Session, attempt: AttemptArtifacts, listing: Manifest) -> dict[str, int]:
+def _totals(work: Workspace, listing: Manifest) -> dict[str, int]:
     """Counts and bytes of what is listed, as facts of the asset."""
-    store = frames.read(Dataset(attempt.url, listing.parts["data"], SUMMED))
-    totals = relations.listing_totals(store, listing.cutoff)
-    (row,) = frames.collect_rows(totals, TOTALS, "count what is listed")
+    totals = relations.listing_totals(work.read(listing.parts["data"], SUMMED), listing.cutoff)
+    (row,) = work.collect(totals, TOTALS, "count what is listed")
     return {name: row[name] or 0 for name in TOTALS.names}
 
 
-def _spared_by_reason(
-    frames: Session, attempt: AttemptArtifacts, spared: Sequence[Part]
-) -> dict[str, int]:
+def _spared_by_reason(work: Workspace, spared: Sequence[Part]) -> dict[str, int]:
     if not _rows(spared):
         return {}
-    counts = relations.counts_by_reason(frames.read(Dataset(attempt.url, spared, SPARED)))
-    found = frames.collect_rows(counts, COUNTS, "count what is spared")
+    counts = relations.counts_by_reason(work.read(spared, SPARED))
+    found = work.collect(counts, COUNTS, "count what is spared")
     return {row["why"]: row["objects"] for row in found}

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import comparison_relations
@@ -23,8 +23,8 @@ from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
 from lakegc_assets.mark.reasons import CANDIDATES, KEPT, Kept, sentence, why_kept
 from lakegc_assets.mark.why import staging_areas
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.scratch import COMPARED, scratch
@@ -58,23 +58,14 @@ class Side:
         return f"run {self.id!r}" if self.attempt else f"mark {self.id!r}"
 
 
-def side_of(
-    ctx: RunContext, connections: Connections, frames: Session, url: str, name: str, folder: str
-) -> Side:
-    """Read one side.
-
-    Args:
-        ctx: of the repository; its run is of no interest.
-        connections: how tasks reach the stores.
-        frames: the session.
-        url: of the store to write to.
-        name: id of a run, or of a foreign mark as ``find_mark`` takes it.
-        folder: relative to the store, with a slash at its end.
+def side_of(work: Workspace, name: str) -> Side:
+    """Read one side: a run of this id, or a foreign mark as ``find_mark`` takes it.
 
     Raises:
         RefusedError: it is neither, or did not finish.
         IntegrityError: it is damaged.
     """
+    ctx, connections, frames = work.ctx, work.connections, work.frames
     try:
         attempt = ctx.root.attempt(ctx.repository, name)
     except RefusedError as no_run:
@@ -82,7 +73,7 @@ def side_of(
             mark = find_mark(connections.store(), name)
         except RefusedError as error:
             raise RefusedError(f"{no_run}; and {error}") from error
-        named = read_mark(ctx, connections, frames, mark, url, folder)
+        named = read_mark(work, mark)
         kind = f"{mark.form} mark of lakeFS's collector"
         return Side(mark.id, kind, mark.made, named.rows, frames.read(named))
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
@@ -183,16 +174,17 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
     """
     client, connections = ctx.connect()
     with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames(connections) as frames:
+        work = Workspace(ctx, connections, frames, url)
         first, second = (
-            side_of(ctx, connections, frames, url, name, folder)
-            for name, folder in ((run, "a/"), (other, "b/"))
+            side_of(work.below(folder), name) for name, folder in ((run, "a/"), (other, "b/"))
         )
-        compared = _beside(frames, url, first, second)
-        totals = []
+        beside = comparison_relations.beside(first.named, second.named)
+        compared = work.written(beside, "beside", _COMPARED, _WHAT)
+        totals: Sequence[Mapping[str, Any]] = []
         if compared.rows:
             of_groups = comparison_relations.totals(frames.read(compared), _TOTALS.names[:3])
-            totals = frames.collect_rows(of_groups, _TOTALS, _WHAT)
-        asked = _Asked(ctx, client, connections, frames, compared, totals, listed)
+            totals = work.collect(of_groups, _TOTALS, _WHAT)
+        asked = _Asked(work, client, compared, totals, listed)
         return Comparison(
             ctx.repository,
             _told(first),
@@ -207,30 +199,20 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
 # Both, and one alone
 
 
-def _beside(frames: Session, url: str, first: Side, second: Side) -> Dataset:
-    """The full outer join of two marks (``_COMPARED``)."""
-    beside = comparison_relations.beside(first.named, second.named)
-    return Dataset(url, frames.write(beside, url, "beside/", _COMPARED, _WHAT), _COMPARED)
-
-
 @dataclass(frozen=True)
 class _Asked:
     """Inputs from which the differences are computed.
 
     Attributes:
-        ctx: of the repository.
+        work: where to compute.
         client: of lakeFS.
-        connections: how tasks reach the stores.
-        frames: the session.
         compared: what the two marks name (``_COMPARED``).
         totals: of it (``_TOTALS``).
         listed: how many objects of each difference are to be named.
     """
 
-    ctx: RunContext
+    work: Workspace
     client: LakeFSClient
-    connections: Connections
-    frames: Session
     compared: Dataset
     totals: Sequence[Mapping[str, Any]]
     listed: int
@@ -238,7 +220,7 @@ class _Asked:
 
 def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Difference:
     """Sums of the objects that only one side names, with a sample of them."""
-    frames, mine = asked.frames, [row for row in asked.totals if row["named_by"] == which]
+    frames, mine = asked.work.frames, [row for row in asked.totals if row["named_by"] == which]
     objects = sum(row["objects"] for row in mine)
     if not objects:
         return Difference(Total(), {}, {}, [])
@@ -253,31 +235,21 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
 
 def _why_kept(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Kept:
     """Why the run of the other side keeps it; nothing of a foreign mark."""
-    frames, url, attempt = asked.frames, asked.compared.url, other.attempt
+    attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
-        return Kept(Dataset(url, [], KEPT))
+        return Kept(Dataset(work.url, [], KEPT))
     parts = attempt.manifest("deletion_candidates").parts
-    candidates = frames.read(Dataset(attempt.url, parts["data"], HASHES))
-    return why_kept(
-        asked.ctx,
-        asked.connections,
-        frames,
-        attempt,
-        parts["spared"],
-        alone,
-        candidates,
-        url,
-        folder,
-    )
+    candidates = work.frames.read(Dataset(attempt.url, parts["data"], HASHES))
+    return why_kept(work, attempt, parts["spared"], alone, candidates)
 
 
 def _largest(asked: _Asked, alone: DataFrame, kept: Kept) -> list[dict[str, Any]]:
     """The largest objects of a difference; those that are not there come last."""
     if not asked.listed:
         return []
-    judged = comparison_relations.with_kept(alone, asked.frames.read(kept.rows))
+    judged = comparison_relations.with_kept(alone, asked.work.frames.read(kept.rows))
     largest = comparison_relations.largest(judged, asked.listed)
-    rows = asked.frames.collect_rows(largest, _SHOWN, _WHAT)
+    rows = asked.work.collect(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}
     areas = _staging_areas(asked, staged) if staged else {}
     return [
@@ -330,7 +302,7 @@ def _kept_sentence(row: Mapping[str, Any]) -> str | None:
 def _staging_areas(asked: _Asked, staged: set[str]) -> dict[str, str]:
     """On which branch and path objects are staged; the search ends with the last of them."""
     found: dict[str, str] = {}
-    areas = staging_areas(asked.client, asked.ctx.repository, asked.connections, staged)
+    areas = staging_areas(asked.client, asked.work.ctx.repository, asked.work.connections, staged)
     for address, branch, path in areas:
         found.setdefault(address, f"it is staged on branch {branch!r} at {path!r}")
         if len(found) == len(staged):

@@ -28,13 +28,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter
-from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.publication import OURS
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, key_digest, signed
@@ -333,46 +334,31 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UNPLACED: Final = "it is a full address, and nobody can tell which object it names"
 
 
-def read_mark(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    mark: ForeignMark,
-    url: str,
-    folder: str,
-) -> Dataset:
+def read_mark(work: Workspace, mark: ForeignMark) -> Dataset:
     """Read the lists of a mark: the objects that it names, each once (``NAMED``).
-
-    Args:
-        ctx: the run.
-        connections: how tasks reach the stores.
-        frames: the session.
-        mark: to read.
-        url: of the store to write to.
-        folder: relative to it, with a slash at its end.
 
     Raises:
         IntegrityError: a list is missing, damaged, or not of the length that the summary says, or
             the lists in text name other objects than those in Parquet.
     """
-    read = partial(_read_files, connections, url, folder)
-    found = sum(_over(ctx, read, mark.lists or mark.texts), _Read())
+    connections = work.connections
+    read = partial(_read_files, connections, work.url, work.folder)
+    found = sum(_over(work.ctx, read, mark.lists or mark.texts), _Read())
     if mark.objects not in {None, found.rows}:
         raise IntegrityError(
             f"{mark.url} names {counted(found.rows, 'object')}, and the summary of mark "
             f"{mark.id!r} says {mark.objects}: it is not whole"
         )
-    texts = sum(_over(ctx, partial(_lines_of, connections), mark.texts), KeyDigest())
+    texts = sum(_over(work.ctx, partial(_lines_of, connections), mark.texts), KeyDigest())
     if mark.lists and mark.texts and texts != found.lines:
         raise IntegrityError(
             f"the lists of mark {mark.id!r} in text do not name what those in {mark.url} do: one "
             "of them is not whole"
         )
     if not found.rows:
-        return Dataset(url, [], NAMED)
-    once = comparison_relations.each_once(frames.read(Dataset(url, found.parts, NAMED)))
-    parts = frames.write(once, url, f"{folder}named/", NAMED, "read a mark of lakeFS's collector")
-    return Dataset(url, parts, NAMED)
+        return Dataset(work.url, [], NAMED)
+    once = comparison_relations.each_once(work.read(found.parts, NAMED))
+    return work.written(once, "named", NAMED, "read a mark of lakeFS's collector")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, table_of
-from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.mark import lookalike_relations as relations
 from lakegc_assets.mark.etags import (
     AT_RANDOM,
@@ -42,6 +41,7 @@ from lakegc_assets.mark.etags import (
 from lakegc_assets.mark.lookalike_relations import ANY
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.ranges import Wanted, range_frame, wanted
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -64,7 +64,6 @@ RANGES: Final = pa.schema(
     [("range_id", pa.string()), ("branches", pa.int64()), ("pages", pa.int64())]
 )
 LOOKS: Final = pa.schema([("size", pa.int64()), ("look", pa.int64())])
-LOOKS_OF: Final = pa.schema([("address", pa.string()), *LOOKS])
 ALIKE: Final = pa.schema([("range_id", pa.string()), *LOOKS, ("entries", pa.int64())])
 PATHS_OF: Final = pa.schema([*LOOKS, ("paths", pa.int64())])
 BY_PATHS: Final = pa.schema([("paths", pa.int64()), ("looks", pa.int64())])
@@ -79,6 +78,12 @@ SIZED: Final = pa.schema(
 TO_READ: Final = pa.schema([("address", pa.string()), *SIZES])
 SERVED_NAMES: Final = pa.schema([("name", pa.string())])
 
+#: Bytes of candidates that are read at most, to know their checksums.
+_MOST_BYTES: Final = 1 << 30
+#: A page of a listing, in seconds.
+_PAGE_S: Final = 0.03
+_COMPARE: Final = "compare entries at branch HEADs"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: Paths of a range that one page of a listing answers for, where they lie close by.
 _OF_PAGE: Final = 500
 
@@ -149,41 +154,6 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
     for found in of_branch.values():
         branches[found] += 1
     return HeadRanges(wanted(unique, {}), branches, of_branch)
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """The engine's session and the folder of working files.
-
-    Attributes:
-        ctx: the run.
-        connections: how tasks reach the stores.
-        frames: the session.
-        url: of the store of working files.
-        folder: of them, with a slash at its end.
-    """
-
-    ctx: RunContext
-    connections: Connections
-    frames: Session
-    url: str
-    folder: str
-
-    def read(self, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
-        """The rows of some files."""
-        return self.frames.read(Dataset(self.url, parts, schema))
-
-    def write(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> list[Part]:
-        """Compute a frame, and write its rows to a folder of this name."""
-        return self.frames.write(frame, self.url, f"{self.folder}{name}/", schema, what)
-
-
-#: Bytes of candidates that are read at most, to know their checksums.
-_MOST_BYTES: Final = 1 << 30
-#: A page of a listing, in seconds.
-_PAGE_S: Final = 0.03
-_COMPARE: Final = "compare entries at branch HEADs"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)

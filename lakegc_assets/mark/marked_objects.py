@@ -66,9 +66,6 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
     )
 
 
-_MARKED: Final = ("address", "size", "last_modified", "etag")
-
-
 def published_mark(
     ctx: RunContext, connections: Connections
 ) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
@@ -102,25 +99,6 @@ def published_mark(
             "something changed it. Mark again under a new id",
         )
     return attempt, chain
-
-
-def read_marked(attempt: AttemptArtifacts, marked: Manifest) -> pa.Table:
-    """The objects of a mark, by its manifest: address, size (bytes), last_modified and etag.
-
-    Args:
-        attempt: the artifacts of the mark.
-        marked: manifest of its ``deletion_candidates``.
-
-    Raises:
-        IntegrityError: it is something else.
-    """
-    rows = attempt.rows(marked, columns=list(_MARKED))
-    if str(key_digest(rows["address"])) != marked.digest or rows.num_rows != marked.rows:
-        raise IntegrityError(
-            f"{attempt.data_url(marked.asset)} holds {key_digest(rows['address'])}, but its "
-            f"manifest says {marked.digest}: something changed it. Mark again under a new id",
-        )
-    return rows
 
 
 #: Rows that are compared with a digest in one task, and its work for each, in seconds of one core.

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, read_part
-from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import comparison_relations, holder_relations, relations
@@ -24,12 +24,11 @@ from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest, key_digest
 
-_FOLDER: Final = "deletion_candidates/"
 CANDIDATES: Final = pa.schema(
     [
         *LISTING,
@@ -70,25 +69,12 @@ class Written:
     by_reason: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def last_holders(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    dead: DataFrame,
-) -> DataFrame:
-    """The expired commits that held candidates last (``HOLDERS``).
+def last_holders(work: Workspace, attempt: AttemptArtifacts, dead: DataFrame) -> DataFrame:
+    """The expired commits that held candidates last (``HOLDERS``), by the hashes of these.
 
     Where none that lakeFS still names did, those count that an earlier mark knew. Ranges of expired
     commits that active commits hold as well cannot name a candidate (B without A
     of lakeFS #1932), so they are not read.
-
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        frames: the session.
-        attempt: with the commits.
-        dead: the candidates, by their hashes.
 
     Raises:
         IntegrityError: a metarange or range of an expired commit is missing or damaged.
@@ -97,21 +83,19 @@ def last_holders(
     rows = expired.select(["creation_date", "commit_id", "branch", "metarange_id"]).to_pylist()
     rows.sort(key=lambda row: (row["creation_date"], row["commit_id"], row["branch"] or ""))
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
-    find = partial(find_holders, ctx, connections, frames, dead, without=active.combine_chunks())
+    find = partial(find_holders, work, dead, without=active.combine_chunks())
     if FORGOTTEN in attempt.manifest("active_commits").parts:
         forgotten = attempt.read("active_commits", FORGOTTEN).to_pylist()
         try:
             return find([*forgotten, *rows])
         except LakegcError as error:
             # What nothing leads to any more need not be whole.
-            ctx.log.warning("commits that an earlier mark knew cannot be read: %s", error)
+            work.ctx.log.warning("commits that an earlier mark knew cannot be read: %s", error)
     return find(rows)
 
 
 def find_holders(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
+    work: Workspace,
     objects: DataFrame,
     rows: Sequence[Mapping[str, Any]],
     without: pa.Array | None = None,
@@ -119,9 +103,7 @@ def find_holders(
     """The last of some commits to hold each of some objects (``HOLDERS``).
 
     Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        frames: the session.
+        work: the session.
         objects: by their hashes.
         rows: the commits (commit_id, branch, metarange_id).
         without: ids of ranges that are of no interest.
@@ -129,6 +111,7 @@ def find_holders(
     Raises:
         IntegrityError: a metarange or range of a commit is missing or damaged.
     """
+    ctx, connections, frames = work.ctx, work.connections, work.frames
     ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
     ranges = ranges_of(ctx, connections, ranks, without).rows
     if not ranges.num_rows:
@@ -144,36 +127,21 @@ def find_holders(
     )
 
 
-def write_candidates(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    dead: DataFrame,
-    holders: DataFrame,
-) -> Written:
-    """Write candidates with the reason, and the expired commit and branch that held them last.
-
-    Args:
-        ctx: the run.
-        connections: how tasks reach the artifacts.
-        frames: the session.
-        attempt: where to write.
-        dead: the candidates (``LISTING``).
-        holders: who held them (``HOLDERS``).
+def write_candidates(work: Workspace, dead: DataFrame, holders: DataFrame) -> Written:
+    """Write candidates (``LISTING``) with their reason, and who held them last (``HOLDERS``).
 
     Raises:
         IntegrityError: a file is not what it was.
     """
     candidates = holder_relations.with_reasons(dead, holders)
-    parts = frames.write(candidates, attempt.url, f"{_FOLDER}data/", CANDIDATES, "write candidates")
+    parts = work.write(candidates, "data", CANDIDATES, "write candidates")
     if not parts:
         return Written()
     costs = [part.rows * _ROW_S for part in parts]
-    groups = bin_pack(parts, costs, ctx.settings.address_num_partitions)
-    task = partial(_digest, connections, attempt.url)
-    digests = ctx.tasks.run("read what was written", task, groups, sum(costs))
-    return Written(parts, sum(digests, KeyDigest()), _by_reason(frames, attempt, parts))
+    groups = bin_pack(parts, costs, work.ctx.settings.address_num_partitions)
+    task = partial(_digest, work.connections, work.url)
+    digests = work.ctx.tasks.run("read what was written", task, groups, sum(costs))
+    return Written(parts, sum(digests, KeyDigest()), _by_reason(work, parts))
 
 
 def _digest(connections: Connections, url: str, parts: Sequence[Part]) -> KeyDigest:
@@ -182,13 +150,10 @@ def _digest(connections: Connections, url: str, parts: Sequence[Part]) -> KeyDig
     return sum((key_digest(table["address"]) for table in tables), KeyDigest())
 
 
-def _by_reason(
-    frames: Session, attempt: AttemptArtifacts, parts: Sequence[Part]
-) -> dict[str, dict[str, int]]:
-    written = frames.read(Dataset(attempt.url, parts, _SUMMED))
-    totals = holder_relations.totals_by_reason(written)
+def _by_reason(work: Workspace, parts: Sequence[Part]) -> dict[str, dict[str, int]]:
+    totals = holder_relations.totals_by_reason(work.read(parts, _SUMMED))
     found: dict[str, dict[str, int]] = {}
-    for row in frames.collect_rows(totals, _TOTALS, "count candidates"):
+    for row in work.collect(totals, _TOTALS, "count candidates"):
         of_reason = found.setdefault(row["reason"], {"objects": 0, "bytes": 0})
         of_reason["objects"] += row["objects"]
         of_reason["bytes"] += row["bytes"]
@@ -234,32 +199,25 @@ class Kept:
 
 
 def why_kept(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
+    work: Workspace,
     attempt: AttemptArtifacts,
     spared: Sequence[Part],
     named: DataFrame,
     candidates: DataFrame,
-    url: str,
-    folder: str,
 ) -> Kept:
     """Say of each object that a list names, and a run would not delete, why it stays.
 
     Args:
-        ctx: a run.
-        connections: how tasks reach the stores.
-        frames: the session.
+        work: where to write.
         attempt: of the run that is asked, with all before its candidates.
         spared: what that run spared (``SPARED``), in its own store.
         named: what the list names (``NAMED``).
         candidates: what that run would delete, by hashes.
-        url: of the store to write to.
-        folder: relative to it, with a slash at its end.
 
     Raises:
         IntegrityError: a file is not what it was.
     """
+    frames = work.frames
     listing = attempt.manifest("store_listing")
     committed, staged = (
         attempt.manifest(name).parts for name in ("committed_addresses", "uncommitted_snapshot")
@@ -268,7 +226,7 @@ def why_kept(
     def read(schema: pa.Schema, parts: Sequence[Part]) -> DataFrame:
         return frames.read(Dataset(attempt.url, parts, schema))
 
-    swept = [frames.read(one) for one in sweeps_since(ctx, listing)]
+    swept = [frames.read(one) for one in sweeps_since(work.ctx, listing)]
     store = read(_STORE, listing.parts["data"])
     skipped = pa.array(sorted(listing.facts.get("skipped_slices", ())), pa.string())
     judged = comparison_relations.why_kept(
@@ -286,17 +244,17 @@ def why_kept(
         NOT_ADOPTED if _has_adopted(attempt) else OTHER,
     )
     what = "say why objects stay"
-    found = Dataset(url, frames.write(judged, url, f"{folder}found/", _FOUND, what), _FOUND)
+    found = work.written(judged, "found", _FOUND, what)
     if not found.rows:
-        return Kept(Dataset(url, [], KEPT))
+        return Kept(Dataset(work.url, [], KEPT))
     of_kind = comparison_relations.totals(frames.read(found), ["kind", "why"])
-    totals = frames.collect_rows(of_kind, _KEPT_TOTALS, what)
+    totals = work.collect(of_kind, _KEPT_TOTALS, what)
     holders = frames.create(HOLDERS.empty_table())
     if any(row["kind"] == COMMITTED for row in totals):
         held = comparison_relations.of_kind(frames.read(found), COMMITTED)
-        holders = _active_holders(ctx, connections, frames, attempt, held)
+        holders = _active_holders(work, attempt, held)
     rows = holder_relations.with_holders(frames.read(found), holders)
-    return Kept(Dataset(url, frames.write(rows, url, f"{folder}kept/", KEPT, what), KEPT), totals)
+    return Kept(work.written(rows, "kept", KEPT, what), totals)
 
 
 def _has_adopted(attempt: AttemptArtifacts) -> bool:
@@ -305,18 +263,12 @@ def _has_adopted(attempt: AttemptArtifacts) -> bool:
     return attempt.has(asset) and "adopted" in attempt.manifest(asset).facts
 
 
-def _active_holders(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    held: DataFrame,
-) -> DataFrame:
+def _active_holders(work: Workspace, attempt: AttemptArtifacts, held: DataFrame) -> DataFrame:
     """The active commit that holds each committed object: a HEAD if there is one."""
     columns = ["commit_id", "branch", "kind", "metarange_id"]
     commits = attempt.read("active_commits", columns=columns).to_pylist()
     commits.sort(key=lambda c: (c["kind"] == "head", c["branch"] or "", c["commit_id"]))
-    return find_holders(ctx, connections, frames, held, commits)
+    return find_holders(work, held, commits)
 
 
 def sentence(row: Mapping[str, Any]) -> str:

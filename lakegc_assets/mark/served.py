@@ -36,11 +36,11 @@ from lakegc_assets.mark.lookalikes import (
     HeadRanges,
     Looks,
     Positions,
-    Workspace,
     find_looks,
     head_ranges,
 )
 from lakegc_assets.mark.lookups import Question, ask, find_paths
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext

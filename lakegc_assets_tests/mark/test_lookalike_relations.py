@@ -20,7 +20,6 @@ from lakegc_assets.mark.lookalikes import (
     BY_PATHS,
     CANDIDATES,
     LOOKS,
-    LOOKS_OF,
     PATHS_OF,
     RANGE_IDS,
     RANGES,
@@ -35,6 +34,7 @@ from lakegc_assets.mark.served import SPARED
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import lookalike_twins as twins
 
+LOOKS_OF = pa.schema([("address", pa.string()), *LOOKS])
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 #: Few of each, so that they meet, and the ends of what a number can be.
 HASHES = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])

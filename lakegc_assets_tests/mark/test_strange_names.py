@@ -22,6 +22,7 @@ from botocore.exceptions import ClientError
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, read_mark
 from lakegc_assets.mark.publication import mark_folder
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -280,7 +281,7 @@ def named_in_csv(ctx: RunContext) -> set[str]:
     found = find_mark(connections.store(), f"reports/{ctx.run}")
     with ctx.frames(connections) as frames:
         url = f"{ctx.root.url}/read-back"
-        named = read_mark(ctx, connections, frames, found, url, "mark/")
+        named = read_mark(Workspace(ctx, connections, frames, url, "mark/"), found)
         rows = frames.collect(frames.read(named), NAMED, "read a mark back").to_pylist()
     assert {row["elsewhere"] for row in rows} <= {None}
     return {row["address"] for row in rows}

@@ -1,0 +1,55 @@
+"""The session of a stage, with a folder of a store for what its relations write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Everything that a relation needs to be computed.
+
+    Attributes:
+        ctx: the run.
+        connections: how tasks reach the stores.
+        frames: the session of the engine.
+        url: of the store of files.
+        folder: of what is written to it, with a slash at its end.
+    """
+
+    ctx: RunContext
+    connections: Connections
+    frames: Session
+    url: str
+    folder: str = ""
+
+    def below(self, folder: str) -> Workspace:
+        """The same with a folder below this one."""
+        return replace(self, folder=f"{self.folder}{folder}")
+
+    def read(self, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
+        """The rows of some files of the store."""
+        return self.frames.read(Dataset(self.url, parts, schema))
+
+    def write(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> list[Part]:
+        """Compute a frame, and write its rows to a folder of this name; ``what`` names the job."""
+        return self.frames.write(frame, self.url, f"{self.folder}{name}/", schema, what)
+
+    def written(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> Dataset:
+        """The same as a dataset."""
+        return Dataset(self.url, self.write(frame, name, schema, what), schema)
+
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[Mapping[str, Any]]:
+        """Compute a frame of few rows; ``what`` names the job."""
+        rows: list[Mapping[str, Any]] = self.frames.collect(frame, schema, what).to_pylist()
+        return rows
