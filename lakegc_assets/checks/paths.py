@@ -93,11 +93,7 @@ def entries_below(
 ) -> Below:
     """Find what the ranges of some metaranges hold below paths of rules.
 
-    Args:
-        connections: how tasks reach the store and the cache.
-        tasks: runs them.
-        metaranges: ids, by the pattern of paths.
-        most: of the tasks.
+    ``metaranges``: ids, by the pattern of paths.
 
     Raises:
         IntegrityError: a metarange or range is missing or damaged.

@@ -17,9 +17,6 @@ _PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
 def pinned_addresses(store: ObjectStore) -> Iterator[pa.Array]:
     """Addresses pinned now, by the store's clock, in batches.
 
-    Args:
-        store: rooted at the storage namespace.
-
     Raises:
         ArrowInvalid: a pin cannot be read.
     """

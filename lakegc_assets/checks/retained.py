@@ -18,10 +18,8 @@ from lakegc_assets.retention.rules import Rules
 def longest_rules(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
     """For each branch the most days that any rule gives it.
 
-    Args:
-        rules: lakeFS's.
-        retain: those that keep more.
-        branches: that there are.
+    ``retain``: those that keep more.
+    ``branches``: that there are.
     """
     days = dict(rules.branches)
     for branch in branches:
@@ -40,12 +38,8 @@ def kept_commits(
 ) -> set[str]:
     """The commits that rules keep whatever their age is.
 
-    Args:
-        client: of lakeFS.
-        repository: lakeFS repository.
-        heads: branch → id of its HEAD.
-        tags: tag → id of its commit.
-        retain: the rules.
+    ``heads``: branch → id of its HEAD.
+    ``tags``: tag → id of its commit.
 
     Raises:
         LakeFSError: the server did not answer, or a log is not whole.
@@ -76,14 +70,8 @@ def path_commits(
 ) -> dict[str, dict[str, str]]:
     """For each pattern of paths the commits that keep what they have below it, by the logs.
 
-    Args:
-        client: of lakeFS.
-        repository: lakeFS repository.
-        heads: branch → id of its HEAD.
-        tags: tag → id of its commit.
-        rules: lakeFS's.
-        retain: the others.
-        now: the moment of the mark, aware.
+    ``heads``: branch → id of its HEAD.
+    ``tags``: tag → id of its commit.
 
     Returns:
         The metarange of each of these commits; active ones are among them.

@@ -24,11 +24,8 @@ def main_ancestries(
 ) -> dict[str, Commit]:
     """The commits of the main ancestries of some commits, as the server's log lists them.
 
-    Args:
-        client: the server.
-        repository: its name.
-        refs: ids of commits. Many branches may have one HEAD, or one that is an ancestor of
-            another's: no log is asked for whose commits have been read.
+    ``refs``: ids of commits. Many branches may have one HEAD, or one that is an ancestor of
+        another's: no log is asked for whose commits have been read.
     """
     commits: dict[str, Commit] = {}
     for ref in refs:
@@ -52,10 +49,7 @@ def served_addresses(
 ) -> Iterator[str]:
     """The physical addresses that lakeFS serves at some places, in every spelling.
 
-    Args:
-        connections: how to reach lakeFS and the store.
-        repository: lakeFS repository.
-        places: branches and paths, in order.
+    ``places``: branches and paths, in order.
     """
     served = _Served(connections.client(), repository)
     namespace = connections.namespace()

@@ -49,10 +49,7 @@ class QuestionOrder:
 def orders_of(scratch: Scratch, repository: str, questions: Sequence[Part]) -> list[QuestionOrder]:
     """Questions, in their order, for tasks.
 
-    Args:
-        scratch: how to reach everything.
-        repository: lakeFS repository.
-        questions: files of ``QUESTIONS``, in order.
+    ``questions``: files of ``QUESTIONS``, in order.
     """
     return [
         QuestionOrder(scratch, repository, part, at, min(_QUESTIONS, part.rows - at))

@@ -53,10 +53,7 @@ _Longs = npt.NDArray[np.int64]
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
     """Decode the entries of a range.
 
-    Args:
-        data: the file.
-        range_id: its id, for errors.
-        namespace: of the repository.
+    ``range_id``: its id, for errors.
 
     Returns:
         ``ENTRIES`` without the range's id, in the order of the entries. The facts are ``entries``,
@@ -94,10 +91,8 @@ def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
 def paths_of(data: bytes, range_id: str, numbers: Sequence[int] | None = None) -> list[bytes]:
     """The paths of some entries of a range.
 
-    Args:
-        data: the file.
-        range_id: its id, for errors.
-        numbers: of the entries, as ``ENTRIES`` has them: each once, in order; None for all.
+    ``range_id``: its id, for errors.
+    ``numbers``: of the entries, as ``ENTRIES`` has them: each once, in order; None for all.
 
     Raises:
         FormatError: as ``witness``; or there is no such entry.

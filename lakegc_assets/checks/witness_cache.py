@@ -51,11 +51,6 @@ class Witnessed:
     def frame(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
         """The entries of some ranges, all of them and no others.
 
-        Args:
-            frames: the session.
-            range_ids: of the ranges.
-            columns: of ``ENTRIES``.
-
         Raises:
             IntegrityError: the cache is damaged, here or when the frame is computed.
         """
@@ -69,11 +64,7 @@ def witnessed(
 ) -> Witnessed:
     """Witness ranges, in tasks, but for those that were witnessed before.
 
-    Args:
-        connections: how to reach the store and the cache.
-        tasks: runs them.
-        entries: how many each range holds by the metarange's word, by its id.
-        most: of the tasks.
+    ``entries``: how many each range holds by the metarange's word, by its id.
 
     Raises:
         IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
@@ -96,13 +87,7 @@ def witnessed(
 
 
 def forget_damaged(found: Witnessed, tasks: Tasks, most: int) -> bool:
-    """Forget what is damaged in the cache, so that it is witnessed again; whether anything is.
-
-    Args:
-        found: what was to be read.
-        tasks: run it.
-        most: of the tasks.
-    """
+    """Forget what is damaged in the cache, so that it is witnessed again; whether anything is."""
     files = [file for file, _ in by_file(found.slots.values())]
     costs = [file.part.rows * _COMPARE_S for file in files]
     task = partial(_is_damaged, found.connections)

@@ -55,12 +55,7 @@ def require_adoptable(
 ) -> ForeignMark:
     """The mark of lakeFS's that a run may be made of.
 
-    Args:
-        store: rooted at the namespace.
-        root: of the artifacts.
-        repository: lakeFS repository.
-        run: id of the run that adopts it.
-        mark_id: its id, as ``find_mark`` takes it.
+    ``run``: id of the run that adopts it.
 
     Raises:
         RefusedError: there is no such mark, it did not finish, it is one of ours, or the run has

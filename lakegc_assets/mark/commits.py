@@ -118,10 +118,8 @@ _NO_REFS: Final = Refs()
 def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
     """The refs that a mark found; tags only where rules may protect some.
 
-    Args:
-        ctx: the run.
-        mark: any.
-        active: manifest of its ``active_commits``.
+    ``mark``: any.
+    ``active``: manifest of its ``active_commits``.
 
     Raises:
         IntegrityError: a file is missing, or is not what the manifest says.
@@ -401,10 +399,7 @@ def _require_same_metaranges(listed: Mapping[str, str], commits: Mapping[str, Co
 def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> Liveness:
     """The commits that are active in any case: the HEADs.
 
-    Args:
-        client: the server.
-        repository: its name.
-        rules: the retention rules, as far as they are known.
+    ``rules``: the retention rules, as far as they are known.
 
     Raises:
         LakegcError: not even the HEADs can be read.

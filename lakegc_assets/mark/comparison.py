@@ -162,11 +162,8 @@ class Comparison:
 def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
     """Compare two marks.
 
-    Args:
-        ctx: of the repository; its run is of no interest.
-        run: id of a run, or of a foreign mark as ``find_mark`` takes it.
-        other: the same.
-        listed: how many objects of each difference are to be named.
+    ``run``: id of a run, or of a foreign mark as ``find_mark`` takes it.
+    ``listed``: how many objects of each difference are to be named.
 
     Raises:
         RefusedError: one of them is unknown, or did not finish.
@@ -351,9 +348,6 @@ _LISTED = 20
 
 def compare_with_newest(ctx: RunContext) -> dict[str, Any]:
     """The candidates of a run beside the newest mark of the collector in ``compare_with``.
-
-    Args:
-        ctx: a run with candidates.
 
     Returns:
         A ``Comparison`` as JSON; ``{"problem": sentence}`` where there is nothing to compare with,

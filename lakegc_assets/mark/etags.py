@@ -252,9 +252,7 @@ def _get(store: ObjectStore, key: str, size: int) -> bytes | None:
 def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
     """Test whether the etags of some small objects are the MD5s of their content.
 
-    Args:
-        store: of the repository.
-        objects: address, size, last_modified and etag, as listed.
+    ``objects``: address, size, last_modified and etag, as listed.
 
     Returns:
         Whether all are, or None where none could be read as it was listed; and when the newest of
@@ -296,10 +294,8 @@ def entries_are_checksums(
     A copy made by lakeFS keeps the etag of what was copied. Where that is no checksum, a copy
     cannot be known by its content.
 
-    Args:
-        connections: how to reach the store.
-        range_ids: of ranges to look into.
-        sizes: only entries of these sizes count, in bytes.
+    ``range_ids``: of ranges to look into.
+    ``sizes``: only entries of these sizes count, in bytes.
     """
     store, namespace = connections.store(), connections.namespace()
     told: list[bool] = []
@@ -344,13 +340,8 @@ def read_contents(
 ) -> list[Part]:
     """The hashes of the MD5s of small objects, as far as they can be read.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store.
-        url: of the store of working files.
-        folder: to write to, with a slash at its end.
-        parts: files of address and size.
-        deadline: seconds since 1970 after which no more is read.
+    ``parts``: files of address and size.
+    ``deadline``: seconds since 1970 after which no more is read.
 
     Returns:
         Files of ``CONTENTS``.

@@ -83,13 +83,6 @@ def expired_addresses(
     This is the first look at commits in a mark, to know what to look at. What is live is read again
     by the stages behind the listing, as in any mode.
 
-    Args:
-        ctx: the run.
-        client: the server.
-        connections: how tasks reach the store and the cache.
-        attempt: where to write.
-        start: of the run.
-
     Nothing that is live depends on B: what cannot be read of it is passed over.
 
     Raises:
@@ -124,12 +117,8 @@ def _named_by_none(
 ) -> tuple[Sequence[Part], Damaged]:
     """Addresses of ranges of B and none of A (``NAMED``), and unreadable ranges of B.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        attempt: where to write.
-        others: B (range_id, entries).
-        active: A.
+    ``others``: B (range_id, entries).
+    ``active``: A.
 
     Raises:
         IntegrityError: a range of A is missing or damaged.

@@ -123,10 +123,8 @@ class ForeignMark:
 def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
     """The mark of this id that is finished, by its own account.
 
-    Args:
-        store: rooted at the namespace.
-        mark_id: an id; with ``unified/``, ``uncommitted/``, ``reports/``, ``mark_id=`` or
-            ``run_id=`` before it where several collectors used the same.
+    ``mark_id``: an id; with ``unified/``, ``uncommitted/``, ``reports/``, ``mark_id=`` or
+        ``run_id=`` before it where several collectors used the same.
 
     Raises:
         ConfigurationError: it cannot be an id.
@@ -160,9 +158,7 @@ def find_mark(store: ObjectStore, mark_id: str) -> ForeignMark:
 def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
     """The mark of a collector of lakeFS's that was begun last, of those that are finished.
 
-    Args:
-        store: rooted at the namespace.
-        collector: ``unified`` for the one that runs on Spark, ``sgc`` for the standalone one.
+    ``collector``: ``unified`` for the one that runs on Spark, ``sgc`` for the standalone one.
 
     Returns:
         Its id, as ``find_mark`` takes it; None where there is none.

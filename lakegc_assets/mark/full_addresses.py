@@ -61,10 +61,8 @@ def read_full(
 ) -> Iterator[tuple[str, pa.Array]]:
     """The full addresses of some ranges that may be inside a namespace, range by range.
 
-    Args:
-        connections: of the repository whose ranges they are.
-        ranges: to read; what is not cached is decoded, and kept.
-        namespace: that of another repository.
+    ``ranges``: to read; what is not cached is decoded, and kept.
+    ``namespace``: that of another repository.
 
     Raises:
         IntegrityError: a range is missing or damaged, or holds another number of entries than its

@@ -36,11 +36,8 @@ def ranges_with_hash(
 ) -> list[str]:
     """The ranges that hold an address of one of some hashes, by their ids, in order.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranges: to look into: range_id, and entries or null.
-        hashes: of the addresses, which are few.
+    ``ranges``: to look into: range_id, and entries or null.
+    ``hashes``: of the addresses, which are few.
 
     Raises:
         IntegrityError: a range is missing or damaged.
@@ -57,11 +54,7 @@ def ranges_with_hash(
 def path_in(connections: Connections, range_id: str, address: str, prefix: str = "") -> str | None:
     """The first path at which a range names this very address, in whatever spelling; else None.
 
-    Args:
-        connections: how to reach the store.
-        range_id: of the range.
-        address: relative to the namespace.
-        prefix: what the path must begin with.
+    ``prefix``: what the path must begin with.
 
     Raises:
         IntegrityError: the range is missing.
@@ -101,12 +94,6 @@ def path_holder(
 ) -> PathHolder | None:
     """A commit that keeps an object by a rule of ``paths``; None where none does.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        attempt: of a mark.
-        address: relative to the namespace.
-
     Raises:
         IntegrityError: a metarange or range is missing or damaged.
     """
@@ -143,11 +130,7 @@ def paths_of(
 ) -> dict[str, str]:
     """A path of each of a few candidates, as far as their commits tell.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        attempt: with the commits of the mark.
-        commits: the expired commit that held each address last.
+    ``commits``: the expired commit that held each address last.
     """
     if not commits:
         return {}
@@ -221,13 +204,6 @@ def unreachable_holder(
     address: str,
 ) -> Held | None:
     """The commit, unknown to the mark, that held an object; None if it was never committed.
-
-    Args:
-        ctx: the run.
-        client: of lakeFS.
-        connections: how tasks reach the store and the cache.
-        attempt: the artifacts of the mark.
-        address: relative to the namespace.
 
     Raises:
         IntegrityError: a range or metarange is missing or damaged.

@@ -99,14 +99,7 @@ def carried(
     connections: Connections,
     start: datetime,
 ) -> tuple[Carried | None, str]:
-    """The slices to carry forward from the last run; or None with the reason for a clean run.
-
-    Args:
-        ctx: the run.
-        client: the server.
-        connections: how to reach the store.
-        start: of this run, by the store's clock.
-    """
+    """The slices to carry forward from the last run; or None with the reason for a clean run."""
     if ctx.settings.clean:
         return None, "a clean run was asked for"
     try:
@@ -251,11 +244,8 @@ def _require_not_restored(connections: Connections, swept: Sequence[Earlier]) ->
 def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part: str) -> list[Part]:
     """Copy files of an earlier listing to this one, so that it stands for itself.
 
-    Args:
-        ctx: the run.
-        found: what is carried.
-        attempt: of this run.
-        part: settled or multipart.
+    ``found``: what is carried.
+    ``part``: settled or multipart.
     """
     store = ctx.root.open(ctx.repository)
     before, now = (f"{a.run}/{a.attempt}/" for a in (found.since, attempt))

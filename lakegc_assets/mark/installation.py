@@ -55,11 +55,6 @@ class Server:
 def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore) -> str:
     """Refuse a namespace that another server collects; the first to come writes the marker.
 
-    Args:
-        client: of the server.
-        repository: its name there.
-        store: rooted at the storage namespace.
-
     Returns:
         How the server is known.
 

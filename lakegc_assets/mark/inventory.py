@@ -64,11 +64,6 @@ class _Order:
 def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -> Inventory:
     """The report that a run reads.
 
-    Args:
-        ctx: the run.
-        connections: how the store of the reports is reached.
-        start: of the run, by the store's clock.
-
     Raises:
         RefusedError: there is none, or it is too old, of another bucket, or lacks a column.
         IntegrityError: its manifest is damaged.
@@ -98,11 +93,7 @@ def read_inventory(
 ) -> Listed:
     """Write the objects of the namespace that a report names, as a listing is written.
 
-    Args:
-        ctx: the run.
-        connections: how stores are reached.
-        url: of the store to write to.
-        inventory: to read.
+    ``inventory``: to read.
 
     Raises:
         RefusedError: it lacks a column.
@@ -152,12 +143,8 @@ def named_twice(
 
     Nobody can tell which of the rows is true.
 
-    Args:
-        ctx: the run.
-        connections: how stores are reached.
-        url: of the store that was written to.
-        folder: to write to, with a slash at its end.
-        listed: what the report says.
+    ``url``: of the store that was written to.
+    ``listed``: what the report says.
     """
     with ctx.frames(connections) as frames:
         rows = frames.read(Dataset(url, listed.parts["data"], HASHES))

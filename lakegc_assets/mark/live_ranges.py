@@ -150,9 +150,7 @@ class Live:
 def every_range(listing: Manifest, rules: object) -> bool:
     """Return whether a mark takes every range for live, whatever commit has it, if any.
 
-    Args:
-        listing: of the mark.
-        rules: of the repository; None where it has none.
+    ``rules``: of the repository; None where it has none.
     """
     return rules is None or listing.mode == "uncommitted"
 
@@ -350,10 +348,7 @@ class Tables:
 def all_tables(ctx: RunContext, connections: Connections, active: Collection[str]) -> Tables:
     """Every range and metarange below ``_lakefs/``, and which of the two it is.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store.
-        active: metaranges that must be listed, of commits that are known.
+    ``active``: metaranges that must be listed, of commits that are known.
 
     Raises:
         IntegrityError: the store does not list all metaranges that are known.

@@ -127,10 +127,7 @@ class HeadRanges:
 def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> HeadRanges:
     """The ranges of branch HEADs.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        heads: columns ``branch`` and ``metarange_id``.
+    ``heads``: columns ``branch`` and ``metarange_id``.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.

@@ -57,11 +57,7 @@ def staged_paths(
 ) -> set[str]:
     """Paths at which a branch has staged possible candidates, by their sizes.
 
-    Args:
-        client: of lakeFS.
-        repository: lakeFS repository.
-        branch: to ask.
-        sizes: of the candidates, in bytes.
+    ``sizes``: of the candidates, in bytes.
 
     Raises:
         IntegrityError: the branch exists, and lakeFS says that it does not.
@@ -179,14 +175,7 @@ def ask(
 ) -> Answer:
     """Ask lakeFS.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach lakeFS and the store.
-        heads: the ranges of branch HEADs.
-        url: of the store of working files.
-        folder: of them, with a slash at its end.
-        question: what to ask.
-        paths: files there, of ``find_paths``.
+    ``paths``: files there, of ``find_paths``.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.

@@ -31,11 +31,7 @@ def known_attempt(
 ) -> AttemptArtifacts:
     """The present attempt of a run.
 
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        run: id of the run.
-        store: opens the store rooted at the namespace, where the run is unknown.
+    ``store``: opens the store rooted at the namespace, where the run is unknown.
 
     Raises:
         RefusedError: the run is unknown, and what mark the namespace has under its id.
@@ -181,12 +177,7 @@ def marked_in_order(
 ) -> Candidates:
     """Sort the objects that a mark names by address, after a comparison with the mark's digest.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the artifacts.
-        attempt: the artifacts of the mark.
-        marked: manifest of its ``deletion_candidates``.
-        folder: for the files, below the attempt, with a slash at its end.
+    ``marked``: manifest of its ``deletion_candidates``.
 
     Raises:
         IntegrityError: it is not what its manifest says.

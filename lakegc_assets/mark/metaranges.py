@@ -90,11 +90,8 @@ def pairs_of(
 ) -> pa.Table:
     """A row for each range of each metarange (``PAIRS``), its ids encoded by dictionaries.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        metarange_ids: of the metaranges: few, or many of which only some ranges are asked for.
-        range_ids: of the ranges that are asked for; None for all.
+    ``metarange_ids``: of the metaranges: few, or many of which only some ranges are asked for.
+    ``range_ids``: of the ranges that are asked for; None for all.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -109,11 +106,7 @@ def pairs_frame(
 ) -> DataFrame:
     """``metarange_id`` and ``range_id`` of each range of each metarange, however many these are.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        frames: the session.
-        metarange_ids: of the metaranges; those that are not cached are read.
+    ``metarange_ids``: of the metaranges; those that are not cached are read.
 
     Raises:
         IntegrityError: one is missing or damaged, or is not cached although it was read.
@@ -142,11 +135,8 @@ def ranges_of(
 ) -> RangesRead:
     """The ranges of metaranges: range_id, entries, and the highest rank of those that hold it.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranks: a number for each metarange.
-        without: ids of ranges that are of no interest.
+    ``ranks``: a number for each metarange.
+    ``without``: ids of ranges that are of no interest.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -314,12 +304,6 @@ def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:
 
 def require_in_full(store: ObjectStore, namespace_url: str, table_id: str, data: bytes) -> None:
     """Require that a file is what an answer had: only real damage may be passed over.
-
-    Args:
-        store: rooted at the namespace.
-        namespace_url: of the repository.
-        table_id: of the file.
-        data: that was read of it.
 
     Raises:
         IntegrityError: the answer was cut, or the file is another one now.

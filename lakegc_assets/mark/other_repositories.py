@@ -162,11 +162,7 @@ def tables_of(
 ) -> Tables:
     """The tables of a repository, as they are listed now.
 
-    Args:
-        client: the server.
-        other: the repository.
-        heads: of its branches.
-        cache: of the repository that is collected.
+    ``heads``: of its branches.
 
     Raises:
         IntegrityError: a table is not listed that a commit needs; or the log is damaged.
@@ -196,11 +192,7 @@ def tables_of(
 def record_look(cache: ObjectStore, other: Other, look: str, naming: Sequence[str]) -> None:
     """Remember which ranges name something, of all that a look names.
 
-    Args:
-        cache: of the repository in which they name it.
-        other: the repository that was looked at.
-        look: that of its ``Tables``.
-        naming: ids of the ranges.
+    ``other``: the repository that was looked at.
     """
     data = json.dumps([look, sorted(naming)]).encode()
     cache.put(f"{_LOOKS}{other.name}.json", _with_digest(data))

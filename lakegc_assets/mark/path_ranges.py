@@ -72,11 +72,8 @@ def path_ranges(
 ) -> pa.Table:
     """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        metaranges: ids of metaranges, by the pattern.
-        without: ids of ranges that are of no interest, as those of active commits.
+    ``metaranges``: ids of metaranges, by the pattern.
+    ``without``: ids of ranges that are of no interest, as those of active commits.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -92,10 +89,7 @@ def ranked_path_ranges(
 ) -> pa.Table:
     """The same with the highest rank of the metaranges that have the range (column ``rank``).
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranks: a number for each metarange, by the pattern.
+    ``ranks``: a number for each metarange, by the pattern.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -136,12 +130,7 @@ def read_path_ranges(
 
     Of full addresses that nobody can place all of a range count.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranges: ``PATH_RANGES``.
-        artifacts: where the runs are written.
-        folder: relative to ``artifacts``, with a slash at its end.
+    ``ranges``: ``PATH_RANGES``.
 
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.

@@ -69,13 +69,7 @@ class Forms:
 
 
 def forms(run: str, mode: Mode, publish: Publish) -> Forms:
-    """The forms of a mark.
-
-    Args:
-        run: id of the mark.
-        mode: what its candidates were looked for among.
-        publish: for which collectors.
-    """
+    """The forms of a mark."""
     committed, uncommitted = mode != "uncommitted", mode != "committed"
     older = f"{_GC}uncommitted/{run}/"
     texts = [f"{mark_folder(run)}deleted.text/"]
@@ -99,11 +93,6 @@ def forms(run: str, mode: Mode, publish: Publish) -> Forms:
 
 def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
     """Keys that an attempt left of a mark whose id nobody else has used, in any mode.
-
-    Args:
-        store: of the repository.
-        run: id of the mark.
-        publish: for which collectors it is to be published.
 
     Returns:
         Keys, relative to the namespace.
@@ -196,11 +185,6 @@ def require_unused(store: ObjectStore, run: str, publish: Publish) -> None:
 def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
     """Make room for the lists of a mark.
 
-    Args:
-        store: of the repository.
-        summary: what ``summary.json`` shall say.
-        publish: for which collectors.
-
     Returns:
         Whether they are to be written; not if an earlier try published this very mark.
 
@@ -265,13 +249,8 @@ def finish(
 ) -> list[str]:
     """Read the lists of a mark back, write its summary, and then what older collectors sweep from.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store.
-        digest: the ``KeyDigest`` of the candidates, as their manifest has it.
-        summary: what ``summary.json`` shall say.
-        forms: where the mark is written to.
-        written: whether this try wrote the lists; else the summary is there.
+    ``digest``: the ``KeyDigest`` of the candidates, as their manifest has it.
+    ``written``: whether this try wrote the lists; else the summary is there.
 
     Returns:
         Keys of the files, relative to the namespace, the summary last.

@@ -117,11 +117,8 @@ def cache_ranges(
 ) -> CachedRanges:
     """Decode those of some ranges that are not cached, in tasks, and cache them.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranges: range_id and entries; these are null where no metarange names the range.
-        strict: whether a damaged range is an error; else it is noted, and the others are read.
+    ``ranges``: range_id and entries; these are null where no metarange names the range.
+    ``strict``: whether a damaged range is an error; else it is noted, and the others are read.
 
     Raises:
         IntegrityError: a range is missing or damaged, is not known in full, or was not read.
@@ -196,11 +193,8 @@ def read_entries(
 ) -> Iterator[Entries]:
     """Some columns of some ranges; what is not cached is decoded, and cached.
 
-    Args:
-        connections: how to reach the store and the cache.
-        ranges: to read.
-        group: of columns.
-        damaged: takes what is wrong with a range that cannot be read, in place of an error.
+    ``ranges``: to read.
+    ``damaged``: takes what is wrong with a range that cannot be read, in place of an error.
 
     Raises:
         IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
@@ -230,12 +224,6 @@ def require_whole(
     connections: Connections, one: Wanted, rows: int, facts: Mapping[str, Any]
 ) -> None:
     """Require that a range is known in full.
-
-    Args:
-        connections: of the repository.
-        one: the range.
-        rows: that are known of it.
-        facts: what else is.
 
     Raises:
         IntegrityError: it is not.
@@ -291,11 +279,8 @@ def decode(
 ) -> Decoded:
     """Decode the columns of a range that are cached.
 
-    Args:
-        namespace: of the repository.
-        range_id: its id.
-        entries: as ``decode_range`` gives them.
-        folders: of their paths; without them the rows have none.
+    ``entries``: as ``decode_range`` gives them.
+    ``folders``: of their paths; without them the rows have none.
     """
     addresses = entries["address"]
     usual = pc.and_not(
@@ -354,12 +339,8 @@ def range_frame(
 
     What is not cached is decoded first, and so is what is damaged in the cache.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        frames: the session.
-        ranges: range_id and entries; these are null where no metarange names the range.
-        columns: of ``ROWS``; ``hash`` is as ``hashing.HASHES`` has it.
+    ``ranges``: range_id and entries; these are null where no metarange names the range.
+    ``columns``: of ``ROWS``; ``hash`` is as ``hashing.HASHES`` has it.
 
     Raises:
         IntegrityError: a range is missing or damaged, or is not known in full.
@@ -387,13 +368,6 @@ def cached_frame(
     columns: Sequence[str],
 ) -> tuple[DataFrame, frozenset[str]]:
     """The entries of those of some ranges that are cached, and which these are; none is decoded.
-
-    Args:
-        ctx: the run.
-        connections: how tasks reach the cache.
-        frames: the session.
-        range_ids: of the ranges.
-        columns: of ``ROWS``.
 
     Raises:
         IntegrityError: the cache is damaged again and again.

@@ -117,14 +117,8 @@ def read_references(
 ) -> References:
     """Read what other repositories name of this one.
 
-    Args:
-        ctx: the run.
-        client: the server.
-        connections: of the repository that is collected.
-        artifacts: where rows are written.
-        folder: relative to it, with a slash at its end.
-        start: of the run, against which ages of commits are taken.
-        unread: takes why a repository cannot be read, in place of an error.
+    ``start``: of the run, against which ages of commits are taken.
+    ``unread``: takes why a repository cannot be read, in place of an error.
 
     Raises:
         UnreadableRepositoryError: one of them cannot be read; which, and why.

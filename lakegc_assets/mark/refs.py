@@ -28,10 +28,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
     A list that the server ends early looks like a whole one, so it is asked for again behind the
     last branch until none follows.
 
-    Args:
-        client: the server.
-        repository: its name.
-        known: branches that were there earlier; each that is not listed any more is asked for.
+    ``known``: branches that were there earlier; each that is not listed any more is asked for.
 
     Raises:
         IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
@@ -55,10 +52,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
 def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
     """Commit of every tag; the list is asked for again behind its last one until none follows.
 
-    Args:
-        client: the server.
-        repository: its name.
-        known: tags that were there earlier; each that is not listed any more is asked for.
+    ``known``: tags that were there earlier; each that is not listed any more is asked for.
 
     Raises:
         IntegrityError: a tag that still exists is not in the list.

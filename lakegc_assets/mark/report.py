@@ -187,10 +187,8 @@ def _figures(
 ) -> dict[str, int | float]:
     """Figures of the whole mark, under names that stay as they are.
 
-    Args:
-        ctx: the run.
-        chain: manifests of the stages before this one.
-        requests: that the checks have sent.
+    ``chain``: manifests of the stages before this one.
+    ``requests``: that the checks have sent.
     """
     candidates = chain["deletion_candidates"].facts
     seconds = ctx.clocks.now() - chain["store_listing"].started

@@ -153,9 +153,7 @@ def write_compared(
 def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadLooks:
     """The entries of HEAD ranges that a mark has found to look like its candidates.
 
-    Args:
-        attempt: the artifacts of the mark.
-        candidates: the manifest of ``deletion_candidates``; an earlier version wrote none of this.
+    ``candidates``: the manifest of ``deletion_candidates``; an earlier version wrote none of this.
 
     Raises:
         IntegrityError: a file is missing or damaged.
@@ -214,12 +212,7 @@ def _chosen(
 ) -> tuple[Question, Sequence[Part]]:
     """Choose the questions: looks with fewest paths first, within the budget; and the rest.
 
-    Args:
-        work: where to compute.
-        heads: the ranges of branch HEADs.
-        looks: what candidates look like.
-        found: files of the looks of candidates that entries have (``PATHS_OF``).
-        question: without any look.
+    ``found``: files of the looks of candidates that entries have (``PATHS_OF``).
     """
     if not found:
         return question, ()

@@ -248,13 +248,6 @@ def read_staged(
 ) -> Staged:
     """The staged addresses in lakeFS's parquet files, in every spelling that could be meant.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store.
-        artifacts: where rows are written.
-        folder: relative to ``artifacts``, with a slash at its end.
-        keys: of lakeFS's files, relative to the namespace.
-
     Raises:
         IntegrityError: a file is no list as lakeFS writes it, or rows were lost.
     """

@@ -62,9 +62,7 @@ class Explanation:
 def why(ctx: RunContext, address: str) -> Explanation:
     """Explain one object.
 
-    Args:
-        ctx: the run whose mark is asked.
-        address: relative to the namespace, or a full address inside it.
+    ``address``: relative to the namespace, or a full address inside it.
 
     Raises:
         RefusedError: the mark is unknown.
