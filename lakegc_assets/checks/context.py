@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import refs, relations, served
 from lakegc_assets.checks.paths import SPANS, Below, entries_below
-from lakegc_assets.checks.pins import pinned_addresses
+from lakegc_assets.checks.refs import pinned_addresses
 from lakegc_assets.checks.retained import kept_commits, path_commits
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND

@@ -15,8 +15,7 @@ from typing import Final
 from lakegc_assets.checks import context as checked
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
-from lakegc_assets.checks.retained import kept_commits, longest_rules
-from lakegc_assets.checks.second_opinion import main_ancestries
+from lakegc_assets.checks.retained import kept_commits, longest_rules, main_ancestries
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.settings import recorded_retain

@@ -1,9 +1,11 @@
-"""Ranges of commits and staged addresses, read from lakeFS once more."""
+"""Ranges of commits, staged and pinned addresses, read once more and independently of the mark."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Final, Literal
 
@@ -12,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.checks.scratch import Scratch
-from lakegc_assets.checks.second_opinion import as_paths
 from lakegc_assets.checks.witness import KIND
 from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.base import ObjectStore
 
 #: Why the checks ask for a commit: one may have several roles.
 Role = Literal["head", "tag", "retained", "active"]
@@ -27,6 +29,7 @@ PAIRS: Final = pa.schema([(KIND.id_column, pa.string()), ("commit_id", pa.string
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
 COMMIT_S: Final = 0.02
 LIST_S: Final = 0.2
+_PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
 _THREADS: Final = 8
 #: Commits whose ranges are held at a time.
 _AT_ONCE: Final = 64
@@ -130,3 +133,34 @@ def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:
         full = [namespace.relatives(address) for address in odd if "://" in address]
         more = as_paths([*odd, *(relative for relatives in full for relative in relatives)])
         yield pa.array(more, pa.string())
+
+
+def as_paths(addresses: Iterable[str]) -> list[str]:
+    """Relative addresses, and the paths that some stores take them for: ``data//a``, ``data/a``."""
+    paths = []
+    for address in addresses:
+        parts: list[str] = []
+        for part in re.split(r"[/\\]", address):
+            if part == "..":
+                del parts[-1:]
+            elif part not in ("", "."):
+                parts.append(part)
+        paths += [address, "/".join(parts)]
+    return paths
+
+
+def pinned_addresses(store: ObjectStore) -> Iterator[pa.Array]:
+    """Addresses pinned now, by the store's clock, in batches.
+
+    Raises:
+        ArrowInvalid: a pin cannot be read.
+    """
+    now = store.server_time()
+    for page in store.list(_PINS):
+        for key in page["key"].to_pylist():
+            content = pa.BufferReader(store.get(key))
+            with pq.ParquetFile(content, page_checksum_verification=True) as file:
+                until = datetime.fromisoformat(file.schema_arrow.metadata[b"until"].decode())
+                if until > now:
+                    for batch in file.iter_batches(columns=["address"]):
+                        yield batch["address"]

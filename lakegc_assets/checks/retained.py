@@ -1,4 +1,7 @@
-"""Commits kept by rules that lakeFS does not have, found independently of the mark's walk."""
+"""Commits by the server's logs, and those that rules keep which lakeFS does not have.
+
+It shares nothing with the walk of the mark that it checks.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.models import Commit
-from lakegc_assets.retention.commits import Commit as KnownCommit
+from lakegc_assets.lakefs.models import Commit as LoggedCommit
+from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.retain import FOREVER, Retain
 from lakegc_assets.retention.rules import Rules
+
+
+def main_ancestries(
+    client: LakeFSClient, repository: str, refs: Iterable[str]
+) -> dict[str, Commit]:
+    """The commits of the main ancestries of some commits, as the server's log lists them.
+
+    ``refs``: ids of commits. Many branches may have one HEAD, or one that is an ancestor of
+        another's: no log is asked for whose commits have been read.
+    """
+    commits: dict[str, Commit] = {}
+    for ref in refs:
+        if ref in commits:
+            continue
+        for found in client.log(repository, ref, first_parent=True):
+            if found.id in commits:
+                break
+            commits[found.id] = _commit(found)
+    return commits
 
 
 def longest_rules(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rules:
@@ -81,13 +103,8 @@ def path_commits(
     """
     if not retain.paths:
         return {}
-    logged = list(_all_commits(client, repository, [*heads.values(), *tags.values()]))
-    commits = {
-        one.id: KnownCommit(
-            one.id, tuple(one.parents), one.creation_date, one.meta_range_id, one.version
-        )
-        for one in logged
-    }
+    logged = _all_commits(client, repository, [*heads.values(), *tags.values()])
+    commits = {one.id: _commit(one) for one in logged}
     longest = longest_rules(rules, retain, heads)
     found: dict[str, dict[str, str]] = {}
     for pattern, days in retain.paths.items():
@@ -100,6 +117,16 @@ def path_commits(
             kept = naive_active_commits(commits, heads, longer, now)
         found[pattern] = {one: commits[one].metarange_id for one in kept}
     return found
+
+
+def _commit(logged: LoggedCommit) -> Commit:
+    return Commit(
+        logged.id,
+        tuple(logged.parents),
+        logged.creation_date,
+        logged.meta_range_id,
+        logged.version,
+    )
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -120,7 +147,9 @@ def _last(client: LakeFSClient, repository: str, head: str, number: int) -> set[
     return found
 
 
-def _all_commits(client: LakeFSClient, repository: str, refs: Iterable[str]) -> Iterator[Commit]:
+def _all_commits(
+    client: LakeFSClient, repository: str, refs: Iterable[str]
+) -> Iterator[LoggedCommit]:
     """Every commit behind some, each once."""
     seen: set[str] = set()
     waiting = set(refs)

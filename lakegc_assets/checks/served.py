@@ -1,19 +1,27 @@
-"""Addresses that lakeFS serves where a HEAD has an entry that looks like a candidate."""
+"""Addresses that lakeFS serves where a HEAD has an entry that looks like a candidate.
+
+The questions are not those of the mark, nor is the way in which they are asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Final
 
 import pyarrow as pa
 
+from lakegc_assets.checks.refs import as_paths
 from lakegc_assets.checks.scratch import Scratch
-from lakegc_assets.checks.second_opinion import served_addresses
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.checks.witness_cache import fetch
 from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.graveler.namespace import UnresolvableAddressError
+from lakegc_assets.lakefs.calls import LARGEST_PAGE
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.run.connections import Connections
 
 #: Columns of questions: the entry with this number in a range, and a branch whose HEAD has it.
@@ -87,3 +95,71 @@ def _paths(connections: Connections, range_id: str, numbers: set[int]) -> dict[i
     # A path that is no UTF-8 is shown with escapes; nobody can ask the API for it.
     texts = [path.decode(errors="backslashreplace") for path in paths]
     return dict(zip(wanted, texts, strict=True))
+
+
+_SMALLEST_PAGE = 16
+
+
+def served_addresses(
+    connections: Connections, repository: str, places: Iterable[tuple[str, str]]
+) -> Iterator[str]:
+    """The physical addresses that lakeFS serves at some places, in every spelling.
+
+    ``places``: branches and paths, in order.
+    """
+    served = _Served(connections.client(), repository)
+    namespace = connections.namespace()
+    for branch, path in places:
+        found = served.address(branch, path)
+        if found is None:
+            continue
+        yield found
+        try:
+            yield from as_paths(namespace.relatives(found))
+        except UnresolvableAddressError as error:
+            yield from sorted(error.last_components)
+
+
+class _Served:
+    """Asks for a path, and lists what follows it: as much as answered questions lately.
+
+    A page tells what is served, never what is not: a path that no page showed is asked for.
+    """
+
+    def __init__(self, client: LakeFSClient, repository: str) -> None:
+        self._client = client
+        self._repository = repository
+        self._branch = ""
+        self._known: dict[str, str] = {}
+        self._until = ""
+        self._amount = _SMALLEST_PAGE
+        self._answered = 0
+
+    def address(self, branch: str, path: str) -> str | None:
+        """The physical address at a path of a branch; None where nothing is served."""
+        if branch == self._branch and path <= self._until:
+            known = self._known.get(path)
+            self._answered += known is not None
+            return known or self._asked(branch, path)
+        found = self._asked(branch, path)
+        self._turn(branch, path)
+        return found
+
+    def _asked(self, branch: str, path: str) -> str | None:
+        try:
+            return self._client.stat(self._repository, branch_ref(branch), path).physical_address
+        except NotFoundError:
+            return None
+
+    def _turn(self, branch: str, path: str) -> None:
+        factor = 2 if self._answered > 1 else 0.5
+        self._amount = min(max(int(self._amount * factor), _SMALLEST_PAGE), LARGEST_PAGE)
+        self._branch, self._answered = branch, 0
+        try:
+            objects, _ = self._client.objects_page(
+                self._repository, branch_ref(branch), after=path, amount=self._amount
+            )
+        except NotFoundError:
+            objects = []
+        self._known = {o.path: o.physical_address for o in objects}
+        self._until = max(self._known, default=path)

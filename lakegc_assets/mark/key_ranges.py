@@ -127,11 +127,13 @@ def plan(
         shards = [r for r in slices if _name(r.low).startswith(SHARD)]
         known_size = {*named, *shards}
         unnamed = [r for r in slices if r not in known_size]
+        of_slices = _mean_keys(store, pool, named, page_size)
+        of_shards = _mean_keys(store, pool, shards, _SHARD_LOOK, alike=True)
         sized = [
-            *_with_keys(named, _keys_of_slices(store, page_size, named, pool)),
-            *_with_keys(shards, _keys_of_shards(store, shards, pool)),
+            *_with_keys(named, of_slices or _SLICE_KEYS),
+            *_with_keys(shards, of_shards or _SLICE_KEYS),
         ]
-        if len(unnamed) > _MANY and (tiny := _keys_of_tiny(store, page_size, unnamed, pool)):
+        if len(unnamed) > _MANY and (tiny := _mean_keys(store, pool, unnamed, page_size)):
             sized += _with_keys(unnamed, tiny)
             unnamed = []
         for gap, page in zip(gaps, pages, strict=True):
@@ -152,44 +154,24 @@ def _with_keys(ranges: Sequence[KeyRange], keys: int) -> list[KeyRange]:
     return [r._replace(keys=keys) for r in ranges]
 
 
-def _counts(
+def _mean_keys(
     store: ObjectStore,
-    most: int,
-    ranges: Sequence[KeyRange],
     pool: ThreadPoolExecutor,
-    samples: int = _SAMPLES,
-) -> list[int]:
-    """Count the keys of a sample of ranges, each up to a limit."""
+    ranges: Sequence[KeyRange],
+    most: int,
+    *,
+    alike: bool = False,
+) -> int | None:
+    """About how many keys a range has: a few are counted, each up to ``most`` keys.
+
+    None if one of them holds more; of ranges that are ``alike``, if each of them does.
+    """
+    samples = _SHARD_SAMPLES if alike else _SAMPLES
     some = ranges[:: max(1, len(ranges) // samples)][:samples]
-    return list(pool.map(partial(_count, store, most), some))
-
-
-def _keys_of_slices(
-    store: ObjectStore, page_size: int, slices: Sequence[KeyRange], pool: ThreadPoolExecutor
-) -> int:
-    """About how many keys a slice has, by a look at a few of them."""
-    counts = _counts(store, page_size, slices, pool)
-    if not counts or max(counts) >= page_size:
-        return _SLICE_KEYS
-    return sum(counts) // len(counts)
-
-
-def _keys_of_shards(
-    store: ObjectStore, shards: Sequence[KeyRange], pool: ThreadPoolExecutor
-) -> int:
-    """About how many keys a shard has: as many as others, so that a mean tells."""
-    counts = _counts(store, _SHARD_LOOK, shards, pool, _SHARD_SAMPLES)
-    if not counts or min(counts) >= _SHARD_LOOK:
-        return _SLICE_KEYS
+    counts = list(pool.map(partial(_count, store, most), some))
+    if not counts or (min if alike else max)(counts) >= most:
+        return None
     return sum(counts) // len(counts) + 1
-
-
-def _keys_of_tiny(
-    store: ObjectStore, page_size: int, folders: Sequence[KeyRange], pool: ThreadPoolExecutor
-) -> int:
-    """About how many keys a folder has, where all that are looked at are tiny; else 0."""
-    counts = _counts(store, page_size, folders, pool)
-    return 0 if max(counts) >= page_size else sum(counts) // len(counts) + 1
 
 
 def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:

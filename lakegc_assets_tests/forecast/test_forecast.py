@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.checks.second_opinion import main_ancestries
+from lakegc_assets.checks.retained import main_ancestries
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.forecast import forecast as forecasts
 from lakegc_assets.forecast.change import Change
