@@ -79,24 +79,16 @@ class CheckResult:
 
 @dataclass
 class Case:
-    """A set of candidates, and what it is compared with.
-
-    Attributes:
-        ctx: the run.
-        client: the lakeFS server.
-        connections: how tasks reach lakeFS and the store.
-        frames: the session of the run's engine, which stays open as long as this is used.
-        attempt: the artifacts.
-        chain: manifests up to ``deletion_candidates``, checked.
-        parts: files of what is to be deleted.
-    """
+    """A set of candidates, and what it is compared with."""
 
     ctx: RunContext
     client: LakeFSClient
     connections: Connections
     frames: Session
     attempt: AttemptArtifacts
+    #: Manifests up to ``deletion_candidates``, checked.
     chain: Mapping[str, Manifest]
+    #: Files of what is to be deleted.
     parts: Sequence[Part]
 
     @cached_property

@@ -73,18 +73,13 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Order:
-    """The input of one task.
-
-    Attributes:
-        connections: how to reach the store and the cache.
-        kind: of what is cached.
-        slots: of tables that are cached, by id.
-        prefixes: what paths are to begin with, by the table's id.
-    """
+    """The input of one task."""
 
     connections: Connections
     kind: Kind
+    #: Of tables that are cached, by id.
     slots: Mapping[str, Slot]
+    #: Beginnings of paths, by the table's id.
     prefixes: Mapping[str, Sequence[bytes]]
 
 

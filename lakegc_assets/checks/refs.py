@@ -39,18 +39,13 @@ _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
 
 @dataclass(frozen=True)
 class RefsOrder:
-    """An order to ask for commits, and to read lists of staged objects.
-
-    Attributes:
-        scratch: how to reach everything.
-        repository: lakeFS repository.
-        commits: the roles of each commit, by its id.
-        lists: keys of the lists.
-    """
+    """An order to ask for commits, and to read lists of staged objects."""
 
     scratch: Scratch
     repository: str
+    #: The roles of each commit, by its id.
     commits: Mapping[str, Collection[Role]]
+    #: Keys of lists of staged objects.
     lists: Sequence[str]
 
 

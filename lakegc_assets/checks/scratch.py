@@ -18,16 +18,12 @@ ADDRESSES: Final = pa.schema([("address", pa.string())])
 
 @dataclass(frozen=True)
 class Scratch:
-    """A folder beside the candidates, and how tasks reach it and all else. Picklable.
-
-    Attributes:
-        connections: to lakeFS, the store and the cache.
-        url: of the attempt's artifacts.
-        folder: relative to them, with a slash at its end.
-    """
+    """A folder beside the candidates, and how tasks reach it and all else. Picklable."""
 
     connections: Connections
+    #: Of the attempt's artifacts.
     url: str
+    #: With a slash at its end.
     folder: str
 
     def artifacts(self) -> ObjectStore:

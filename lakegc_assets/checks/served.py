@@ -37,19 +37,13 @@ _ANSWERS: Final = 10_000
 
 @dataclass(frozen=True)
 class QuestionOrder:
-    """An order to ask what is served.
-
-    Attributes:
-        scratch: how to reach everything.
-        repository: lakeFS repository.
-        part: a file of ``QUESTIONS``, in order.
-        first: of the rows that are asked.
-        rows: how many they are.
-    """
+    """An order to ask what is served."""
 
     scratch: Scratch
     repository: str
+    #: A file of ``QUESTIONS``, in order.
     part: Part
+    #: Of the rows that are asked.
     first: int
     rows: int
 

@@ -34,12 +34,7 @@ _FILE_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Witnessed:
-    """Ranges that were witnessed, and where what they hold is cached.
-
-    Attributes:
-        connections: how to reach the cache.
-        slots: of each range, by its id.
-    """
+    """Ranges that were witnessed, and where what they hold is cached."""
 
     connections: Connections
     slots: Mapping[str, Slot]

@@ -366,13 +366,7 @@ def find_liveness(
 
 
 class _Listed(NamedTuple):
-    """The active commits that lakeFS lists; none where it has no rules.
-
-    Attributes:
-        metaranges: of each commit.
-        run_id: lakeFS's, of the list.
-        location: of the list.
-    """
+    """The active commits that lakeFS lists; none where it has no rules."""
 
     metaranges: Mapping[str, str] = MappingProxyType({})
     run_id: str = ""

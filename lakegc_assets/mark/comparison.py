@@ -198,15 +198,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
 
 @dataclass(frozen=True)
 class _Asked:
-    """Inputs from which the differences are computed.
-
-    Attributes:
-        work: where to compute.
-        client: of lakeFS.
-        compared: what the two marks name (``_COMPARED``).
-        totals: of it (``_TOTALS``).
-        listed: how many objects of each difference are to be named.
-    """
+    """Inputs from which the differences are computed."""
 
     work: Workspace
     client: LakeFSClient

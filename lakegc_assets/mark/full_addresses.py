@@ -40,14 +40,11 @@ _NONE: Final = pa.array([], pa.string())
 
 
 class Inside(NamedTuple):
-    """Objects of a namespace named by full addresses.
+    """Objects of a namespace named by full addresses."""
 
-    Attributes:
-        addresses: relative to the namespace, in every spelling that could be meant.
-        last_parts: last path components of those that nobody can place.
-    """
-
+    #: Relative to the namespace, in every spelling that could be meant.
     addresses: pa.Array
+    #: Last path components of those that nobody can place.
     last_parts: frozenset[str]
 
 

@@ -74,16 +74,10 @@ def path_in(connections: Connections, range_id: str, address: str, prefix: str =
 
 
 class PathHolder(NamedTuple):
-    """A commit that keeps an object by a rule of paths.
-
-    Attributes:
-        commit: that has it.
-        branch: whose days count; None for what no branch leads to.
-        path: at which the commit has it.
-        rule: that keeps it, in words.
-    """
+    """A commit that keeps an object by a rule of paths."""
 
     commit: str
+    #: Whose days count; None for what no branch leads to.
     branch: str | None
     path: str
     rule: str
@@ -185,14 +179,10 @@ _ACTIVE = "active_commits"
 
 @dataclass(frozen=True)
 class Held:
-    """That an object was committed.
-
-    Attributes:
-        path: at which a range has it.
-        commit: that has the range; None where lakeFS does not tell its id.
-    """
+    """That an object was committed."""
 
     path: str
+    #: None where lakeFS does not tell its id.
     commit: str | None
 
 

@@ -27,16 +27,12 @@ class OtherServerError(RefusedError):
 
 @dataclass(frozen=True)
 class Server:
-    """The identity of a lakeFS server.
+    """The identity of a lakeFS server."""
 
-    Attributes:
-        installation_id: its own; None where it does not tell.
-        repository: the name by which it has the namespace.
-        creation_date: when it made that repository, in seconds since 1970.
-    """
-
+    #: None where it gives none.
     installation_id: str | None
     repository: str
+    #: Of that repository, in seconds since 1970.
     creation_date: int
 
     def is_same(self, other: Server) -> bool:

@@ -61,18 +61,13 @@ _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class _Found:
-    """The result of a listing.
-
-    Attributes:
-        listed: all of it.
-        settled_before: slices that were made before this time get no objects any more.
-        facts: about it.
-        parts: files beside those of what is listed.
-    """
+    """The result of a listing."""
 
     listed: Listed
+    #: Slices that were made before this time get no objects any more.
     settled_before: datetime
     facts: Mapping[str, object]
+    #: Files beside those of what is listed.
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
 

@@ -68,17 +68,12 @@ _SLICE: Final = len("data/") + 20
 
 
 class Slice(NamedTuple):
-    """Totals of one slice.
+    """Totals of one slice."""
 
-    Attributes:
-        name: of the slice; empty for what is in none.
-        keys: number of objects.
-        size: of all of them, in bytes.
-        oldest: when the oldest was written.
-    """
-
+    #: Empty for what is in none.
     name: str
     keys: int
+    #: Of all objects, in bytes.
     size: int
     oldest: datetime
 

@@ -99,16 +99,12 @@ def groups_of(sizes: Integers, etags: Integers | None = None) -> Hashes:
 
 @dataclass(frozen=True)
 class HeadRanges:
-    """The ranges of branch HEADs. Elsewhere they are named by their positions here.
-
-    Attributes:
-        ranges: each once.
-        branches: for each range, how many branches hold it.
-        of_branch: for each branch, the positions of its ranges.
-    """
+    """The ranges of branch HEADs. Elsewhere they are named by their positions here."""
 
     ranges: Sequence[Wanted]
+    #: For each range, how many branches hold it.
     branches: Integers
+    #: For each branch, the positions of its ranges.
     of_branch: Mapping[str, Positions]
 
     def entries(self) -> pa.Table:
@@ -175,15 +171,10 @@ NOTHING_COMPARED: Final = HeadLooks()
 
 @dataclass(frozen=True)
 class Looks:
-    """Looks of candidates, and the entries that have them.
-
-    Attributes:
-        alike: files of ``ALIKE``: entries that may look like a candidate.
-        until: what was written until then has its checksum as etag; None where nothing has.
-        contents: files of ``CONTENTS``: hashes of the checksums of what was read.
-    """
+    """Looks of candidates, and the entries that have them."""
 
     alike: Sequence[Part] = ()
+    #: What was written until then has its checksum as etag; None where nothing has.
     until: datetime | None = None
     contents: Sequence[Part] = ()
 

@@ -201,12 +201,7 @@ def ask(
 
 @dataclass(frozen=True)
 class _Turns:
-    """Looks that are asked for, sorted by their groups.
-
-    Attributes:
-        groups: as ``groups_of`` gives them.
-        rows: of ``ASKED``.
-    """
+    """Looks that are asked for, sorted by their groups."""
 
     groups: Hashes
     rows: pa.Table

@@ -104,13 +104,7 @@ _COLUMNS: Final = ("address", "hash")
 
 
 class Stretch(NamedTuple):
-    """Some rows of a file that stand together.
-
-    Attributes:
-        part: the file.
-        begin: the first of them, from 0.
-        rows: how many.
-    """
+    """Some rows of a file that stand together."""
 
     part: Part
     begin: int
@@ -150,12 +144,9 @@ def read_stretches(
 
 @dataclass(frozen=True)
 class Candidates:
-    """Objects that a mark names, all or some of them, each once.
+    """Objects that a mark names, all or some of them, each once."""
 
-    Attributes:
-        parts: files of them (``LISTING``, and perhaps more), below the attempt.
-    """
-
+    #: Files of ``LISTING``, and perhaps more, below the attempt.
     parts: Sequence[Part]
 
     @property

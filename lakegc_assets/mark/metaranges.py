@@ -41,24 +41,20 @@ _FILE_ROWS: Final = 1_000_000
 
 @dataclass(frozen=True)
 class _Order:
-    """The input of one task.
-
-    Attributes:
-        connections: how to reach the store and the cache.
-        slots: of metaranges that are cached, by id.
-        missing: ids of the others.
-        without: ranges that are of no interest; None for none.
-        only: the ranges that are of interest; None for all.
-        pairs: whether a row for each metarange and range is wanted, or only one for each range.
-        ranks: what is told of a range is the highest rank of its metaranges.
-    """
+    """The input of one task."""
 
     connections: Connections
+    #: Of metaranges that are cached, by id.
     slots: Mapping[str, Slot]
+    #: Ids of the others.
     missing: Sequence[str]
+    #: Ranges that are of no interest.
     without: pa.Array | None
+    #: The ranges that are of interest; None for all.
     only: pa.Array | None
+    #: Whether a row for each metarange and range is wanted, or only one for each range.
     pairs: bool
+    #: A range gets the highest rank of its metaranges.
     ranks: Mapping[str, int]
 
 

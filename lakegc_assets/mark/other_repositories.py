@@ -48,12 +48,7 @@ _COMMITS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Other:
-    """Another repository of the server.
-
-    Attributes:
-        repository: as lakeFS lists it.
-        connections: how to reach its store and its caches.
-    """
+    """Another repository of the server."""
 
     repository: Repository
     connections: Connections

@@ -49,18 +49,12 @@ _Row = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class _Order:
-    """The input of one task.
-
-    Attributes:
-        connections: how to reach the store and the cache.
-        slots: of metaranges that are cached, by id.
-        missing: ids of the others.
-        ranks: a number for each pattern of paths, by the metarange's id.
-    """
+    """The input of one task."""
 
     connections: Connections
     slots: Mapping[str, Slot]
     missing: Sequence[str]
+    #: A number for each pattern of paths, by the metarange's id.
     ranks: Mapping[str, Mapping[str, int]]
 
 

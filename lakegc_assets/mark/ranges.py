@@ -99,15 +99,10 @@ def cached_ranges(connections: Connections) -> dict[str, Slot]:
 
 @dataclass(frozen=True)
 class CachedRanges:
-    """Ranges whose entries are cached.
-
-    Attributes:
-        slots: where, by their ids.
-        decoded: ids of those that were not cached before.
-        damaged: ranges that could not be read, by their ids, and what is wrong with them.
-    """
+    """Ranges whose entries are cached."""
 
     slots: Mapping[str, Slot]
+    #: Ids of those that were not cached before.
     decoded: frozenset[str]
     damaged: Mapping[str, IntegrityError]
 

@@ -56,14 +56,9 @@ _ROW_S: Final = 3e-7
 
 @dataclass(frozen=True)
 class Written:
-    """Candidates that were written.
+    """Candidates that were written."""
 
-    Attributes:
-        parts: rows of ``CANDIDATES``, in the order of their addresses.
-        digest: of their addresses.
-        by_reason: objects and bytes by reason.
-    """
-
+    #: Rows of ``CANDIDATES``, in the order of their addresses.
     parts: Sequence[Part] = ()
     digest: KeyDigest = field(default_factory=KeyDigest)
     by_reason: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

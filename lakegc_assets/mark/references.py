@@ -177,13 +177,7 @@ def _unreadable(ctx: RunContext, other: Other, error: LakegcError) -> Unreadable
 
 
 class _Look(NamedTuple):
-    """Results of the reads of another repository, in the order of the reads.
-
-    Attributes:
-        staged: what it has staged of the objects in question.
-        has_default_branch: a bare repository has none.
-        tables: below ``_lakefs/``.
-    """
+    """Results of the reads of another repository, in the order of the reads."""
 
     staged: Inside
     has_default_branch: bool
@@ -208,14 +202,9 @@ def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look
 
 @dataclass(frozen=True)
 class _Order:
-    """The input of a task: some ranges of another repository.
+    """The input of a task: some ranges of another repository."""
 
-    Attributes:
-        namespace: of the repository that is collected.
-        other: whose ranges they are.
-        ranges: to read.
-    """
-
+    #: Of the repository that is collected.
     namespace: StorageNamespace
     other: Other
     ranges: Sequence[Wanted]
@@ -363,13 +352,9 @@ class _Reading:
 
 
 class _Naming(NamedTuple):
-    """Full addresses that a task found in some ranges.
+    """Full addresses that a task found in some ranges."""
 
-    Attributes:
-        naming: those that name something inside, or something that nobody can place.
-        damaged: those that cannot be read, and what is wrong with them.
-    """
-
+    #: Those that name something inside, or something that nobody can place.
     naming: Sequence[str]
     damaged: Mapping[str, IntegrityError]
 

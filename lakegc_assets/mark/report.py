@@ -67,36 +67,24 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True)
 class _Order:
-    """The common input of all tasks.
-
-    Attributes:
-        url: of the store of the candidates' files.
-        run: the mark that is published.
-        publish: whether lists are to be written.
-        forms: where they are written to.
-        start: of the run.
-        rules: that let commits expire, as JSON; None without any.
-    """
+    """The common input of all tasks."""
 
     url: str
     run: str
+    #: Whether lists are to be written.
     publish: bool
     forms: Forms
     start: datetime
+    #: Those that let commits expire, as JSON; None without any.
     rules: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Totals of the candidates of one task.
-
-    Attributes:
-        totals: by dimension and key.
-        largest: address, size, reason, and the commit that held it last or None.
-        digest: of the addresses.
-    """
+    """Totals of the candidates of one task."""
 
     totals: Mapping[Key, Total]
+    #: Address, size, reason, and the commit that held it last or None.
     largest: Sequence[Largest]
     digest: KeyDigest
 

@@ -44,16 +44,10 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of one object by a mark.
-
-    Attributes:
-        address: relative to the namespace.
-        verdict: candidate, spared, live, too young, outside data, not adopted, unknown.
-        because: the reason, in a sentence.
-        facts: what the sentence is made of.
-    """
+    """Explanation of one object by a mark."""
 
     address: str
+    #: One of candidate, spared, live, too young, outside data, not adopted, unknown.
     verdict: str
     because: str
     facts: dict[str, Any] = field(default_factory=dict)

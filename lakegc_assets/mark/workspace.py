@@ -17,20 +17,13 @@ from lakegc_assets.run.context import RunContext
 
 @dataclass(frozen=True)
 class Workspace:
-    """Everything that a relation needs to be computed.
-
-    Attributes:
-        ctx: the run.
-        connections: how tasks reach the stores.
-        frames: the session of the engine.
-        url: of the store of files.
-        folder: of what is written to it, with a slash at its end.
-    """
+    """Everything that a relation needs to be computed."""
 
     ctx: RunContext
     connections: Connections
     frames: Session
     url: str
+    #: With a slash at its end.
     folder: str = ""
 
     def below(self, folder: str) -> Workspace:
