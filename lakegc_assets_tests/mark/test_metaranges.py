@@ -29,7 +29,7 @@ def ctx(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[Ru
     with running(tmp_path_factory.mktemp("lake") / "lake") as lake:
         lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
         found = lake.context(spark)
-        yield replace(found, settings=replace(found.settings, range_num_partitions=4))
+        yield replace(found, settings=found.settings.changed(range_num_partitions=4))
 
 
 @pytest.fixture(scope="module")
