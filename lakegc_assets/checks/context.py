@@ -154,8 +154,8 @@ class Case:
             datetime.fromisoformat(str(self.chain["store_listing"].facts["start"])),
         )
         metaranges = {
-            pattern: {of for commit, of in kept.items() if of and commit not in self.active}
-            for pattern, kept in found.items()
+            pattern: {of for commit, of in commits.items() if of and commit not in self.active}
+            for pattern, commits in found.items()
         }
         most = self.ctx.settings.range_num_partitions
         return entries_below(self.connections, self.ctx.tasks, metaranges, most)
@@ -297,8 +297,8 @@ class Case:
         """Addresses that no candidate may have, by what names them; only of what names any."""
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
         retained = []
-        if kept := self.refs.of("retained").keys() - self.head_ranges:
-            retained.append(self.witnessed.frame(self.frames, kept, ["address"]))
+        if range_ids := self.refs.of("retained").keys() - self.head_ranges:
+            retained.append(self.witnessed.frame(self.frames, range_ids, ["address"]))
         if self.below.entries:
             columns = [KIND.id_column, "number", "address"]
             entries = self.witnessed.frame(self.frames, self.below.entries, columns)

@@ -1,6 +1,6 @@
 """Entries below the paths of rules, found independently of the mark.
 
-What was seen of a metarange, or of the folders in a range, is kept in a cache of the checks' own,
+What was seen of a metarange, or of the folders in a range, is stored in a cache of the checks' own,
 as that of the witness is: so each is read for this once in the life of the repository.
 """
 

@@ -46,7 +46,7 @@ def longest_rules(rules: Rules, retain: Retain, branches: Iterable[str]) -> Rule
     days = dict(rules.branches)
     for branch in branches:
         given = [rules.default_retention_days if branch not in rules.branches else days[branch]]
-        given += [kept.days or 0 for p, kept in retain.branches.items() if _matches(p, branch)]
+        given += [rule.days or 0 for p, rule in retain.branches.items() if _matches(p, branch)]
         days[branch] = max(given)
     return Rules(rules.default_retention_days, days)
 
@@ -69,7 +69,7 @@ def kept_commits(
     found = {c for tag, c in tags.items() if any(_matches(p, tag) for p in retain.tags)}
     for branch, head in heads.items():
         counts = [
-            kept.last_commits or 0 for p, kept in retain.branches.items() if _matches(p, branch)
+            rule.last_commits or 0 for p, rule in retain.branches.items() if _matches(p, branch)
         ]
         if number := max(counts, default=0):
             found |= _last(client, repository, head, number)
@@ -108,14 +108,14 @@ def path_commits(
     longest = longest_rules(rules, retain, heads)
     found: dict[str, dict[str, str]] = {}
     for pattern, days in retain.paths.items():
-        kept = set(commits)
+        active = set(commits)
         if days != FOREVER:
             longer = Rules(
                 max(days, longest.default_retention_days),
                 {branch: max(days, of) for branch, of in longest.branches.items()},
             )
-            kept = naive_active_commits(commits, heads, longer, now)
-        found[pattern] = {one: commits[one].metarange_id for one in kept}
+            active = naive_active_commits(commits, heads, longer, now)
+        found[pattern] = {one: commits[one].metarange_id for one in active}
     return found
 
 

@@ -1,8 +1,8 @@
 """Spellings of the address of an entry, relative to the storage namespace.
 
 Where a spelling is open to doubt every meaning counts: an address too many in a live set is safe.
-What is said here, and by ``StorageNamespace``, is kept in the caches of decoded ranges: who changes
-it raises ``DECODER_VERSION``, and ``VERSION`` of the witness.
+The caches of decoded ranges store what this and ``StorageNamespace`` say: who changes it raises
+``DECODER_VERSION``, and ``VERSION`` of the witness.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
 from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, read_mark
-from lakegc_assets.mark.reasons import Kept, why_kept
+from lakegc_assets.mark.reasons import Survivors, survivors
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
@@ -40,7 +40,7 @@ class Adopted:
     Attributes:
         dead: the candidates that it names, too (``LISTING``).
         spared: what it names, and ours keeps (``SPARED``).
-        parts: parts of the asset: ``kept`` (``KEPT``) says more about the same.
+        parts: parts of the asset: ``kept`` (``SURVIVORS``) says more about the same.
         facts: for the manifest.
     """
 
@@ -123,21 +123,21 @@ def adopt(
     compared = work.written(by_list, "compared", _COMPARED, _WHAT)
     named = comparison_relations.named(frames.read(compared))
     adopted = work.written(named, "data", LISTING, _WHAT)
-    kept = why_kept(work, attempt, spared, frames.read(listed), frames.read(adopted))
+    found = survivors(work, attempt, spared, frames.read(listed), frames.read(adopted))
     facts = {
         "mark": mark.id,
         "form": mark.form,
         "url": mark.url,
         "made": mark.made.isoformat(),
         "objects": listed.rows,
-        "kept": _by_why(kept),
+        "kept": _by_why(found),
         "not_named": _not_named(work, compared),
     }
-    new = comparison_relations.not_of_kind(frames.read(kept.rows), SPARED_BY_MARK)
+    new = comparison_relations.not_of_kind(frames.read(found.rows), SPARED_BY_MARK)
     return Adopted(
         adopted,
         work.write(new, "spared", SPARED, _WHAT),
-        {"kept": kept.rows.parts},
+        {"kept": found.rows.parts},
         {"adopted": facts},
     )
 
@@ -150,8 +150,8 @@ def _not_named(work: Workspace, compared: Dataset) -> dict[str, int]:
     return {name: found[name] for name in ("objects", "bytes")}
 
 
-def _by_why(kept: Kept) -> dict[str, int]:
+def _by_why(survivors: Survivors) -> dict[str, int]:
     found: dict[str, int] = {}
-    for row in kept.totals:
+    for row in survivors.totals:
         found[row["why"]] = found.get(row["why"], 0) + row["objects"]
     return found

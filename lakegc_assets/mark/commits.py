@@ -176,15 +176,15 @@ class Liveness:
                 *(pattern, commit, self.commits[commit].metarange_id),
                 *(reason.branch, reason.kind, reason.counted_from, reason.rule),
             )
-            for pattern, kept in self.paths.items()
-            for commit, reason in sorted(kept.items())
+            for pattern, commits in self.paths.items()
+            for commit, reason in sorted(commits.items())
         ]
 
     def path_metaranges(self) -> dict[str, set[str]]:
         """For each pattern of paths the metaranges of the commits that have something below it."""
         return {
-            pattern: {self.commits[commit].metarange_id for commit in kept} - {""}
-            for pattern, kept in self.paths.items()
+            pattern: {self.commits[commit].metarange_id for commit in commits} - {""}
+            for pattern, commits in self.paths.items()
         }
 
     def heads_table(self) -> pa.Table:
@@ -270,7 +270,7 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         "only_previous_mark": sorted(active.only_previous)[:1000],
     }
     if liveness.retain.paths:
-        facts[PATHS] = {pattern: len(kept) for pattern, kept in liveness.paths.items()}
+        facts[PATHS] = {pattern: len(commits) for pattern, commits in liveness.paths.items()}
     keys = pc.binary_join_element_wise(
         tables["data"]["commit_id"], tables["data"]["metarange_id"], " "
     )
@@ -348,7 +348,7 @@ def find_liveness(
     if not retain.paths:
         return liveness
     earlier = None if latest is None else previous_of(latest, (PATHS, "data"))
-    kept = [
+    of_heads = [
         path_commits(commits, one, rules, retain, now, earlier) for one in (heads_before, heads)
     ]
     return replace(
@@ -356,7 +356,7 @@ def find_liveness(
         paths={
             pattern: {
                 commit: reason
-                for found in kept
+                for found in of_heads
                 for commit, reason in found[pattern].items()
                 if commit not in united.active
             }

@@ -21,7 +21,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
-from lakegc_assets.mark.reasons import CANDIDATES, KEPT, Kept, sentence, why_kept
+from lakegc_assets.mark.reasons import CANDIDATES, SURVIVORS, Survivors, sentence, survivors
 from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -214,29 +214,29 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     if not objects:
         return Difference(Total(), {}, {}, [])
     alone = comparison_relations.only_in(frames.read(asked.compared), which)
-    kept = _why_kept(asked, f"{which}/", other, alone)
+    found = _survivors_of(asked, f"{which}/", other, alone)
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
-    whys = _by((row["why"], row) for row in kept.totals)
+    whys = _by((row["why"], row) for row in found.totals)
     reasons = marked if side.attempt else whys
     size = sum(total.bytes or 0 for total in reasons.values()) if reasons else None
-    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
+    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, found))
 
 
-def _why_kept(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Kept:
+def _survivors_of(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Survivors:
     """Why the run of the other side keeps it; nothing of a foreign mark."""
     attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
-        return Kept(Dataset(work.url, [], KEPT))
+        return Survivors(Dataset(work.url, [], SURVIVORS))
     parts = attempt.manifest("deletion_candidates").parts
     candidates = work.frames.read(Dataset(attempt.url, parts["data"], HASHES))
-    return why_kept(work, attempt, parts["spared"], alone, candidates)
+    return survivors(work, attempt, parts["spared"], alone, candidates)
 
 
-def _largest(asked: _Asked, alone: DataFrame, kept: Kept) -> list[dict[str, Any]]:
+def _largest(asked: _Asked, alone: DataFrame, found: Survivors) -> list[dict[str, Any]]:
     """The largest objects of a difference; those that are not there come last."""
     if not asked.listed:
         return []
-    judged = comparison_relations.with_kept(alone, asked.work.frames.read(kept.rows))
+    judged = comparison_relations.with_survivors(alone, asked.work.frames.read(found.rows))
     largest = comparison_relations.largest(judged, asked.listed)
     rows = asked.work.collect(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}
@@ -246,7 +246,7 @@ def _largest(asked: _Asked, alone: DataFrame, kept: Kept) -> list[dict[str, Any]
             "address": row["address"],
             "size": row["size"],
             "marked": _marked_sentence(row),
-            "kept": areas.get(row["address"], _kept_sentence(row)),
+            "kept": areas.get(row["address"], _survivor_sentence(row)),
         }
         for row in rows
     ]
@@ -281,7 +281,7 @@ def _marked_sentence(row: Mapping[str, Any]) -> str | None:
     return f"{row['reason']}: the commit {row['commit_id']}{on} held it last"
 
 
-def _kept_sentence(row: Mapping[str, Any]) -> str | None:
+def _survivor_sentence(row: Mapping[str, Any]) -> str | None:
     if row["kind"] is None:
         return None
     of_run = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}

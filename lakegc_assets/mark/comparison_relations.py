@@ -132,7 +132,7 @@ def live_by_kind(committed: DataFrame, staged: DataFrame, referenced: DataFrame)
 
 
 @relation
-def why_kept(
+def survivors(
     named: DataFrame,
     candidates: DataFrame,
     listing: DataFrame,
@@ -152,7 +152,7 @@ def why_kept(
         spared: address, why: what the run spared.
         skipped: folder: slices that were not listed, since they are too young.
         cutoff: what was written since then is too young.
-        otherwise: the kind of what is kept for none of these reasons.
+        otherwise: the kind of what stays for none of these reasons.
 
     Returns:
         hash, address, size, kind, why: of what is named and no candidate; ``size`` is null for what
@@ -191,15 +191,15 @@ def why_kept(
 
 
 @relation
-def of_kind(kept: DataFrame, kind: str) -> DataFrame:
-    """Of what is kept that of one kind of reason."""
-    return kept.where(F.col("kind") == F.lit(kind))
+def of_kind(survivors: DataFrame, kind: str) -> DataFrame:
+    """Survivors for one kind of reason."""
+    return survivors.where(F.col("kind") == F.lit(kind))
 
 
 @relation
-def not_of_kind(kept: DataFrame, kind: str) -> DataFrame:
-    """Of what is kept that of all other kinds of reason."""
-    return kept.where(F.col("kind") != F.lit(kind))
+def not_of_kind(survivors: DataFrame, kind: str) -> DataFrame:
+    """Survivors for all other kinds of reason."""
+    return survivors.where(F.col("kind") != F.lit(kind))
 
 
 @relation
@@ -214,19 +214,19 @@ def only_in(compared: DataFrame, mark: str) -> DataFrame:
 
 
 @relation
-def with_kept(objects: DataFrame, kept: DataFrame) -> DataFrame:
+def with_survivors(objects: DataFrame, survivors: DataFrame) -> DataFrame:
     """Objects that only one mark names, with the reason of the other run to keep them, or null.
 
     Args:
         objects: hash, address, size, reason, commit_id, branch.
-        kept: hash, size, kind, why, commit_id, branch: as ``why_kept`` and its holders give it.
+        survivors: hash, size, kind, why, commit_id, branch: of ``survivors``, and who holds them.
 
     Returns:
         The columns of ``objects``, with the size that is known, and kept_size, kind, why,
         kept_commit, kept_branch.
     """
     columns = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
-    because = kept.select(
+    because = survivors.select(
         *("hash", "kind", "why"), *(F.col(name).alias(alias) for name, alias in columns.items())
     )
     return objects.join(because, "hash", "left").select(

@@ -66,11 +66,11 @@ class EtagFiles:
 
     Attributes:
         parts: the files.
-        kept: so many of the first ones another run has, too.
+        shared: so many of the first ones another run has, too.
     """
 
     parts: Sequence[Part] = ()
-    kept: Sequence[int] = ()
+    shared: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def evidence_of(
         IntegrityError: a range or a file is missing or damaged, or was not compared.
     """
     cache = connections.cache()
-    lengths = sorted({length for length in (*etags.kept, len(etags.parts)) if length})
+    lengths = sorted({length for length in (*etags.shared, len(etags.parts)) if length})
     caches = {length: _cache_of(cache, etags.parts[:length]) for length in lengths}
     known = {length: _read_cached(caches[length]) for length in lengths} if ranges else {}
     # The most files of which it is known what they say beside the range.
@@ -195,8 +195,8 @@ def _compared(
     times = rows.set_column(3, "newest", rows["newest"].cast(pa.int64())).to_pylist()
     for row in times:
         if row["agree"] is not None:
-            told = Evidence(bool(row["agree"]), row["newest"], bool(row["small_agree"]))
-            found[row["range_id"], names[row["piece"]]] = told
+            compared = Evidence(bool(row["agree"]), row["newest"], bool(row["small_agree"]))
+            found[row["range_id"], names[row["piece"]]] = compared
     return found
 
 
@@ -260,12 +260,12 @@ def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
     """
     answers = thread_map(partial(_agrees, store), objects.to_pylist(), _THREADS)
     modified = objects["last_modified"].cast(pa.int64()).to_pylist()
-    told = [
+    answered = [
         (agrees, at) for agrees, at in zip(answers, modified, strict=True) if agrees is not None
     ]
-    if not told:
+    if not answered:
         return None, 0
-    return all(agrees for agrees, _ in told), max(at for _, at in told)
+    return all(agrees for agrees, _ in answered), max(at for _, at in answered)
 
 
 def _agrees(store: ObjectStore, row: dict[str, object]) -> bool | None:
@@ -298,7 +298,7 @@ def entries_are_checksums(
     ``sizes``: only entries of these sizes count, in bytes.
     """
     store, namespace = connections.store(), connections.namespace()
-    told: list[bool] = []
+    agreed: list[bool] = []
     for range_id in range_ids:
         url = table_url(connections.namespace_url, range_id)
         items = read_range(fetch(store, connections.namespace_url, range_id), url)
@@ -311,8 +311,8 @@ def entries_are_checksums(
             contents = (_get(store, address, entry.size) for address in spellings)
             data = next((data for data in contents if data is not None), None)
             if data is not None:
-                told.append(_md5(data) == entry.e_tag)
-    return bool(told) and all(told)
+                agreed.append(_md5(data) == entry.e_tag)
+    return bool(agreed) and all(agreed)
 
 
 # The content of candidates

@@ -31,7 +31,7 @@ _LEAVING: Final = r"(^|[/\\])\.\.([/\\]|$)"
 _START: Final = r"^(?P<start>(?i:https)://[^/]*/[^/]*|[A-Za-z][A-Za-z0-9+.-]*://[^/]*)"
 #: What may be read in more than one way.
 _ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
-#: Of a range's addresses so many beginnings are kept; more say nothing.
+#: Of a range's addresses so many beginnings are stored; more say nothing.
 _STARTS: Final = 50
 _THREADS: Final = 8
 #: Rows in a file of the cache, about.
@@ -58,7 +58,7 @@ def read_full(
 ) -> Iterator[tuple[str, pa.Array]]:
     """The full addresses of some ranges that may be inside a namespace, range by range.
 
-    ``ranges``: to read; what is not cached is decoded, and kept.
+    ``ranges``: to read; what is not cached is decoded, and cached.
     ``namespace``: that of another repository.
 
     Raises:

@@ -135,25 +135,28 @@ def _carried(
     _require_no_restore(connections, runs, clean_at)
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
-    kept = slices.filter(slices["settled"])
-    if not kept.num_rows:
+    settled_slices = slices.filter(slices["settled"])
+    if not settled_slices.num_rows:
         raise _CleanRunError(
             f"nothing that run {last.attempt.run!r} listed lies in a slice that gets no more "
             "objects: of all else no name tells when it was written"
         )
     gone = sum(count for _, count in swept)
-    _require_folders(connections, kept, gone)
+    _require_folders(connections, settled_slices, gone)
     _require_not_restored(connections, [one for one, _ in swept])
     return Carried(
         since=last.attempt,
         clean_run=facts["clean_run"],
         clean_at=clean_at,
-        slices=frozenset(kept["slice"].to_pylist()),
+        slices=frozenset(settled_slices["slice"].to_pylist()),
         parts=last.manifest.parts["settled"],
         multipart=last.manifest.parts["multipart"],
         digest=KeyDigest.parse(facts["settled_digest"]),
         rows=list(
-            zip(*(kept[n].to_pylist() for n in ("slice", "keys", "size", "oldest")), strict=True)
+            zip(
+                *(settled_slices[n].to_pylist() for n in ("slice", "keys", "size", "oldest")),
+                strict=True,
+            )
         ),
         swept=[(one.attempt.run, one.attempt.attempt) for one, _ in swept],
         gone=gone,
@@ -210,11 +213,11 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
     return found
 
 
-def _require_folders(connections: Connections, kept: pa.Table, gone: int) -> None:
+def _require_folders(connections: Connections, settled_slices: pa.Table, gone: int) -> None:
     """Refuse to go on where more is missing than sweeps have deleted."""
     folders = connections.store().list_prefixes("data/").prefixes
     there = {folder.removeprefix("data/").removesuffix("/") for folder in folders}
-    names, keys = kept["slice"].to_pylist(), kept["keys"].to_pylist()
+    names, keys = settled_slices["slice"].to_pylist(), settled_slices["keys"].to_pylist()
     missing = {n: k for n, k in zip(names, keys, strict=True) if n not in there}
     if sum(missing.values()) > gone:
         raise _CleanRunError(

@@ -99,8 +99,8 @@ def _read(store: ObjectStore) -> tuple[Server, str] | None:
     except ObjectNotFoundError:
         return None
     try:
-        told: dict[str, Any] = json.loads(data)
-        server = Server(told["installation_id"], told["repository"], told["creation_date"])
+        values: dict[str, Any] = json.loads(data)
+        server = Server(values["installation_id"], values["repository"], values["creation_date"])
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError(
             f"{store.url}/{MARKER} is damaged ({error}): make sure that no other lakeFS server "

@@ -197,7 +197,7 @@ def _joined(found: Iterable[Slice]) -> list[Slice]:
 def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> None:
     """Look whether slices are as old as their names say.
 
-    What may stay unlisted is told from names of slices. So no object may be older than its slice.
+    What may stay unlisted is decided by names of slices. So no object may be older than its slice.
 
     Raises:
         IntegrityError: one is, by more than clocks may differ.

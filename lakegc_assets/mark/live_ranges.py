@@ -369,9 +369,9 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
     unknown = [i for i in ids if i not in known]
     costs = [_KIND_S] * len(unknown)
     tasks = bin_pack(unknown, costs, ctx.settings.range_num_partitions)
-    told = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
+    recognized = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
     unreadable: dict[str, FormatError] = {}
-    for table_id, kind in ((i, kind) for task in told for i, kind in task.items()):
+    for table_id, kind in ((i, kind) for task in recognized for i, kind in task.items()):
         if isinstance(kind, FormatError):
             unreadable[table_id] = kind
         else:

@@ -37,7 +37,7 @@ def came_back(
 
     Returns:
         address, size and why, each address once, and whether it is certain that it is alive: that
-        is told before a doubt, or a pin, which may name what is not there.
+        comes before a doubt, or a pin, which may name what is not there.
     """
     objects = marked.select("address", "hash", "size")
     found = [

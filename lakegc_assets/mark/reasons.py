@@ -156,7 +156,7 @@ def _by_reason(work: Workspace, parts: Sequence[Part]) -> dict[str, dict[str, in
 
 
 #: ``size`` is null for what the store does not hold, ``commit_id`` for what no commit holds.
-KEPT: Final = pa.schema(
+SURVIVORS: Final = pa.schema(
     [
         *HASHES,
         pa.field("address", pa.string(), nullable=False),
@@ -167,25 +167,25 @@ KEPT: Final = pa.schema(
         pa.field("branch", pa.string()),
     ]
 )
-_FOUND: Final = pa.schema(list(KEPT)[:5])
+_FOUND: Final = pa.schema(list(SURVIVORS)[:5])
 _STORE: Final = pa.schema(
     [LISTING.field(name) for name in ("address", "hash", "size", "last_modified")]
 )
 _FOLDERS: Final = pa.schema([("folder", pa.string())])
-_KEPT_TOTALS: Final = pa.schema(
+_SURVIVOR_TOTALS: Final = pa.schema(
     [
-        *(KEPT.field(name) for name in ("kind", "why")),
+        *(SURVIVORS.field(name) for name in ("kind", "why")),
         *((name, pa.int64()) for name in ("objects", "bytes")),
     ]
 )
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Objects of a list that a run keeps, with reasons.
+class Survivors:
+    """Objects of a list that survive a run, with the reasons.
 
     Attributes:
-        rows: of ``KEPT``.
+        rows: of ``SURVIVORS``.
         totals: kind, why, objects, bytes; these are null where the store holds nothing of it.
     """
 
@@ -193,14 +193,14 @@ class Kept:
     totals: Sequence[Mapping[str, Any]] = ()
 
 
-def why_kept(
+def survivors(
     work: Workspace,
     attempt: AttemptArtifacts,
     spared: Sequence[Part],
     named: DataFrame,
     candidates: DataFrame,
-) -> Kept:
-    """Say of each object that a list names, and a run would not delete, why it stays.
+) -> Survivors:
+    """Objects that a list names and a run would not delete, each with the reason why it stays.
 
     Args:
         work: where to write.
@@ -224,7 +224,7 @@ def why_kept(
     swept = [frames.read(one) for one in sweeps_since(work.ctx, listing)]
     store = read(_STORE, listing.parts["data"])
     skipped = pa.array(sorted(listing.facts.get("skipped_slices", ())), pa.string())
-    judged = comparison_relations.why_kept(
+    judged = comparison_relations.survivors(
         named,
         candidates,
         relations.without_swept(store, swept) if swept else store,
@@ -241,15 +241,15 @@ def why_kept(
     what = "say why objects stay"
     found = work.written(judged, "found", _FOUND, what)
     if not found.rows:
-        return Kept(Dataset(work.url, [], KEPT))
+        return Survivors(Dataset(work.url, [], SURVIVORS))
     of_kind = comparison_relations.totals(frames.read(found), ["kind", "why"])
-    totals = work.collect(of_kind, _KEPT_TOTALS, what)
+    totals = work.collect(of_kind, _SURVIVOR_TOTALS, what)
     holders = frames.create(HOLDERS.empty_table())
     if any(row["kind"] == COMMITTED for row in totals):
         held = comparison_relations.of_kind(frames.read(found), COMMITTED)
         holders = _active_holders(work, attempt, held)
     rows = holder_relations.with_holders(frames.read(found), holders)
-    return Kept(work.written(rows, "kept", KEPT, what), totals)
+    return Survivors(work.written(rows, "kept", SURVIVORS, what), totals)
 
 
 def _has_adopted(attempt: AttemptArtifacts) -> bool:
@@ -270,7 +270,7 @@ def sentence(row: Mapping[str, Any]) -> str:
     """Why an object stays, with who holds it.
 
     Args:
-        row: of ``KEPT``.
+        row: of ``SURVIVORS``.
     """
     why = str(row["why"])
     if row["kind"] == COMMITTED and row["commit_id"] is not None:

@@ -74,13 +74,13 @@ def judged(
     """
     doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()
     named = unreferenced.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
-    told = named.join(doubtful, "last_part", "left")
-    told = told.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
+    marked = named.join(doubtful, "last_part", "left")
+    marked = marked.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
     known = F.lit(False)
     for number, one in enumerate(seen):
         name = f"seen_{number}"
         uploads = one.select("address", "etag", F.lit(True).alias(name)).distinct()
-        told = told.join(uploads, ["address", "etag"], "left")
+        marked = marked.join(uploads, ["address", "etag"], "left")
         known = known | F.col(name).isNotNull()
     # A dollar would also stand before a line break at the end, in Java.
     in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
@@ -90,7 +90,7 @@ def judged(
         .when(in_parts & ~known, F.lit(NOT_SEEN))
         .otherwise(F.col("pinned"))
     )
-    return told.withColumn("why", why).select(*unreferenced.columns, "why")
+    return marked.withColumn("why", why).select(*unreferenced.columns, "why")
 
 
 @relation

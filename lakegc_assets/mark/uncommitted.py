@@ -1,6 +1,6 @@
 """Stage 2, ``uncommitted_snapshot``: the addresses that are staged on any branch.
 
-The answers of ``prepare_uncommited`` are not taken as they are. Every page is kept; a page without
+The answers of ``prepare_uncommited`` are not taken as they are. Every page counts; a page without
 a location is believed only if the branches it covered show no change; a branch that vanished while
 the pages were made, or a 404 in the middle, starts the snapshot again, and what the earlier tries
 found stays in it: too many staged addresses are safe, one too few is not.
@@ -178,10 +178,10 @@ def _collect(
             )
         prefix = folder.rstrip("/") + "/"
         keys = [info.key for info in store.infos(prefix)]
-        told = sum(1 for page in pages if page.gc_uncommitted_location == location)
-        if len(keys) < told:
+        wrote = sum(1 for page in pages if page.gc_uncommitted_location == location)
+        if len(keys) < wrote:
             raise IntegrityError(
-                f"prepare_uncommited says on {told} pages that it wrote to {location}, but there "
+                f"prepare_uncommited says on {wrote} pages that it wrote to {location}, but there "
                 f"are {len(keys)} files: run again",
             )
         files.keys.extend(keys)

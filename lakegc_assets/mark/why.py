@@ -75,7 +75,7 @@ def why(ctx: RunContext, address: str) -> Explanation:
     def explained(spelling: str, frames: Session) -> Explanation:
         asked = _Asked(ctx, client, connections, frames, attempt, spelling)
         ask = (
-            *(_candidate, _kept, _spared, _not_listed),
+            *(_candidate, _named_by_adopted, _spared, _not_listed),
             *(_committed, _staged, _referenced, _too_young, _not_adopted),
         )
         explanations = (function(asked) for function in ask)
@@ -208,7 +208,7 @@ def _is_forgotten(asked: _Asked, commit: str) -> bool:
     return commit in rows["commit_id"].to_pylist()
 
 
-def _kept(asked: _Asked) -> Explanation | None:
+def _named_by_adopted(asked: _Asked) -> Explanation | None:
     """Explain an object that an adopted mark names although it is not dead."""
     mark = _adopted_mark(asked)
     row = asked.row("deletion_candidates", "kept") if mark else None

@@ -122,7 +122,7 @@ def live_by_kind(committed: Rows, staged: Rows, referenced: Rows) -> list[dict[s
     ]
 
 
-def why_kept(
+def survivors(
     named: Rows,
     candidates: Rows,
     listing: Rows,
@@ -172,20 +172,20 @@ def _folder(address: str) -> str:
     return "/".join(parts[:2]) + "/" if len(parts) > 2 else ""
 
 
-def of_kind(kept: Rows, kind: str) -> list[dict[str, Any]]:
-    return [dict(row) for row in kept if row["kind"] == kind]
+def of_kind(survivors: Rows, kind: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in survivors if row["kind"] == kind]
 
 
-def not_of_kind(kept: Rows, kind: str) -> list[dict[str, Any]]:
-    return [dict(row) for row in kept if row["kind"] != kind]
+def not_of_kind(survivors: Rows, kind: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in survivors if row["kind"] != kind]
 
 
 def only_in(compared: Rows, mark: str) -> list[dict[str, Any]]:
     return [dict(row) for row in compared if row["named_by"] == mark]
 
 
-def with_kept(objects: Rows, kept: Rows) -> list[dict[str, Any]]:
-    of = {row["hash"]: row for row in kept}
+def with_survivors(objects: Rows, survivors: Rows) -> list[dict[str, Any]]:
+    of = {row["hash"]: row for row in survivors}
     names = {"kind": "kind", "why": "why", "kept_size": "size"}
     names |= {"kept_commit": "commit_id", "kept_branch": "branch"}
     found = []

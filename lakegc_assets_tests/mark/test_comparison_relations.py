@@ -195,7 +195,7 @@ def test_why_kept(frames: Frames) -> None:
     ]
     schema = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string())])
     otherwise = st.sampled_from(["other", "not adopted"])
-    holds(frames, comparison_relations.why_kept, some, schema, st.just(CUTOFF), otherwise)
+    holds(frames, comparison_relations.survivors, some, schema, st.just(CUTOFF), otherwise)
 
 
 def test_of_kind(frames: Frames) -> None:
@@ -213,11 +213,11 @@ def test_only_in(frames: Frames) -> None:
 def test_with_kept(frames: Frames) -> None:
     held = [("commit_id", pa.string()), ("branch", pa.string())]
     marked = pa.schema([*OBJECT, ("reason", pa.string()), *held])
-    kept = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string()), *held])
-    some = [(marked, rows(marked, "hash")), (kept, rows(kept, "hash"))]
+    survivors = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string()), *held])
+    some = [(marked, rows(marked, "hash")), (survivors, rows(survivors, "hash"))]
     more = [("kept_size", pa.int64())]
     more += [(name, pa.string()) for name in ("kind", "why", "kept_commit", "kept_branch")]
-    holds(frames, comparison_relations.with_kept, some, pa.schema([*marked, *more]))
+    holds(frames, comparison_relations.with_survivors, some, pa.schema([*marked, *more]))
 
 
 def test_totals(frames: Frames) -> None:
