@@ -33,7 +33,7 @@ from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
 from lakegc_assets_tests.mark.test_incremental_listing import candidates, listing
-from lakegc_assets_tests.mark.test_publication_layout import PLACES, lines_of, written
+from lakegc_assets_tests.mark.test_publication import PLACES, lines_of, written
 from lakegc_assets_tests.mark.test_report import told
 from lakegc_assets_tests.sessions import Session
 
