@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -175,18 +175,16 @@ class Case:
             roles[commit].add("active")
         items = [(commit, True) for commit in sorted(roles)] + [(key, False) for key in lists]
         costs = [refs.COMMIT_S if commit else refs.LIST_S for _, commit in items]
+        groups = bin_pack(items, costs, self.ctx.settings.range_num_partitions)
         orders = [
-            refs.RefsOrder(
-                self.scratch,
-                self.ctx.repository,
+            (
                 {name: roles[name] for name, commit in group if commit},
                 [name for name, commit in group if not commit],
             )
-            for group in bin_pack(items, costs, self.ctx.settings.range_num_partitions)
+            for group in groups
         ]
-        return refs.united(
-            self.ctx.tasks.run("check what lakeFS names", refs.read_refs, orders, sum(costs))
-        )
+        task = partial(refs.read_refs, self.scratch, self.ctx.repository)
+        return refs.united(self.ctx.tasks.run("check what lakeFS names", task, orders, sum(costs)))
 
     @cached_property
     def head_ranges(self) -> set[str]:
@@ -360,9 +358,10 @@ class Case:
         """The candidates that lakeFS serves; None where it serves nothing that looks like one."""
         if not self.questions:
             return None
-        orders = served.orders_of(self.scratch, self.ctx.repository, self.questions)
-        cost = sum(order.rows for order in orders) * served.QUESTION_S
-        answers = self.ctx.tasks.run("check what is served", served.ask, orders, cost)
+        cost = sum(part.rows for part in self.questions) * served.QUESTION_S
+        task = partial(served.ask, self.scratch, self.ctx.repository)
+        pieces = served.pieces_of(self.questions)
+        answers = self.ctx.tasks.run("check what is served", task, pieces, cost)
         parts = [part for answer in answers for part in answer]
         if not parts:
             return None

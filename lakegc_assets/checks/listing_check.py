@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -168,33 +168,18 @@ def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
         store.put(f"{_ACCEPTED}/{name}.parquet", sink.getvalue().to_pybytes())
 
 
-@dataclass(frozen=True)
-class _GoneOrder:
-    """An order to read which objects are known to be gone.
-
-    Attributes:
-        scratch: how to reach everything.
-        files: URL of a store and key of a file of addresses in it; or, in place of the key, a file
-            of the outcomes of a sweep.
-    """
-
-    scratch: Scratch
-    files: Sequence[tuple[str, str | Part]]
-
-
 def _known(case: Case) -> Sequence[Part]:
     """Files of addresses that a collector deleted, or whose loss was accepted."""
     files = list(_files_of_gone(case))
     costs = [_FILE_S] * len(files)
-    orders = [
-        _GoneOrder(case.scratch, group)
-        for group in bin_pack(files, costs, case.ctx.settings.address_num_partitions)
-    ]
-    found = case.ctx.tasks.run("read what is known to be gone", _read_gone, orders, sum(costs))
+    groups = bin_pack(files, costs, case.ctx.settings.address_num_partitions)
+    task = partial(_read_gone, case.scratch)
+    found = case.ctx.tasks.run("read what is known to be gone", task, groups, sum(costs))
     return [part for parts in found for part in parts]
 
 
 def _files_of_gone(case: Case) -> Iterator[tuple[str, str | Part]]:
+    """URL of a store, and a key of addresses in it, or a file of the outcomes of a sweep."""
     for batch in case.connections.store().list("_lakefs/retention/gc/"):
         for key in batch["key"].to_pylist():
             if (match := _MARKS.fullmatch(key)) and case.ctx.run not in match.groups():
@@ -211,10 +196,10 @@ def _files_of_gone(case: Case) -> Iterator[tuple[str, str | Part]]:
         yield from ((attempt.url, part) for part in swept)
 
 
-def _read_gone(order: _GoneOrder) -> list[Part]:
+def _read_gone(scratch: Scratch, files: Sequence[tuple[str, str | Part]]) -> list[Part]:
     """Read which objects are known to be gone; a task."""
-    tables = (_gone(order.scratch, url, file) for url, file in order.files)
-    return order.scratch.write(addresses for table in tables for addresses in table)
+    tables = (_gone(scratch, url, file) for url, file in files)
+    return scratch.write(addresses for table in tables for addresses in table)
 
 
 def _gone(scratch: Scratch, url: str, file: str | Part) -> Iterator[pa.Array]:

@@ -17,7 +17,7 @@ from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import KIND
 from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import Part
-from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
@@ -35,18 +35,6 @@ _THREADS: Final = 8
 _AT_ONCE: Final = 64
 #: Addresses that plain Python looks at: that have a scheme, or that stores may read otherwise.
 _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
-
-
-@dataclass(frozen=True)
-class RefsOrder:
-    """An order to ask for commits, and to read lists of staged objects."""
-
-    scratch: Scratch
-    repository: str
-    #: The roles of each commit, by its id.
-    commits: Mapping[str, Collection[Role]]
-    #: Keys of lists of staged objects.
-    lists: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -68,24 +56,31 @@ class Refs:
         return self.ranges.get(role, {})
 
 
-def read_refs(order: RefsOrder) -> Refs:
+def read_refs(
+    scratch: Scratch,
+    repository: str,
+    order: tuple[Mapping[str, Collection[Role]], Sequence[str]],
+) -> Refs:
     """Ask for commits and read lists; a task.
+
+    ``order``: the roles of each commit, by its id; and the keys of lists of staged objects.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
         LakeFSError: lakeFS does not know a commit.
     """
-    scratch, connections = order.scratch, order.scratch.connections
+    connections, (commits, lists) = scratch.connections, order
     ranges: dict[Role, dict[str, int]] = {}
 
     def pairs() -> Iterator[pa.Table]:
-        for commit_id, found in _ranges_of_each(connections, order.repository, [*order.commits]):
-            for role in order.commits[commit_id]:
+        read = partial(_ranges, connections, repository)
+        for commit_id, found in thread_each(read, [*commits], _THREADS, _AT_ONCE):
+            for role in commits[commit_id]:
                 ranges.setdefault(role, {}).update(found)
             yield pa.table([[*found], [commit_id] * len(found)], schema=PAIRS)
 
     written = scratch.write_rows(pairs(), PAIRS)
-    staged = scratch.write(some for key in order.lists for some in _staged(connections, key))
+    staged = scratch.write(some for key in lists for some in _staged(connections, key))
     return Refs(ranges, written, staged)
 
 
@@ -97,15 +92,6 @@ def united(found: Sequence[Refs]) -> Refs:
             ranges.setdefault(role, {}).update(of)
     pairs = [part for one in found for part in one.pairs]
     return Refs(ranges, pairs, [part for one in found for part in one.staged])
-
-
-def _ranges_of_each(
-    connections: Connections, repository: str, commit_ids: Sequence[str]
-) -> Iterator[tuple[str, dict[str, int]]]:
-    task = partial(_ranges, connections, repository)
-    for at in range(0, len(commit_ids), _AT_ONCE):
-        some = commit_ids[at : at + _AT_ONCE]
-        yield from zip(some, thread_map(task, some, _THREADS), strict=True)
 
 
 def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[str, int]:

@@ -6,7 +6,6 @@ The questions are not those of the mark, nor is the way in which they are asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Final
 
@@ -35,50 +34,30 @@ _QUESTIONS: Final = 20_000
 _ANSWERS: Final = 10_000
 
 
-@dataclass(frozen=True)
-class QuestionOrder:
-    """An order to ask what is served."""
-
-    scratch: Scratch
-    repository: str
-    #: A file of ``QUESTIONS``, in order.
-    part: Part
-    #: Of the rows that are asked.
-    first: int
-    rows: int
+def pieces_of(questions: Sequence[Part]) -> list[tuple[Part, int]]:
+    """Files of ``QUESTIONS``, which are in order, with the first rows of what one task asks."""
+    return [(part, at) for part in questions for at in range(0, part.rows, _QUESTIONS)]
 
 
-def orders_of(scratch: Scratch, repository: str, questions: Sequence[Part]) -> list[QuestionOrder]:
-    """Questions, in their order, for tasks.
-
-    ``questions``: files of ``QUESTIONS``, in order.
-    """
-    return [
-        QuestionOrder(scratch, repository, part, at, min(_QUESTIONS, part.rows - at))
-        for part in questions
-        for at in range(0, part.rows, _QUESTIONS)
-    ]
-
-
-def ask(order: QuestionOrder) -> list[Part]:
+def ask(scratch: Scratch, repository: str, piece: tuple[Part, int]) -> list[Part]:
     """Files of the addresses that are served, in every spelling; a task.
 
     Raises:
         LakeFSError: lakeFS did not say what it serves.
     """
-    places = _places(order)
-    served = served_addresses(order.scratch.connections, order.repository, places)
+    served = served_addresses(scratch.connections, repository, _places(scratch, piece))
     some = iter(lambda: list(islice(served, _ANSWERS)), [])
-    return order.scratch.write(pa.array(addresses, pa.string()) for addresses in some)
+    return scratch.write(pa.array(addresses, pa.string()) for addresses in some)
 
 
-def _places(order: QuestionOrder) -> Iterator[tuple[str, str]]:
+def _places(scratch: Scratch, piece: tuple[Part, int]) -> Iterator[tuple[str, str]]:
     """Branches and paths; in order within a range, so that the server finds neighbours."""
-    rows = read_part(order.scratch.artifacts(), order.part).slice(order.first, order.rows)
+    part, first = piece
+    rows = read_part(scratch.artifacts(), part).slice(first, _QUESTIONS)
     asked = zip(*(rows[name].to_pylist() for name in QUESTIONS.names), strict=True)
     for range_id, questions in groupby(asked, lambda row: row[0]):
         of_branch = [(branch, number) for _, branch, number in questions]
-        paths = _paths(order.scratch.connections, range_id, {number for _, number in of_branch})
+        paths = _paths(scratch.connections, range_id, {number for _, number in of_branch})
         yield from ((branch, paths[number]) for branch, number in of_branch)
 
 

@@ -318,18 +318,6 @@ def entries_are_checksums(
 # The content of candidates
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Objects that one task reads: some rows of a file."""
-
-    connections: Connections
-    url: str
-    folder: str
-    part: Part
-    offset: int
-    deadline: float
-
-
 def read_contents(
     ctx: RunContext,
     connections: Connections,
@@ -346,25 +334,23 @@ def read_contents(
     Returns:
         Files of ``CONTENTS``.
     """
-    orders = [
-        _Reading(connections, url, folder, part, offset, deadline)
-        for part in parts
-        for offset in range(0, part.rows, _READ_EACH)
-    ]
+    pieces = [(part, begin) for part in parts for begin in range(0, part.rows, _READ_EACH)]
+    task = partial(_read_contents, connections, url, folder, deadline)
     seconds = READ_S * sum(part.rows for part in parts)
-    answers = ctx.tasks.run("read small candidates", _read_contents, orders, seconds)
+    answers = ctx.tasks.run("read small candidates", task, pieces, seconds)
     return [part for written in answers for part in written]
 
 
-def _read_contents(order: _Reading) -> list[Part]:
-    artifacts = order.connections.open(order.url)
-    table = read_part(artifacts, order.part, ["address", "size"])
-    some = table.slice(order.offset, _READ_EACH)
+def _read_contents(
+    connections: Connections, url: str, folder: str, deadline: float, piece: tuple[Part, int]
+) -> list[Part]:
+    artifacts, store = connections.open(url), connections.store()
+    part, begin = piece
+    some = read_part(artifacts, part, ["address", "size"]).slice(begin, _READ_EACH)
     rows = list(zip(some["address"].to_pylist(), some["size"].to_pylist(), strict=True))
-    store = order.connections.store()
-    hashes = thread_map(partial(_content_hash, store, order.deadline), rows, _THREADS)
+    hashes = thread_map(partial(_content_hash, store, deadline), rows, _THREADS)
     known = [(row[0], found) for row, found in zip(rows, hashes, strict=True) if found is not None]
-    return [write_part(artifacts, order.folder, table_of(known, CONTENTS))] if known else []
+    return [write_part(artifacts, folder, table_of(known, CONTENTS))] if known else []
 
 
 def _content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:

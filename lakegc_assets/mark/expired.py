@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter
-from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
@@ -31,6 +31,7 @@ from lakegc_assets.mark.commits import find_liveness
 from lakegc_assets.mark.live_ranges import live_ranges, passed_over
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import cache_ranges, range_frame, seconds, wanted
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -130,37 +131,31 @@ def _named_by_none(
         entries = range_frame(ctx, connections, frames, every, _HELD.names)
         ids = frames.create(active.select(_IDS.names).cast(_IDS))
         only_b = holder_relations.held_by_expired(entries, ids)
-        parts = frames.write(only_b, attempt.url, f"{_FOLDER}hashes/", _HELD, _WHAT)
-        if not parts:
+        work = Workspace(ctx, connections, frames, attempt.url, _FOLDER)
+        held = work.written(only_b, "hashes", _HELD, _WHAT)
+        if not held.parts:
             return [], damaged
-        held = Dataset(attempt.url, parts, _HELD)
-        named, more = _names(ctx, connections, frames, attempt, whole, held)
+        named, more = _names(work, whole, held)
     return named, damaged | more
 
 
-def _names(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    ranges: pa.Table,
-    held: Dataset,
-) -> tuple[Sequence[Part], Damaged]:
+def _names(work: Workspace, ranges: pa.Table, held: Dataset) -> tuple[Sequence[Part], Damaged]:
     """The addresses behind hashes (``_HELD``), and ranges that could not be read."""
+    ctx, frames = work.ctx, work.frames
     of_held = holder_relations.ranges_of_held(frames.read(held))
     ids = frames.collect(of_held, _IDS, _WHAT)["range_id"].combine_chunks()
     chosen = wanted(ranges.filter(pc.is_in(ranges["range_id"], ids)), {})
     costs = [seconds(one) for one in chosen]
     names = [one.range_id for one in chosen]
     orders = bin_pack(names, costs, ctx.settings.address_num_partitions)
-    task = partial(_read_names, connections, attempt.url)
+    task = partial(_read_names, work.connections, work.url)
     read = ctx.tasks.run("name what expired ranges hold", task, orders, sum(costs))
-    entries = Dataset(attempt.url, [part for parts, _ in read for part in parts], _ENTRIES)
+    entries = Dataset(work.url, [part for parts, _ in read for part in parts], _ENTRIES)
     damaged = {i: error for _, errors in read for i, error in errors.items()}
     if not entries.rows:
         return [], damaged
     named = holder_relations.named_by_expired(frames.read(entries), frames.read(held))
-    return frames.write(named, attempt.url, f"{_FOLDER}named/", NAMED, _WHAT), damaged
+    return work.write(named, "named", NAMED, _WHAT), damaged
 
 
 def _read_names(

@@ -60,17 +60,22 @@ def path_in(connections: Connections, range_id: str, address: str, prefix: str =
         IntegrityError: the range is missing.
         FormatError: it is damaged.
     """
+    return paths_in(connections, range_id, {address}, prefix).get(address)
+
+
+def paths_in(
+    connections: Connections, range_id: str, addresses: Collection[str], prefix: str = ""
+) -> dict[str, str]:
+    """The first paths at which a range names some addresses, by these; as ``path_in``."""
     data = fetch(connections.store(), connections.namespace_url, range_id)
     namespace = connections.namespace()
-    return next(
-        (
-            path
-            for path, e in read_range(data, range_id)
-            if path.startswith(prefix)
-            and address in entry_spellings(namespace, e.address, e.address_type)[0]
-        ),
-        None,
-    )
+    paths: dict[str, str] = {}
+    for path, entry in read_range(data, range_id):
+        if path.startswith(prefix):
+            for address in entry_spellings(namespace, entry.address, entry.address_type)[0]:
+                if address in addresses:
+                    paths.setdefault(address, path)
+    return paths
 
 
 class PathHolder(NamedTuple):
@@ -156,21 +161,7 @@ def _paths(
     paths: dict[str, str] = {}
     for range_id in ranges_with_hash(ctx, connections, ranges, hashes):
         if len(paths) < len(commits):
-            paths = _in_range(connections, range_id, commits) | paths
-    return paths
-
-
-def _in_range(
-    connections: Connections, range_id: str, commits: Mapping[str, str]
-) -> dict[str, str]:
-    """The paths at which a range names some addresses, by these."""
-    data = fetch(connections.store(), connections.namespace_url, range_id)
-    namespace = connections.namespace()
-    paths: dict[str, str] = {}
-    for path, entry in read_range(data, range_id):
-        for address in entry_spellings(namespace, entry.address, entry.address_type)[0]:
-            if address in commits:
-                paths.setdefault(address, path)
+            paths = paths_in(connections, range_id, commits) | paths
     return paths
 
 

@@ -8,8 +8,8 @@ and the age of what it names is counted from when the service began to look.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -49,16 +49,6 @@ _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 LACKED: Final = pa.schema(
     [("objects", pa.int64()), ("bytes", pa.int64()), ("example", pa.string())]
 )
-
-
-@dataclass(frozen=True)
-class _Order:
-    """Files of a report that one task reads, and where it writes what they say."""
-
-    connections: Connections
-    url: str
-    inventory: Inventory
-    files: Sequence[ReportFile]
 
 
 def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -> Inventory:
@@ -102,14 +92,14 @@ def read_inventory(
     report = inventory.report
     costs = [_FILE_S + (_USUAL if f.size is None else f.size) * _BYTE_S for f in report.files]
     groups = bin_pack(report.files, costs, ctx.settings.listing_num_partitions)
-    orders = [_Order(connections, url, inventory, group) for group in groups]
     ctx.log.info(
         "reading the inventory report %s, begun at %s, by %s",
         report.url,
         report.started,
-        counted(len(orders), "task"),
+        counted(len(groups), "task"),
     )
-    found = ctx.tasks.run("read an inventory report", _read_files, orders, sum(costs))
+    task = partial(_read_files, connections, url, inventory)
+    found = ctx.tasks.run("read an inventory report", task, groups, sum(costs))
     listed = added_up([one for one, _ in found]) if found else None
     rows = sum(count for _, count in found)
     if report.rows is not None and rows != report.rows:
@@ -123,12 +113,14 @@ def read_inventory(
     return listed
 
 
-def _read_files(order: _Order) -> tuple[Listed, int]:
-    """Read files of a report; a task."""
-    listing = Listing(order.connections.open(order.url), _NEVER)
-    place, rows = order.connections.open(order.inventory.place), 0
-    for file in order.files:
-        for read, batch in order.inventory.rows(place, file):
+def _read_files(
+    connections: Connections, url: str, inventory: Inventory, files: Sequence[ReportFile]
+) -> tuple[Listed, int]:
+    """Read files of a report, and count their rows; a task."""
+    listing = Listing(connections.open(url), _NEVER)
+    place, rows = connections.open(inventory.place), 0
+    for file in files:
+        for read, batch in inventory.rows(place, file):
             rows += read
             mine = batch and batch.filter(pc.invert(pc.starts_with(batch["key"], LAKEFS_PREFIX)))
             if mine:

@@ -221,15 +221,6 @@ class _Turns:
 # The paths of entries
 
 
-@dataclass(frozen=True)
-class _Reading:
-    connections: Connections
-    url: str
-    folder: str
-    ranges: Sequence[tuple[int, str]]
-    turns: Sequence[Part]
-
-
 def find_paths(
     ctx: RunContext,
     connections: Connections,
@@ -245,23 +236,26 @@ def find_paths(
     """
     ranges = [(int(p), heads.ranges[p].range_id) for p in question.positions]
     costs = [(heads.ranges[p].entries or 0) * _READ_S + 0.02 for p in question.positions]
-    orders = [
-        _Reading(connections, url, f"{folder}paths/", some, question.turns)
-        for some in bin_pack(ranges, costs, ctx.settings.address_num_partitions)
-    ]
-    answers = ctx.tasks.run("read paths at branch HEADs", _read_paths, orders, sum(costs))
+    groups = bin_pack(ranges, costs, ctx.settings.address_num_partitions)
+    task = partial(_read_paths, connections, url, f"{folder}paths/", question.turns)
+    answers = ctx.tasks.run("read paths at branch HEADs", task, groups, sum(costs))
     return [part for parts in answers for part in parts]
 
 
-def _read_paths(order: _Reading) -> list[Part]:
+def _read_paths(
+    connections: Connections,
+    url: str,
+    folder: str,
+    turns_of_looks: Sequence[Part],
+    ranges: Sequence[tuple[int, str]],
+) -> list[Part]:
     """Paths of ranges, which are read again, whatever is cached of them."""
-    artifacts = order.connections.open(order.url)
-    store, namespace_url = order.connections.store(), order.connections.namespace_url
-    turns = _Turns.read(artifacts, order.turns)
+    artifacts, store = connections.open(url), connections.store()
+    namespace_url, namespace = connections.namespace_url, connections.namespace()
+    turns = _Turns.read(artifacts, turns_of_looks)
     groups, numbers = turns.groups, turns.rows["turn"].to_numpy()
-    writer = PartWriter(artifacts, order.folder, _PATHS)
-    namespace = order.connections.namespace()
-    for position, range_id in order.ranges:
+    writer = PartWriter(artifacts, folder, _PATHS)
+    for position, range_id in ranges:
         data = fetch(store, namespace_url, range_id)
         entries, paths = decode_paths(data, table_url(namespace_url, range_id))
         sizes = entries["size"].to_numpy()
