@@ -20,6 +20,8 @@ from lakegc_assets.run.history import Earlier, earlier
 _ASSET: Final = "active_commits"
 #: Part with the commits that an earlier mark knew and that nothing leads to any more.
 FORGOTTEN: Final = "forgotten"
+#: Parts that together have all commits which a mark knew.
+_ALL: Final = ("data", "expired", FORGOTTEN)
 _FORGOTTEN: Final = pa.schema(
     [("commit_id", pa.string()), ("metarange_id", pa.string()), ("branch", pa.string())]
 )
@@ -60,24 +62,21 @@ def earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
     if not here:
         return set()
     latest = max(here, key=lambda one: one.manifest.finished)
-    return {
-        commit_id
-        for part in ("data", "expired", FORGOTTEN)
-        if part in latest.manifest.parts
-        for commit_id in latest.attempt.rows(latest.manifest, part, ["commit_id"])[
-            "commit_id"
-        ].to_pylist()
-    }
+    tables = _tables(latest, _ALL, ["commit_id"])
+    return {commit_id for table in tables for commit_id in table["commit_id"].to_pylist()}
+
+
+def _tables(
+    mark: Earlier, parts: Sequence[str], columns: Sequence[str] | None = None
+) -> list[pa.Table]:
+    """Those of some parts that a mark has."""
+    there = [part for part in parts if part in mark.manifest.parts]
+    return [mark.attempt.rows(mark.manifest, part, columns) for part in there]
 
 
 def previous_of(latest: Earlier, parts: Sequence[str] = ("data",)) -> Previous:
     """Commits of a mark, by some of its parts; each with the reason that holds longest."""
-    rows = [
-        row
-        for part in parts
-        if part in latest.manifest.parts
-        for row in latest.attempt.rows(latest.manifest, part).to_pylist()
-    ]
+    rows = [row for table in _tables(latest, parts) for row in table.to_pylist()]
     rows.sort(key=lambda row: (row["counted_from"] is not None, row["counted_from"]))
     reasons = {
         row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
@@ -90,11 +89,7 @@ def forgotten_commits(latest: Earlier | None, commits: Collection[str]) -> pa.Ta
     """Commits that the latest mark knew, or one before it, and that are not reached any more."""
     tables = [_FORGOTTEN.empty_table()]
     if latest is not None:
-        tables += [
-            latest.attempt.rows(latest.manifest, part, _FORGOTTEN.names)
-            for part in ("data", "expired", FORGOTTEN)
-            if part in latest.manifest.parts
-        ]
+        tables += _tables(latest, _ALL, _FORGOTTEN.names)
     known = pa.concat_tables(tables)
     reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
     return known.filter(pc.invert(reached))

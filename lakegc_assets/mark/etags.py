@@ -31,7 +31,7 @@ from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.lookalike_relations import etag_evidence
-from lakegc_assets.mark.metaranges import fetch, table_url
+from lakegc_assets.mark.metaranges import COUNTED, fetch, table_url
 from lakegc_assets.mark.ranges import Wanted, range_frame
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.connections import Connections
@@ -172,11 +172,7 @@ def _compared(
     Raises:
         IntegrityError: a range or a file is missing or damaged, or was not compared.
     """
-    columns = [[one.range_id for one in ranges], [one.entries for one in ranges]]
-    table = pa.table(
-        [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64())],
-        names=["range_id", "entries"],
-    )
+    table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
     with ctx.frames(connections) as frames:
         entries = range_frame(ctx, connections, frames, table, _ENTRIES)
         listed = [frames.read(Dataset(url, parts, ETAGS)) for parts in pieces.values()]

@@ -19,7 +19,7 @@ from lakegc_assets.mark.commits import PATHS, RULE
 from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.live_ranges import all_tables
-from lakegc_assets.mark.metaranges import fetch, pairs_of, ranges_of
+from lakegc_assets.mark.metaranges import each_once, fetch, pairs_of, ranges_of, uncounted
 from lakegc_assets.mark.path_ranges import ranked_path_ranges
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.retention.retain import prefix_of
@@ -105,7 +105,7 @@ def path_holder(
             ranks.setdefault(row["pattern"], {})[row["metarange_id"]] = rank
     ranges = ranked_path_ranges(ctx, connections, ranks)
     hashes = address_hashes(pa.array([address], pa.string()))
-    suspected = set(ranges_with_hash(ctx, connections, _distinct(ranges), hashes))
+    suspected = set(ranges_with_hash(ctx, connections, each_once(ranges), hashes))
     for found in ranges.to_pylist():
         if found["range_id"] in suspected:
             path = path_in(connections, found["range_id"], address, prefix_of(found["pattern"]))
@@ -113,12 +113,6 @@ def path_holder(
                 row = commits[found["rank"]]
                 return PathHolder(row["commit_id"], row["branch"], path, row[RULE])
     return None
-
-
-def _distinct(ranges: pa.Table) -> pa.Table:
-    """Each range once: range_id, entries."""
-    found = ranges.group_by("range_id").aggregate([("entries", "max")])
-    return found.rename_columns(["range_id", "entries"])
 
 
 def paths_of(
@@ -201,7 +195,7 @@ def unreachable_holder(
         *attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"].to_pylist(),
     }
     ids = sorted(there["ranges"] - without)
-    ranges = pa.table({"range_id": _array(ids), "entries": pa.nulls(len(ids), pa.int64())})
+    ranges = uncounted(ids)
     hashes = address_hashes(_array([address]))
     for range_id in ranges_with_hash(ctx, connections, ranges, hashes):
         path = path_in(connections, range_id, address)

@@ -27,11 +27,14 @@ from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.full_addresses import cached_full
 from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.metaranges import (
+    COUNTED,
     RangesRead,
     cached_metaranges,
+    each_once,
     ranges_of,
     require_in_full,
     table_url,
+    uncounted,
 )
 from lakegc_assets.mark.ranges import (
     HASHES,
@@ -112,7 +115,6 @@ RANGES: Final = pa.schema(
         ("from_cache", pa.bool_()),
     ]
 )
-_ENTRIES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 _FOLDER: Final = "folder"
 _NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
@@ -203,12 +205,12 @@ def live_ranges(
     ids = set(metarange_ids) - {""}
     if not every:
         read = ranges_of(ctx, connections, dict.fromkeys(ids, 0))
-        return LiveRanges(read.rows.select(_ENTRIES.names), read.metaranges, read.cached)
+        return LiveRanges(read.rows.select(COUNTED.names), read.metaranges, read.cached)
     tables = all_tables(ctx, connections, ids)
     more = {i for i, kind in tables.kinds.items() if kind == "metaranges"} - ids
     found, damaged = _named_ranges(ctx, connections, ids, more, strict=strict)
-    rows = pa.concat_tables([one.rows.select(_ENTRIES.names) for one in found])
-    known = rows.group_by("range_id").aggregate([("entries", "max")]).rename_columns(_ENTRIES.names)
+    rows = pa.concat_tables([one.rows.select(COUNTED.names) for one in found])
+    known = each_once(rows)
     named = set(known["range_id"].to_pylist())
     lone = sorted({i for i, kind in tables.kinds.items() if kind == "ranges"} - named)
     # A metarange that names one of them makes it a range, which is read, and is damaged.
@@ -220,9 +222,8 @@ def live_ranges(
                 "where there are no retention rules, or none that count in this mode. Restore it; "
                 "or remove it if it was never lakeFS's",
             ) from error
-    unnamed = pa.table([pa.array(lone, pa.string()), pa.nulls(len(lone), pa.int64())], _ENTRIES)
     return LiveRanges(
-        pa.concat_tables([known.cast(_ENTRIES), unnamed]),
+        pa.concat_tables([known, uncounted(lone)]),
         sum(one.metaranges for one in found),
         sum(one.cached for one in found),
         frozenset(lone),

@@ -39,7 +39,7 @@ from lakegc_assets.mark.etags import (
     read_contents,
 )
 from lakegc_assets.mark.lookalike_relations import ANY
-from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.mark.metaranges import COUNTED, each_once, pairs_of
 from lakegc_assets.mark.ranges import Wanted, range_frame, wanted
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
@@ -109,9 +109,7 @@ class HeadRanges:
 
     def entries(self) -> pa.Table:
         """range_id, and entries or null."""
-        ids = pa.array([one.range_id for one in self.ranges], pa.string())
-        entries = pa.array([one.entries for one in self.ranges], pa.int64())
-        return pa.table([ids, entries], names=["range_id", "entries"])
+        return table_of(((one.range_id, one.entries) for one in self.ranges), COUNTED)
 
     def costs(self) -> pa.Table:
         """Pages that a lookup of paths needs for each range (``RANGES``)."""
@@ -130,10 +128,7 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
     """
     named = dict(zip(heads["branch"].to_pylist(), heads["metarange_id"].to_pylist(), strict=True))
     pairs = pairs_of(ctx, connections, set(named.values()))
-    unique = pairs.group_by("range_id").aggregate([("entries", "max")])
-    unique = pa.table(
-        [unique["range_id"].cast(pa.string()), unique["entries_max"]], names=["range_id", "entries"]
-    )
+    unique = each_once(pairs)
     metaranges, range_ids = (pairs[n].combine_chunks() for n in ("metarange_id", "range_id"))
     by_code = pc.index_in(range_ids.dictionary, unique["range_id"]).to_numpy(zero_copy_only=False)
     order = np.argsort(metaranges.indices.to_numpy(), kind="stable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
@@ -30,6 +31,8 @@ KIND: Final = Kind("metaranges", DECODER_VERSION, "metarange_id")
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
 PAIRS: Final = pa.schema([("metarange_id", _NAME), ("range_id", _NAME), ("entries", pa.int64())])
 _RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
+#: Rows: a range, and how many entries metaranges say it holds; null where none names it.
+COUNTED: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
 READ_S: Final = 0.004
 CACHED_S: Final = 0.0005
@@ -276,6 +279,17 @@ def read_tables(
     cache = TableCache(connections.cache(), kind)
     for found, _ in cache.read_or_decode(cached, missing, decoded, _FILE_ROWS):
         yield found.table_id, found.rows
+
+
+def each_once(rows: pa.Table) -> pa.Table:
+    """Each range once (``COUNTED``)."""
+    found = rows.group_by("range_id").aggregate([("entries", "max")])
+    return pa.table([found["range_id"].cast(pa.string()), found["entries_max"]], schema=COUNTED)
+
+
+def uncounted(range_ids: Iterable[str]) -> pa.Table:
+    """Ranges of which nobody says how many entries they hold (``COUNTED``)."""
+    return table_of(((range_id, None) for range_id in range_ids), COUNTED)
 
 
 def table_url(namespace_url: str, table_id: str) -> str:

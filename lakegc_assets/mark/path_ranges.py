@@ -19,7 +19,7 @@ from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.mark.live_ranges import RANGES, Live, read_live
-from lakegc_assets.mark.metaranges import CACHED_S, READ_S, read_tables
+from lakegc_assets.mark.metaranges import CACHED_S, COUNTED, READ_S, read_tables
 from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -136,12 +136,7 @@ def read_path_ranges(
     for row in ranges.to_pylist():
         below.setdefault(row["range_id"], []).append(prefix_of(row["pattern"]))
         entries[row["range_id"]] = row["entries"]
-    wanted = pa.table(
-        {
-            "range_id": pa.array(list(entries), pa.string()),
-            "entries": pa.array(list(entries.values()), pa.int64()),
-        }
-    )
+    wanted = table_of(entries.items(), COUNTED)
     return read_live(ctx, connections, wanted, artifacts, folder, below=below)
 
 

@@ -32,7 +32,14 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full, union_of
 from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.live_ranges import isolate, live_ranges, passed_over
-from lakegc_assets.mark.metaranges import fetch, require_in_full, table_url
+from lakegc_assets.mark.metaranges import (
+    COUNTED,
+    each_once,
+    fetch,
+    require_in_full,
+    table_url,
+    uncounted,
+)
 from lakegc_assets.mark.other_repositories import (
     Other,
     Tables,
@@ -71,7 +78,6 @@ _BRANCHES: Final = 4
 _AT_ONCE: Final = 50_000
 #: How often the list of repositories may have grown before the run stops.
 _LISTS: Final = 10
-_RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 
 
 class UnreadableRepositoryError(IntegrityError):
@@ -267,8 +273,7 @@ class _Reading:
         liveness = cache(partial(self._liveness, other, look))
         recorded, passed = look.tables.naming, dict[str, IntegrityError]()
         if recorded is not None:
-            nulls = pa.nulls(len(recorded), pa.int64())
-            naming = pa.table([pa.array(recorded, pa.string()), nulls], schema=_RANGES)
+            naming = uncounted(recorded)
         else:
             naming, passed = self._naming(other, look, liveness)
         if naming.num_rows:
@@ -301,7 +306,7 @@ class _Reading:
         else:
             record_look(self.connections.cache(), other, tables.look, sorted(naming))
         which = pc.is_in(found.ranges["range_id"], pa.array(sorted(naming), pa.string()))
-        return found.ranges.filter(which).cast(_RANGES), passed
+        return found.ranges.filter(which).cast(COUNTED), passed
 
     def _require_no_metarange(
         self, other: Other, liveness: Liveness | None, passed: Mapping[str, IntegrityError]
@@ -325,7 +330,7 @@ class _Reading:
         if liveness is None or liveness.rules is None:
             return None
         ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
-        ranges = live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(_RANGES)
+        ranges = live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(COUNTED)
         # Of a range that can hold something below a path of rules all counts.
         below = path_ranges(
             self.ctx,
@@ -333,10 +338,7 @@ class _Reading:
             liveness.path_metaranges(),
             frozenset(ranges["range_id"].to_pylist()),
         )
-        if not below.num_rows:
-            return ranges
-        grouped = below.group_by("range_id").aggregate([("entries", "max")])
-        return pa.concat_tables([ranges, grouped.rename_columns(_RANGES.names).cast(_RANGES)])
+        return pa.concat_tables([ranges, each_once(below)])
 
     def _liveness(self, other: Other, look: _Look) -> Liveness | None:
         """The commits of a repository, tagged ones active too; None where lakeFS may not tell."""
