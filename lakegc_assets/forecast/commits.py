@@ -9,8 +9,7 @@ from datetime import datetime
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import PATHS, RULE
-from lakegc_assets.mark.earlier_commits import FORGOTTEN, previous_of
+from lakegc_assets.mark.commits import FORGOTTEN, PATHS, RULE, previous_of
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit

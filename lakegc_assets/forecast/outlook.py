@@ -21,8 +21,7 @@ from lakegc_assets.forecast.commits import Span
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
 from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
-from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of
-from lakegc_assets.mark.path_ranges import ranked_path_ranges
+from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of, ranked_path_ranges
 from lakegc_assets.mark.ranges import cached_ranges, range_frame
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.retention.commits import Commit

@@ -23,8 +23,9 @@ from lakegc_assets.mark.live_ranges import (
     live_ranges,
     passed_over,
     read_live,
+    read_path_ranges,
 )
-from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
+from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted import write_last_parts
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest

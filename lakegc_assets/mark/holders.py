@@ -15,12 +15,17 @@ from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import holder_relations
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.commits import PATHS, RULE
+from lakegc_assets.mark.commits import FORGOTTEN, PATHS, RULE
 from lakegc_assets.mark.committed import PATH_RANGES
-from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.live_ranges import all_tables
-from lakegc_assets.mark.metaranges import each_once, fetch, pairs_of, ranges_of, uncounted
-from lakegc_assets.mark.path_ranges import ranked_path_ranges
+from lakegc_assets.mark.metaranges import (
+    each_once,
+    fetch,
+    pairs_of,
+    ranges_of,
+    ranked_path_ranges,
+    uncounted,
+)
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.artifacts import AttemptArtifacts

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.datasets import Part, table_of
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
@@ -45,6 +45,7 @@ from lakegc_assets.mark.ranges import (
     spread_ranges,
     wanted,
 )
+from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -296,6 +297,33 @@ def read_live(
         digest=sum((one.digest for one in read), KeyDigest()),
         damaged=damaged,
     )
+
+
+def read_path_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    ranges: pa.Table,
+    artifacts: ObjectStore,
+    folder: str,
+) -> Live:
+    """The addresses that ranges name below paths, as ``read_live`` gives them.
+
+    Of full addresses that nobody can place all of a range count.
+
+    ``ranges``: ``PATH_RANGES``.
+
+    Raises:
+        IntegrityError: a range is missing or damaged, or was not read.
+    """
+    if not ranges.num_rows:
+        return Live((), RANGES.empty_table(), (), KeyDigest())
+    below: dict[str, list[str]] = {}
+    entries: dict[str, int] = {}
+    for row in ranges.to_pylist():
+        below.setdefault(row["range_id"], []).append(prefix_of(row["pattern"]))
+        entries[row["range_id"]] = row["entries"]
+    wanted = table_of(entries.items(), COUNTED)
+    return read_live(ctx, connections, wanted, artifacts, folder, below=below)
 
 
 def _read_ranges(

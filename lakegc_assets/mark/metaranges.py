@@ -1,4 +1,9 @@
-"""The ranges of metaranges, read in tasks through the cache."""
+"""The ranges of metaranges, read in tasks through the cache: all of them, or those of some paths.
+
+Of commits that are not active what lies below some paths may stay, since rules of ``paths`` say so.
+Of their ranges those count whose paths, from the first to the last, can begin with what a rule
+names; a metarange tells that, and is read for it once in the life of the repository.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,8 @@ from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, RANGES, decode_metarange
+from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
@@ -324,3 +331,119 @@ def require_in_full(store: ObjectStore, namespace_url: str, table_id: str, data:
             f"{table_url(namespace_url, table_id)} was not read in full, or is written now: run "
             "again"
         )
+
+
+#: What is cached of metaranges, and its columns.
+BOUNDS_KIND: Final = Kind("metarange_bounds", DECODER_VERSION, "metarange_id")
+_BOUNDS: Final = pa.schema(
+    [
+        ("range_id", pa.string()),
+        ("entries", pa.int64()),
+        ("min_key", pa.binary()),
+        ("max_key", pa.binary()),
+    ]
+)
+#: Rows: one for each range and each pattern that it can hold paths of, each once.
+PATH_RANGES: Final = pa.schema(
+    [("range_id", pa.string()), ("entries", pa.int64()), ("pattern", pa.string())]
+)
+_RANKED_PATHS: Final = PATH_RANGES.append(pa.field("rank", pa.int64()))
+
+#: The values of a row of ``PATH_RANGES``.
+_Row = tuple[str, int, str]
+
+
+@dataclass(frozen=True)
+class _PathOrder:
+    """The input of one task."""
+
+    connections: Connections
+    slots: Mapping[str, Slot]
+    missing: Sequence[str]
+    #: A number for each pattern of paths, by the metarange's id.
+    ranks: Mapping[str, Mapping[str, int]]
+
+
+def path_ranges(
+    ctx: RunContext,
+    connections: Connections,
+    metaranges: Mapping[str, Collection[str]],
+    without: Collection[str] = frozenset(),
+) -> pa.Table:
+    """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
+
+    ``metaranges``: ids of metaranges, by the pattern.
+    ``without``: ids of ranges that are of no interest, as those of active commits.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged.
+    """
+    ranks = {pattern: dict.fromkeys(ids, 0) for pattern, ids in metaranges.items()}
+    rows = ranked_path_ranges(ctx, connections, ranks)
+    wanted = pc.invert(pc.is_in(rows["range_id"], pa.array(sorted(without), pa.string())))
+    return rows.filter(wanted).select(PATH_RANGES.names)
+
+
+def ranked_path_ranges(
+    ctx: RunContext, connections: Connections, ranks: Mapping[str, Mapping[str, int]]
+) -> pa.Table:
+    """The same with the highest rank of the metaranges that have the range (column ``rank``).
+
+    ``ranks``: a number for each metarange, by the pattern.
+
+    Raises:
+        IntegrityError: a metarange is missing or damaged.
+    """
+    of_metaranges: dict[str, dict[str, int]] = {}
+    for pattern, of_pattern in ranks.items():
+        for table_id, rank in of_pattern.items():
+            of_metaranges.setdefault(table_id, {})[pattern] = rank
+    if not of_metaranges:
+        return _RANKED_PATHS.empty_table()
+    names = sorted(of_metaranges)
+    slots = TableCache(connections.cache(), BOUNDS_KIND).compact()
+    costs = [CACHED_S if i in slots else READ_S for i in names]
+    orders = [
+        _PathOrder(
+            connections,
+            {i: slots[i] for i in group if i in slots},
+            [i for i in group if i not in slots],
+            {i: of_metaranges[i] for i in group},
+        )
+        for group in bin_pack(names, costs, ctx.settings.range_num_partitions)
+    ]
+    found = ctx.tasks.run("find ranges of paths", _find, orders, sum(costs))
+    highest: dict[_Row, int] = {}
+    for part in found:
+        _keep_highest(highest, part)
+    return table_of([(*row, rank) for row, rank in sorted(highest.items())], _RANKED_PATHS)
+
+
+def _find(order: _PathOrder) -> dict[_Row, int]:
+    found: dict[_Row, int] = {}
+    tables = read_tables(order.connections, BOUNDS_KIND, order.slots, order.missing, _read_bounds)
+    for table_id, rows in tables:
+        for row in zip(*(rows[name].to_pylist() for name in _BOUNDS.names), strict=True):
+            range_id, entries, first, last = row
+            held = {
+                (range_id, entries, pattern): rank
+                for pattern, rank in order.ranks[table_id].items()
+                if may_hold(prefix_of(pattern).encode(), first, last)
+            }
+            _keep_highest(found, held)
+    return found
+
+
+def _keep_highest(found: dict[_Row, int], more: Mapping[_Row, int]) -> None:
+    for row, rank in more.items():
+        found[row] = max(rank, found.get(row, rank))
+
+
+def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
+    """Return whether a path between two others, or one of these, can begin with a prefix."""
+    return first[: len(prefix)] <= prefix <= last
+
+
+def _read_bounds(data: bytes, url: str) -> pa.Table:
+    rows = [(one.id, one.count, one.min_key, one.max_key) for one in read_metarange(data, url)]
+    return table_of(rows, _BOUNDS)

@@ -18,8 +18,8 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import comparison_relations, holder_relations, relations
+from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.comparison_relations import COMMITTED, NOT_ADOPTED, OTHER, STAGED
-from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import range_frame

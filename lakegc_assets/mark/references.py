@@ -36,6 +36,7 @@ from lakegc_assets.mark.metaranges import (
     COUNTED,
     each_once,
     fetch,
+    path_ranges,
     require_in_full,
     table_url,
     uncounted,
@@ -49,7 +50,6 @@ from lakegc_assets.mark.other_repositories import (
     staged_addresses,
     tables_of,
 )
-from lakegc_assets.mark.path_ranges import path_ranges
 from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
 from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections

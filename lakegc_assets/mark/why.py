@@ -22,9 +22,8 @@ from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import holder_relations, references
 from lakegc_assets.mark.addresses import in_data, live_spellings
-from lakegc_assets.mark.commits import RULE
+from lakegc_assets.mark.commits import FORGOTTEN, RULE
 from lakegc_assets.mark.comparison_relations import STAGED
-from lakegc_assets.mark.earlier_commits import FORGOTTEN
 from lakegc_assets.mark.holders import path_holder, path_in, ranges_with_hash, unreachable_holder
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_of

@@ -19,8 +19,8 @@ from lakegc_assets.checks.paths import METARANGES as WITNESSED_METARANGES
 from lakegc_assets.checks.witness import KIND as WITNESSED
 from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.etags import KIND as EVIDENCE
+from lakegc_assets.mark.metaranges import BOUNDS_KIND as BOUNDS
 from lakegc_assets.mark.metaranges import KIND as METARANGES
-from lakegc_assets.mark.path_ranges import KIND as BOUNDS
 from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections

@@ -15,8 +15,8 @@ from lakegc_assets.mark import live_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.listing_pages import listing_rows
-from lakegc_assets.mark.live_ranges import live_ranges, read_live
-from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
+from lakegc_assets.mark.live_ranges import live_ranges, read_live, read_path_ranges
+from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged

@@ -25,9 +25,16 @@ from lakegc_assets.mark import live_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.etags import etag_files
-from lakegc_assets.mark.live_ranges import LiveRanges, every_range, isolate, live_ranges, read_live
+from lakegc_assets.mark.live_ranges import (
+    LiveRanges,
+    every_range,
+    isolate,
+    live_ranges,
+    read_live,
+    read_path_ranges,
+)
 from lakegc_assets.mark.marked_objects import Candidates
-from lakegc_assets.mark.path_ranges import path_ranges, read_path_ranges
+from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references
 from lakegc_assets.mark.served import Inquiry, again, answered, inquire, read_compared
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged

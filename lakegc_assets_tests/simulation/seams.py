@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakegc_assets.engine import datasets, tasks
 from lakegc_assets.graveler import namespace
 from lakegc_assets.graveler.decode import etag_hashes
-from lakegc_assets.mark import commits, committed, earlier_commits, references
+from lakegc_assets.mark import commits, committed, references
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.served import SERVED, SPARED
@@ -313,7 +313,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (deletion, "DeletingTask", SimTask),
         (deletion.TaskClients, "of", partial(_reach, deletion.TaskClients.of)),
         (connections, "_own", SimpleNamespace()),
-        (commits, "latest_mark", _latest(earlier_commits.latest_mark)),
+        (commits, "latest_mark", _latest(commits.latest_mark)),
     ]
 
 

@@ -11,7 +11,7 @@ from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
-from lakegc_assets.mark.path_ranges import may_hold
+from lakegc_assets.mark.metaranges import may_hold
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
