@@ -338,6 +338,8 @@ class _Reading:
             liveness.path_metaranges(),
             frozenset(ranges["range_id"].to_pylist()),
         )
+        if not below.num_rows:
+            return ranges
         return pa.concat_tables([ranges, each_once(below)])
 
     def _liveness(self, other: Other, look: _Look) -> Liveness | None:

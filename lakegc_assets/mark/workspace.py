@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,6 @@ class Workspace:
         """The same as a dataset."""
         return Dataset(self.url, self.write(frame, name, schema, what), schema)
 
-    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[Mapping[str, Any]]:
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[dict[str, Any]]:
         """Compute a frame of few rows; ``what`` names the job."""
-        rows: list[Mapping[str, Any]] = self.frames.collect(frame, schema, what).to_pylist()
-        return rows
+        return self.frames.collect_rows(frame, schema, what)
