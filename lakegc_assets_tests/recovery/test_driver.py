@@ -21,8 +21,9 @@ from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run import records
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.ledger import ASSET
-from lakegc_assets_tests.lake import Marked
+from lakegc_assets_tests.lake import REPOSITORY, Marked
 from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.prunes import NAME, prune
 
 _IN_TASK: ContextVar[bool] = ContextVar("in a task", default=False)
 #: Rows that are collected at most: totals, and a few examples.
@@ -107,3 +108,22 @@ def test_a_backup_a_dry_run_and_a_restore_hold_no_rows_in_the_driver(
     assert few(driver["created"])
     assert few(driver["collected"])
     assert driver["collected"]
+
+
+def test_a_prune_holds_no_rows_in_the_driver(
+    place: Place, marked: Marked, driver: dict[str, list[int]]
+) -> None:
+    assert make_backup(place.context()) is not None
+    for address in marked.candidates:
+        (place.lake.objects / address).unlink()
+    place.lake.client.create_branch(REPOSITORY, "back", marked.commits["first"])
+    driver["read"].clear()
+    kept = prune(place, NAME, dry_run=True)[NAME]
+    assert kept.startswith("it holds the only copy of ")
+    # What lakeFS serves of it, and of what is needed a file at a time; nothing of all other copies.
+    needed = int(kept.split()[6])
+    assert needed <= _FEW
+    assert driver["read"] == [needed, needed]
+    # Names of ranges fit into the driver.
+    assert max(driver["created"]) < len(marked.candidates)
+    assert few(driver["collected"])
