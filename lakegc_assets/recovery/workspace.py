@@ -14,6 +14,7 @@ from lakegc_assets.recovery.copies import Finding
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.scratch import remove
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,5 @@ class Workspace:
         return Finding(self.connections, backup_url, self.attempt.url, f"{self.folder}{name}/")
 
     def clear(self) -> None:
-        """Delete all files of the folder."""
-        store = self.attempt.store()
-        for page in store.list(self.folder):
-            store.delete_many(page["key"].to_pylist())
+        """Delete all files of the folder; a warning says where that fails."""
+        remove(self.attempt.store(), self.folder)

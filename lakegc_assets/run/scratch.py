@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.base import ObjectStore
 
 #: Of a comparison, of a forecast, and of a look at what is needed. What a killed command leaves
 #: there is pruned.
@@ -30,5 +33,22 @@ def scratch(root: ArtifactRoot, repository: str, kind: str) -> Iterator[str]:
     try:
         yield f"{root.url.rstrip('/')}/{repository}/{name}"
     finally:
-        keys = [key for batch in store.list() for key in batch["key"].to_pylist()]
-        store.delete_many(keys)
+        remove(store)
+
+
+def remove(store: ObjectStore, folder: str = "") -> None:
+    """Delete what lies in a folder; where that fails a warning says so.
+
+    It is the last that is done: an error here would hide the one that ended the work.
+
+    Args:
+        store: of the folder.
+        folder: relative to it, with a slash at its end; empty for all of the store.
+    """
+    try:
+        for page in store.list(folder):
+            store.delete_many(page["key"].to_pylist())
+    except LakegcError as error:
+        logging.getLogger("lakegc").warning(
+            "%s/%s could not be emptied, and stays until it is pruned: %s", store.url, folder, error
+        )

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part, fetch_part
 from lakegc_assets.engine.spill import SpillFolder
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof
 from lakegc_assets.recovery.restore.lost_objects import LOST, LostObjects, find_objects
@@ -146,14 +145,7 @@ def _workspace(
     try:
         yield space
     finally:
-        # An error that is on its way says more than that this failed.
-        try:
-            space.clear()
-        except LakegcError as error:
-            ctx.log.warning(
-                "what was found on the way stays at %s/%s until the run is pruned: %s",
-                attempt.url, folder, error,
-            )  # fmt: skip
+        space.clear()
 
 
 def _copy_artifacts(

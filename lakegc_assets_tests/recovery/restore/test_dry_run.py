@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.recovery.only_copies import scratch_space
 from lakegc_assets.recovery.restore import dry_run
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.undeletion import present
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.run.scratch import scratch
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import AccessDeniedError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
@@ -59,7 +62,7 @@ def _refuse_writes(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(LocalStore, name, denied)
 
-    for name in ("put", "put_if_absent", "put_if_match", "receive", "delete_many"):
+    for name in ("put", "put_if_absent", "put_if_match", "put_stream", "delete_many"):
         guard(name)
     return refused
 
@@ -98,11 +101,36 @@ def test_what_went_wrong_is_said_although_nothing_can_be_removed(
     def stops(*_: Any) -> None:
         raise StoreUnavailableError("the store is away")
 
-    monkeypatch.setattr(Workspace, "clear", denied)
+    monkeypatch.setattr(LocalStore, "delete_many", denied)
     monkeypatch.setattr(dry_run, "find_objects", stops)
     with pytest.raises(StoreUnavailableError, match="the store is away"):
         plan(place.context(engine="spark"), ALL)
     assert "nothing may be deleted" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["space", "folder"])
+def test_what_went_wrong_in_a_scratch_folder_is_said_although_it_stays(
+    kind: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = place.context()
+
+    def denied(*_: Any) -> None:
+        raise AccessDeniedError("nothing may be deleted")
+
+    def stops(store: ObjectStore) -> None:
+        store.put("x", b"")
+        monkeypatch.setattr(LocalStore, "delete_many", denied)
+        raise StoreUnavailableError("the store is away")
+
+    def work() -> None:
+        if kind == "folder":
+            with scratch(ctx.root, REPOSITORY, "_compared") as url:
+                stops(open_store(url))
+        with scratch_space(ctx, ctx.connect()[1]) as space:
+            stops(space.attempt.store())
+
+    with pytest.raises(StoreUnavailableError, match="the store is away"):
+        work()
 
 
 def test_what_nobody_has_is_lost(place: Place, marked: Marked) -> None:
