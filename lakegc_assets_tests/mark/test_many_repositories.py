@@ -140,7 +140,7 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first mark may spend most of its time there."""
-    monkeypatch.setattr(progress, "_EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
     ctx = context(tmp_path, monkeypatch, 2)
     connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
     awaited = [
