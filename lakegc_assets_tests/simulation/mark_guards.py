@@ -29,14 +29,15 @@ from lakegc_assets_tests.simulation.twin_session import TwinFrame
 def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
     """``_subtract`` from a listing that is made, with its cutoff, when all else has been read."""
 
-    def subtracted(ctx: Any, connections: Any, frames: Any, attempt: Any, chain: Any) -> Any:
-        client, _ = ctx.connect()
+    def subtracted(work: Any, attempt: Any, chain: Any) -> Any:
+        ctx = work.ctx
+        client, connections = ctx.connect()
         store = connections.store()
         now = store.server_time()
         found = _list(ctx, connections, attempt, plan_listing(connections), now)
         cutoff = ctx.settings.cutoff(now, client.grace_period())
         last = dataclasses.replace(chain["store_listing"], cutoff=cutoff, parts=found.parts)
-        return real(ctx, connections, frames, attempt, {**chain, "store_listing": last})
+        return real(work, attempt, {**chain, "store_listing": last})
 
     return subtracted
 
