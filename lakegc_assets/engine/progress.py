@@ -23,6 +23,9 @@ def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator
         log: gets the lines.
         how_far: what is being done, and how much of how much; called in another thread.
     """
+    if not any(one.isEnabledFor(logging.INFO) for one in (log, PROGRESS)):
+        yield
+        return
     ended = threading.Event()
 
     def report() -> None:

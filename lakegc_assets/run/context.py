@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -50,6 +51,10 @@ class Clocks(Protocol):
         """The object store's time, UTC."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+        ...
+
 
 @dataclass(frozen=True)
 class SystemClocks:
@@ -66,6 +71,10 @@ class SystemClocks:
     def of_store(self, store: ObjectStore) -> datetime:
         """The object store's time, UTC."""
         return store.server_time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+        time.sleep(seconds)
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:

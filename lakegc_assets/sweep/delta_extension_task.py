@@ -79,6 +79,8 @@ class Found:
         What branches served was asked for by the delta mark, and no move of a HEAD makes lakeFS
         serve another upload. So that an object looks like an entry is a reason beyond need.
         """
+        if not self.ranges:
+            return {}
         addresses = objects["address"]
         held = np.isin(address_hashes(addresses), self.hashes)
         last = pc.replace_substring_regex(addresses, pattern="(?s)^.*/", replacement="")

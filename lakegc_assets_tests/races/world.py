@@ -21,7 +21,7 @@ from lakegc_assets.lakefs.transport import parse, path_of
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.context import RunContext, SystemClocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, Calendar, SmallLake, running
@@ -33,7 +33,7 @@ _DAY = timedelta(days=1)
 _COMMIT = re.compile("[0-9a-f]{64}")
 
 
-class Standing:
+class Standing(SystemClocks):
     """Clocks that stand still, so that ages are what the tests say."""
 
     def now(self) -> datetime:

@@ -21,13 +21,11 @@ from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.lake import Lake
-from lakegc_assets_tests.simulation.oracle import LossError
 from lakegc_assets_tests.simulation.pruning import prune
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.row_files import RowFiles
-from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import Kept
-from lakegc_assets_tests.simulation.world import World
+from lakegc_assets_tests.simulation.world import Result, World, run_to_end
 
 _RUN: Final = "mark-1"
 _TRIES: Final = 3
@@ -109,25 +107,16 @@ def interleave_backups(
     world.faulty, world.changes = theme.faults, theme.changes
     kept = choices.pick(3, 0.3)
     world.promises.versions, world.promises.trash = kept == 1, kept == _TRASH
-    failure = None
     with inside(world):
         world.oracle.look()
         scheduler = world.scheduler
-        people = Process("writer", "people", 0.0)
-        scheduler.spawn(people.name, people, partial(write, world), lazy=True)
-        operator = Process("operator", "people", 0.0)
-        scheduler.spawn(operator.name, operator, partial(_operate, world))
+        scheduler.spawn_person("writer", partial(write, world), lazy=True)
+        scheduler.spawn_person("operator", partial(_operate, world))
         if choices.pick(2, theme.others):
-            other = Process("other operator", "people", 0.0)
             doing = list(_DOING)[choices.pick(len(_DOING))]
             again = partial(_do, world, doing, "b")
-            scheduler.spawn(other.name, other, again, lazy=bool(choices.pick(2)))
-        try:
-            scheduler.run()
-            world.oracle.end()
-        except (LossError, EndlessError) as error:
-            failure = f"{type(error).__name__}: {error}"
-    return Result(choices.made, world, failure)
+            scheduler.spawn_person("other operator", again, lazy=bool(choices.pick(2)))
+        return run_to_end(world)
 
 
 def _operate(world: BackupWorld) -> None:
@@ -142,17 +131,9 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
     scheduler, pick = world.scheduler, world.choices.pick
     for number in range(_TRIES):
         driver = Process(f"{doing} {machine}{number + 1}", f"machine {machine}", 50.0)
-        ended: list[str] = []
-        actor = scheduler.spawn(driver.name, driver, partial(_doing, world, doing, ended))
-        actor.facts["run"] = _RUN
-        actor.facts["restores"] = doing == "restore"
-        actor.near = True
-
-        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
-            return bool(ended) or not driver.alive
-
-        scheduler.sleep(float("inf"), over)
-        if ended and not ended[0]:
+        facts = {"run": _RUN, "restores": doing == "restore"}
+        work = partial(_doing, world, doing)
+        if scheduler.call(driver.name, driver, work, near=True, **facts) == "":
             return
         pause = pick(_PATIENT)
         if pause >= len(_PAUSES):
@@ -160,13 +141,13 @@ def _do(world: BackupWorld, doing: str, machine: str) -> None:
         scheduler.sleep(_PAUSES[pause])
 
 
-def _doing(world: BackupWorld, doing: str, ended: list[str]) -> None:
+def _doing(world: BackupWorld, doing: str) -> str:
     settings: dict[str, Any] = {
         "backup_url": BACKUPS,
         "backup_num_partitions": 2,
         "trash_days": 1 / 24,
     }
-    ended.append(_DOING[doing](world, context(world, _RUN, 2, **settings)))
+    return _DOING[doing](world, context(world, _RUN, 2, **settings))
 
 
 def _back_up(world: World, ctx: RunContext) -> str:

@@ -53,6 +53,9 @@ class SimClocks:
     def of_store(self, store: ObjectStore) -> datetime:
         return store.server_time()
 
+    def sleep(self, seconds: float) -> None:
+        self._world.pause(seconds)
+
 
 _TYPES: Final = dict(zip(LISTING_SCHEMA.names, LISTING_SCHEMA.types, strict=True))
 

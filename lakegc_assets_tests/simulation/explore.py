@@ -14,7 +14,7 @@ from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets_tests.simulation.actors import CHANGES_BY_NAME
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import SHAPES, Shape, interleave
-from lakegc_assets_tests.simulation.result import Result
+from lakegc_assets_tests.simulation.world import Result
 
 _SMALL: Final = SHAPES.index(Shape(1, 1, extras=False))
 _CALLS: Final = frozenset(

@@ -21,14 +21,13 @@ from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
-from lakegc_assets_tests.simulation.oracle import START, LossError
+from lakegc_assets_tests.simulation.oracle import START
 from lakegc_assets_tests.simulation.pruning import prune
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.row_files import RowFiles
-from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.themes import LATER, SWEEPS, Theme
-from lakegc_assets_tests.simulation.world import BASE, World
+from lakegc_assets_tests.simulation.world import BASE, Result, World, run_to_end
 
 RUN: Final = "mark-1"
 #: The mark is made so many seconds before a sweep may begin.
@@ -107,27 +106,18 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> R
     world.faulty, world.changes, world.early = theme.faults, theme.changes, theme.early
     world.most_metaranges = 200 if not choices.pick(5, 0.1) else 0
     size = choices.pick(2) + 1, choices.pick(2) + 1
-    failure = None
     with inside(world):
         world.oracle.look()
         scheduler = world.scheduler
         for number in range(1 + choices.pick(2)):
-            people = Process(f"writer {number}", "people", 0.0)
-            scheduler.spawn(people.name, people, partial(write, world), lazy=True)
-        operator = Process("operator", "people", 0.0)
-        scheduler.spawn(operator.name, operator, partial(_operate, world, size, "a"))
+            scheduler.spawn_person(f"writer {number}", partial(write, world), lazy=True)
+        scheduler.spawn_person("operator", partial(_operate, world, size, "a"))
         most = 3 if theme.unlike == "many" else 2
         for machine in "bc"[: choices.pick(most, theme.others)]:
-            other = Process("other operator", "people", 0.0)
             doing = _prune if theme.unlike == "trash" else _operate
             does = partial(doing, world, size, machine)
-            scheduler.spawn(other.name, other, does, lazy=not choices.pick(2))
-        try:
-            scheduler.run()
-            world.oracle.end()
-        except (LossError, EndlessError) as error:
-            failure = f"{type(error).__name__}: {error}"
-    return Result(choices.made, world, failure)
+            scheduler.spawn_person("other operator", does, lazy=not choices.pick(2))
+        return run_to_end(world)
 
 
 def _promise(world: World, theme: Theme) -> None:
@@ -154,20 +144,11 @@ def _operate(world: World, size: tuple[int, int], name: str) -> None:
     scheduler = world.scheduler
     for number in range(_SWEEPS):
         driver = Process(f"collector {name}{number + 1}", f"machine {name}", 50.0 * (number + 1))
-        ended: list[str] = []
 
-        def run(ended: list[str] = ended) -> None:
-            ended.append(collect(context(world, RUN, *size), world))
+        def work() -> str:
+            return collect(context(world, RUN, *size), world)
 
-        actor = scheduler.spawn(driver.name, driver, run)
-        actor.facts["run"] = RUN
-        actor.near = world.early
-
-        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
-            return bool(ended) or not driver.alive
-
-        scheduler.sleep(float("inf"), over)
-        if ended and not ended[0]:
+        if scheduler.call(driver.name, driver, work, near=world.early, run=RUN) == "":
             return
         # Where nobody waits for who is gone, what counts is what happens soon.
         pause = world.choices.pick(2 if world.unlike == "gone" else _PATIENT)
@@ -183,17 +164,11 @@ def _prune(world: World, size: tuple[int, int], name: str) -> None:
         world.scheduler.meanwhile()
         world.scheduler.sleep((4000.0, 0.0, 8000.0)[world.choices.pick(3)])
         pruner = Process(f"pruner {name}{number + 1}", f"machine {name}", 50.0)
-        ended: list[str] = []
 
-        def run(ended: list[str] = ended) -> None:
-            ended.append(prune(world, context(world, RUN, *size)))
+        def work() -> str:
+            return prune(world, context(world, RUN, *size))
 
-        world.scheduler.spawn(pruner.name, pruner, run).near = True
-
-        def over(pruner: Process = pruner, ended: list[str] = ended) -> bool:
-            return bool(ended) or not pruner.alive
-
-        world.scheduler.sleep(float("inf"), over)
+        world.scheduler.call(pruner.name, pruner, work, near=True)
 
 
 @cache

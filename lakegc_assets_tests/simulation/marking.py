@@ -20,12 +20,10 @@ from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_actors import write
 from lakegc_assets_tests.simulation.mark_stages import mark
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
-from lakegc_assets_tests.simulation.oracle import LossError
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.row_files import RowFiles
-from lakegc_assets_tests.simulation.scheduler import EndlessError, Process
+from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import Kept
-from lakegc_assets_tests.simulation.world import BASE
+from lakegc_assets_tests.simulation.world import BASE, Result, run_to_end
 
 _TRIES: Final = 2
 #: After so many seconds an operator tries again; of so many choices the others are not to.
@@ -144,27 +142,17 @@ def interleave_marks(
     world.faulty, world.changes = theme.faults, theme.changes
     world.promises.conditions = world.conditions
     world.promises.versions = True
-    failure = None
     with inside(world):
         world.oracle.look()
         scheduler = world.scheduler
         for writer in range(1 + choices.pick(2)):
-            people = Process(f"writer {writer}", "people", 0.0)
-            scheduler.spawn(people.name, people, partial(write, world), lazy=True)
-        operator = Process("operator", "people", 0.0)
-        scheduler.spawn(operator.name, operator, partial(_operate, world, theme))
+            scheduler.spawn_person(f"writer {writer}", partial(write, world), lazy=True)
+        scheduler.spawn_person("operator", partial(_operate, world, theme))
         if choices.pick(2, theme.others):
-            other = Process("other operator", "people", 0.0)
             run = ("mark-1", "mark-3")[choices.pick(2)]
             again = partial(_mark, world, run, "b")
-            scheduler.spawn(other.name, other, again, lazy=bool(choices.pick(2)))
-        try:
-            scheduler.run()
-            _sweep_undisturbed(world)
-            world.oracle.end()
-        except (LossError, EndlessError) as error:
-            failure = f"{type(error).__name__}: {error}"
-    return Result(choices.made, world, failure)
+            scheduler.spawn_person("other operator", again, lazy=bool(choices.pick(2)))
+        return run_to_end(world, partial(_sweep_undisturbed, world))
 
 
 def _make_unlike(world: MarkWorld, theme: Theme) -> None:
@@ -209,17 +197,9 @@ def _mark(world: MarkWorld, run: str, machine: str) -> None:
     resume = False
     for number in range(_TRIES):
         driver = Process(f"marker {machine}{number + 1}", f"machine {machine}", 50.0)
-        ended: list[str] = []
-        making = partial(_making, world, run, ended, resume=resume)
-        actor = scheduler.spawn(f"{driver.name} {run}", driver, making)
-        actor.facts["run"] = run
-        actor.near = True
-
-        def over(driver: Process = driver, ended: list[str] = ended) -> bool:
-            return bool(ended) or not driver.alive
-
-        scheduler.sleep(float("inf"), over)
-        if ended and not ended[0] and not pick(2, 0.1):
+        work = partial(_making, world, run, resume=resume)
+        ended = scheduler.call(f"{driver.name} {run}", driver, work, near=True, run=run)
+        if ended == "" and not pick(2, 0.1):
             return
         resume = not pick(2)
         pause = pick(_PATIENT)
@@ -228,8 +208,8 @@ def _mark(world: MarkWorld, run: str, machine: str) -> None:
         scheduler.sleep(_PAUSES[pause])
 
 
-def _making(world: MarkWorld, run: str, ended: list[str], *, resume: bool) -> None:
-    ended.append(mark(_context(world, run), world, resume=resume))
+def _making(world: MarkWorld, run: str, *, resume: bool) -> str:
+    return mark(_context(world, run), world, resume=resume)
 
 
 def _context(world: MarkWorld, run: str) -> RunContext:
@@ -250,14 +230,11 @@ def _sweep(world: MarkWorld, run: str) -> None:
     world.faulty = frozenset()
     world.store_ahead = 0.0
     driver = Process(f"collector of {run}", "machine c", 10.0)
-    ended: list[str] = []
 
-    def sweeping() -> None:
-        ended.append(collect(_context(world, run), world))
+    def sweeping() -> str:
+        return collect(_context(world, run), world)
 
-    actor = scheduler.spawn(driver.name, driver, sweeping)
-    actor.facts["run"] = run
-    scheduler.sleep(float("inf"), lambda: bool(ended))
+    scheduler.call(driver.name, driver, sweeping, near=False, run=run)
     (scheduler.odds, scheduler.far), world.faulty = odds, faulty
 
 
@@ -273,8 +250,7 @@ def _sweep_undisturbed(world: MarkWorld) -> None:
         now, steps = scheduler.now, scheduler.steps
         world.scheduler = type(scheduler)(world.choices, 0.0, 0.0, world.say)
         world.scheduler.now, world.scheduler.steps = now, steps
-        people = Process("operator", "people", 0.0)
-        world.scheduler.spawn(people.name, people, partial(_sweep, world, run))
+        world.scheduler.spawn_person("operator", partial(_sweep, world, run))
         world.scheduler.run()
 
 

@@ -63,8 +63,9 @@ class RowFiles:
         if schema is None:
             raise pa.ArrowInvalid("it is no file of rows")
         if columns is not None:
-            some = pa.schema([schema.field(name) for name in columns])
-            return pa.Table.from_pylist(self._rows[data], schema=some)
+            rows = self._rows[data]
+            arrays = [pa.array([row[c] for row in rows], schema.field(c).type) for c in columns]
+            return pa.Table.from_arrays(arrays, names=columns)
         table = self._tables[data] = pa.Table.from_pylist(self._rows[data], schema=schema)
         return table
 

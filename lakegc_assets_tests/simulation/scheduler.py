@@ -139,6 +139,29 @@ class Scheduler:
         self._soonest = min(self._soonest, actor.at)
         return actor
 
+    def spawn_person(self, name: str, run: Callable[[], None], *, lazy: bool = False) -> Actor:
+        """Let somebody do something, whose process nothing befalls."""
+        return self.spawn(name, Process(name, "people", 0.0), run, lazy=lazy)
+
+    def call(
+        self, name: str, process: Process, work: Callable[[], str], *, near: bool, **facts: object
+    ) -> str | None:
+        """Let something run in a process and wait for it; how it ended, or None if it was killed.
+
+        Args:
+            name: of its actor.
+            process: a new one.
+            work: returns how it ended.
+            near: whether much may happen between its steps.
+            facts: that the world and the oracle know about it.
+        """
+        ended: list[str] = []
+        actor = self.spawn(name, process, lambda: ended.append(work()))
+        actor.facts.update(facts)
+        actor.near = near
+        self.sleep(_NEVER, lambda: bool(ended) or not process.alive)
+        return ended[0] if ended else None
+
     @property
     def actor_name(self) -> str:
         """Of the present actor."""

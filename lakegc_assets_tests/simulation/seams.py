@@ -15,8 +15,8 @@ from unittest import mock
 import pyarrow as pa
 
 from lakegc_assets.engine import datasets, tasks
-from lakegc_assets.graveler import namespace
 from lakegc_assets.graveler.decode import etag_hashes
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.mark import commits, committed, references
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
 from lakegc_assets.mark.marked_objects import Candidates
@@ -25,9 +25,6 @@ from lakegc_assets.recovery import (
     backup_pruning,
     liveness,
     old_trash,
-)
-from lakegc_assets.run import (
-    connections,
 )
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.hashing import address_hashes, hash_table, key_digest
@@ -39,7 +36,6 @@ from lakegc_assets.sweep import (
     deletion,
     delta,
     delta_extension_task,
-    drain,
     lease,
     leased,
     ledger,
@@ -266,7 +262,6 @@ def _replaced() -> list[tuple[object, str, object]]:
     """What is replaced where."""
     threads = SimpleNamespace(Lock=Lock, Event=Event, Thread=Thread)
     clock = SimpleNamespace(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, clock_gettime=_clock_gettime)
-    held = partial(lease.repository_lease, pause=sleep)
     answers: list[tuple[object, str, object]] = [
         (parquet, name, getattr(row_files, name)) for name in ("encode", "encode_values", "decode")
     ]
@@ -275,7 +270,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (secrets, "token_bytes", lambda size=16: bytes.fromhex(world().token_hex(size))),
     ]
     answers += [
-        (leased, "repository_lease", held),
         (leased, "owner_of", lambda **_: {"host": world().process.name}),
     ]
     reading = (delta, committed, liveness)
@@ -294,7 +288,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),
         (sweep, "require_one_server", mark_stages.one_server),
         (sweep, "Deltas", SimDeltas),
-        (sweep, "settle", partial(drain.settle, pause=sleep)),
         (sweep, "probe_conditions", _condition),
         (sweep, "probe_deadlines", lambda *_, **__: world().promises.deadlines),
         (monotonic_age, "time", clock),
@@ -312,7 +305,6 @@ def _replaced() -> list[tuple[object, str, object]]:
         (store_comparison, "_FEW", _Few(store_comparison._FEW)),
         (deletion, "DeletingTask", SimTask),
         (deletion.TaskClients, "of", partial(_reach, deletion.TaskClients.of)),
-        (connections, "_own", SimpleNamespace()),
         (commits, "latest_mark", _latest(commits.latest_mark)),
     ]
 
@@ -322,7 +314,7 @@ def _once_each() -> Iterator[tuple[object, str, object]]:
     for kind, name in (
         (Manifest, "from_bytes"),
         (LeaseRecord, "from_bytes"),
-        (namespace.StorageNamespace, "parse"),
+        (StorageNamespace, "parse"),
     ):
         yield kind, name, lru_cache(maxsize=1024)(getattr(kind, name))
 

@@ -17,8 +17,8 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.guards import choices_of, without
 from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.minimal import minimal
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.states import Counted
+from lakegc_assets_tests.simulation.world import Result
 
 #: Schedules that came close, of which some are changed a little and run again.
 _CLOSE: Final = 200

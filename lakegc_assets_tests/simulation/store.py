@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,6 +37,27 @@ CLIENT_S: Final = 35.0
 STALE_S: Final = 30.0
 #: How late a request may arrive that its client has given up, in seconds.
 _LATE: Final = (1.0, 40.0, 50.0, 55.0, 90.0, 900.0)
+
+
+@dataclass
+class StorePromises:
+    """What the store promises.
+
+    Attributes:
+        conditions: conditional puts are conditional.
+        etags: deletes go by etags.
+        deadlines: deletes that come late are refused.
+        versions: what is deleted is kept, and can be had back.
+        single: deletes of one key go by etags, where all of them do not.
+        trash: what is deleted is moved, and can be had back until that is removed.
+    """
+
+    conditions: bool = True
+    etags: bool = False
+    deadlines: bool = True
+    versions: bool = False
+    single: bool = False
+    trash: bool = False
 
 
 class Kept(NamedTuple):

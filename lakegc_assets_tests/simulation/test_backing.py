@@ -22,8 +22,8 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.world import Result
 
 _FIRST = THEMES + len(MARKING)
 

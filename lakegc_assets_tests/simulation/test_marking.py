@@ -15,9 +15,9 @@ from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.oracle import Since
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import STALE_S
+from lakegc_assets_tests.simulation.world import Result
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from lakegc_assets_tests.simulation.guards import GUARDS, without
 from lakegc_assets_tests.simulation.interleaving import MORE, interleave
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.recorded_schedules import read_schedules
-from lakegc_assets_tests.simulation.result import Result
 from lakegc_assets_tests.simulation.search import in_words, search
 from lakegc_assets_tests.simulation.states import Counted, States
 from lakegc_assets_tests.simulation.themes import LATER
+from lakegc_assets_tests.simulation.world import Result
 
 _FOUND = sorted(guard for guard, recorded in read_schedules().items() if recorded.schedule)
 

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, Final
@@ -21,13 +22,12 @@ from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.lake import Lake
-from lakegc_assets_tests.simulation.oracle import Oracle, Sent
+from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Sent
 from lakegc_assets_tests.simulation.pruning import require_another_copy
 from lakegc_assets_tests.simulation.row_files import RowFiles
-from lakegc_assets_tests.simulation.scheduler import PAUSES, Process, Scheduler
+from lakegc_assets_tests.simulation.scheduler import PAUSES, EndlessError, Process, Scheduler
 from lakegc_assets_tests.simulation.states import States
-from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, etag_of
-from lakegc_assets_tests.simulation.store_promises import StorePromises
+from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, StorePromises, etag_of
 
 #: The store's time when the virtual one is 0.
 BASE: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -442,3 +442,36 @@ class World:
         self._set_mood()
         self.moods.append(self._mood)
         self.oracle.look()
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an interleaving ended.
+
+    Attributes:
+        choices: that were made.
+        world: as it was at its end.
+        failure: what promise was broken; None if none was.
+    """
+
+    choices: Sequence[int]
+    world: World
+    failure: str | None
+
+
+def run_to_end(world: World, *then: Callable[[], None]) -> Result:
+    """Let all actors of a world run, and then something else, and hold the promises against it.
+
+    Args:
+        world: that is the present one.
+        then: is done when no actor is left.
+    """
+    failure = None
+    try:
+        world.scheduler.run()
+        for one in then:
+            one()
+        world.oracle.end()
+    except (LossError, EndlessError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    return Result(world.choices.made, world, failure)
