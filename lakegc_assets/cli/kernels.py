@@ -21,7 +21,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.mark.ranges import decode
-from lakegc_assets.run.hashing import key_digest, pair_hashes
+from lakegc_assets.run.hashing import address_hashes, key_digest, pair_hashes
 
 
 def main() -> None:
@@ -39,6 +39,7 @@ def main() -> None:
     texts = pa.array(["data/slice/1"])
     etag_hashes(texts)
     etag_hash("0" * 32)
+    address_hashes(texts)
     key_digest(texts)
     pair_hashes(own, own)
 

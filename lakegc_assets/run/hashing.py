@@ -59,7 +59,13 @@ class KeyDigest:
 
 def address_hashes(addresses: pa.Array | pa.ChunkedArray) -> Hashes:
     """The hash of each of an array of strings without nulls."""
-    return _hashes(addresses, _FNV_OFFSET)
+    hashes: Hashes = np.empty(len(addresses), np.uint64)
+    begin = 0
+    for chunk in _chunks(addresses):
+        end = begin + len(chunk)
+        hash_all(*_content(chunk), _FNV_OFFSET, hashes[begin:end])
+        begin = end
+    return hashes
 
 
 def signed(hashes: Hashes) -> pa.Array:
@@ -82,11 +88,11 @@ def hash_table(hashes: Hashes) -> pa.Table:
 
 def key_digest(keys: pa.Array | pa.ChunkedArray) -> KeyDigest:
     """The digest of an array of strings without nulls."""
-    return KeyDigest(
-        len(keys),
-        int(_hashes(keys, _FNV_OFFSET).sum(dtype=np.uint64)),
-        int(_hashes(keys, _SECOND_OFFSET).sum(dtype=np.uint64)),
-    )
+    first = second = 0
+    for chunk in _chunks(keys):
+        sums = sum_all(*_content(chunk), _FNV_OFFSET, _SECOND_OFFSET)
+        first, second = first + int(sums[0]), second + int(sums[1])
+    return KeyDigest(len(keys), first % 2**64, second % 2**64)
 
 
 def digest_of_hashes(hashes: Hashes) -> KeyDigest:
@@ -100,45 +106,60 @@ def digest_of_hashes(hashes: Hashes) -> KeyDigest:
 
 def pair_hashes(first: Hashes, second: Hashes) -> Hashes:
     """One hash for each pair of two 64-bit values."""
-    return _mixed(first * _FNV_PRIME + (second ^ _SECOND_OFFSET))
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """The finalizer of SplitMix64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Hashes = values ^ (values >> np.uint64(31))
+    mixed: Hashes = mix(first * _FNV_PRIME + (second ^ _SECOND_OFFSET))
     return mixed
 
 
 @numba.njit(cache=True, nogil=True)
-def fnv(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: ANN401 - numpy arrays
-    """Fill ``hashes`` with FNV-1a of each text in ``raw``, which begins at ``offset``."""
+def mix(values: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
+    """The finalizer of SplitMix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def hash_all(raw: Any, ends: Any, offset: Any, hashes: Any) -> None:  # noqa: ANN401 - numpy arrays
+    """Fill ``hashes`` with that of each text in ``raw``, which begins at ``offset``."""
     for i in range(len(hashes)):
         value = offset
         for at in range(ends[i], ends[i + 1]):
             value = (value ^ np.uint64(raw[at])) * _FNV_PRIME
-        hashes[i] = value
+        hashes[i] = mix(value)
 
 
-def _hashes(strings: pa.Array | pa.ChunkedArray, offset: np.uint64) -> Hashes:
-    chunks = strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]
-    parts = [_of_array(chunk, offset) for chunk in chunks]
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+@numba.njit(cache=True, nogil=True)
+def sum_all(raw: Any, ends: Any, first: Any, second: Any) -> Any:  # noqa: ANN401 - numpy arrays
+    """The sums, modulo 2^64, of two hashes of each text in ``raw``, which begin differently."""
+    sums = np.uint64(0), np.uint64(0)
+    for i in range(len(ends) - 1):
+        one, other = first, second
+        for at in range(ends[i], ends[i + 1]):
+            one = (one ^ np.uint64(raw[at])) * _FNV_PRIME
+            other = (other ^ np.uint64(raw[at])) * _FNV_PRIME
+        sums = sums[0] + mix(one), sums[1] + mix(other)
+    return sums
 
 
-def _of_array(strings: pa.Array, offset: np.uint64) -> Hashes:
+def _chunks(strings: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]
+
+
+def _content(strings: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of an array of strings, and where each of these begins and the last one ends."""
     if strings.null_count:
         raise ValueError("a key that is null has no hash")
-    hashes: Hashes = np.empty(len(strings), np.uint64)
-    if len(strings):
-        plain = strings if strings.type == pa.string() else strings.cast(pa.large_string())
-        width = np.int32 if plain.type == pa.string() else np.int64
-        _, offsets, content = plain.buffers()
-        begin = plain.offset * np.dtype(width).itemsize
-        ends = np.frombuffer(offsets, width, len(plain) + 1, begin).astype(np.int64, copy=False)
-        raw = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-        fnv(raw, ends, offset, hashes)
-    return _mixed(hashes)
+    if not len(strings):
+        return _NO_BYTES, _NO_ENDS
+    plain = strings if strings.type == pa.string() else strings.cast(pa.large_string())
+    width = np.int32 if plain.type == pa.string() else np.int64
+    _, offsets, content = plain.buffers()
+    begin = plain.offset * np.dtype(width).itemsize
+    ends = np.frombuffer(offsets, width, len(plain) + 1, begin).astype(np.int64, copy=False)
+    return np.frombuffer(content, np.uint8) if content else _NO_BYTES, ends
+
+
+_NO_BYTES: Final = np.empty(0, np.uint8)
+# As all that Arrow gives: numba compiles another loop for what can be written.
+_NO_BYTES.flags.writeable = False
+_NO_ENDS: Final = np.zeros(1, np.int64)

@@ -349,7 +349,9 @@ class Settings(CollectorSettings):
 
     def changed(self, **values: Any) -> Settings:  # noqa: ANN401 - of any field
         """These settings with other values of some fields."""
-        return Settings(**{**dict(self), **values})
+        now = self.to_json()
+        # To check all fields takes longer than what most callers do besides.
+        return self if now == now | values else Settings(**now | values)
 
     @model_validator(mode="after")
     def _check_scope(self) -> Settings:
@@ -398,7 +400,7 @@ class Settings(CollectorSettings):
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON values, by their names; recorded in every manifest."""
         # All values are plain: a deep copy of them would take longer than all else in a manifest.
-        return dict(self)
+        return vars(self).copy()
 
 
 def refusal(error: ValidationError) -> ConfigurationError:

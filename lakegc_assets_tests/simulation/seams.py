@@ -27,7 +27,7 @@ from lakegc_assets.recovery import (
     old_trash,
 )
 from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.hashing import address_hashes, hash_table, key_digest
+from lakegc_assets.run.hashing import KeyDigest, address_hashes, hash_table, key_digest
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -192,21 +192,29 @@ def _live_ranges(
         lake = world().others[name]
     if every:
         ids |= set(lake.trees)
-    found = sorted(_ranges_of(ids, lake))
-    entries = pa.array([1] * len(found), pa.int64())
-    table = pa.table({"range_id": pa.array(found, pa.string()), "entries": entries})
-    return LiveRanges(table, len(ids), 0)
+    return LiveRanges(_range_table(tuple(sorted(_ranges_of(ids, lake)))), len(ids), 0)
+
+
+@lru_cache(maxsize=4096)
+def _range_table(range_ids: tuple[str, ...]) -> pa.Table:
+    entries = pa.array([1] * len(range_ids), pa.int64())
+    return pa.table({"range_id": pa.array(range_ids, pa.string()), "entries": entries})
 
 
 def _read_live(
     _ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, folder: str, **_strict: bool
 ) -> Live:
     addresses = [_entry(one).address for one in ranges["range_id"].to_pylist()]
-    keys = pa.array(sorted(set(addresses)), pa.string())
-    hashes = hash_table(address_hashes(keys))
+    hashes, digest = _hashed(tuple(sorted(set(addresses))))
     runs = [datasets.write_part(store, f"{folder}data/", hashes)] if addresses else []
     cached = pa.array([False] * ranges.num_rows, pa.bool_())
-    return Live(runs, ranges.append_column("from_cache", cached), [], key_digest(keys))
+    return Live(runs, ranges.append_column("from_cache", cached), [], digest)
+
+
+@lru_cache(maxsize=4096)
+def _hashed(addresses: tuple[str, ...]) -> tuple[pa.Table, KeyDigest]:
+    keys = pa.array(addresses, pa.string())
+    return hash_table(address_hashes(keys)), key_digest(keys)
 
 
 class SimTask(deletion.DeletingTask):
