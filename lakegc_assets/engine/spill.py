@@ -9,9 +9,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from typing import Final
 
 _PREFIX: Final = "lakegc-spill-"
@@ -24,7 +24,7 @@ class SpillFolder:
     def __init__(self) -> None:
         _remove_abandoned()
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self.path = Path(mkdtemp(prefix=_PREFIX))
             self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             # Another process may have taken it for abandoned before it was locked.
@@ -39,7 +39,7 @@ class SpillFolder:
 
 
 def _remove_abandoned() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
         # What another user owns, or another process removes just now, is theirs.
         with suppress(OSError):
             descriptor = os.open(folder / _LOCK, os.O_RDWR)

@@ -207,7 +207,7 @@ def test_where_tasks_run_is_known_before_a_session_starts(monkeypatch: pytest.Mo
     def start(_: object) -> Session:
         return Session("yarn", "an app that was started")
 
-    monkeypatch.setattr(execution, "_session", start)
+    monkeypatch.setattr(execution, "session_of", start)
     for settings, master in (
         ({"spark.master": "local[2]"}, "local[2]"),
         ({"spark": {"master": "yarn"}}, "yarn"),

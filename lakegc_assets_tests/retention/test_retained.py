@@ -95,7 +95,8 @@ def path_twin(
         if days == FOREVER:
             found[pattern] = set(history.commits)
             continue
-        longer = replace(retain, branches={**retain.branches, "*": OfBranches(days)})
+        every = retain.branches.get("*", OfBranches()) | OfBranches(days)
+        longer = replace(retain, branches={**retain.branches, "*": every})
         rules = replace(
             history.rules,
             default_retention_days=max(history.rules.default_retention_days, days),

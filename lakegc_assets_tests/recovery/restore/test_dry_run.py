@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 
+from lakegc_assets.engine import spill
 from lakegc_assets.recovery.only_copies import scratch_space
 from lakegc_assets.recovery.restore import dry_run
 from lakegc_assets.recovery.restore.dry_run import plan
@@ -73,14 +74,20 @@ def test_it_only_reads_the_artifacts(
     """Also where what is marked is put in order first, and where a part of it is asked for."""
     place, _ = swept
     one = min(marked.candidates)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    made: list[str] = []
+
+    def make(*, prefix: str) -> str:
+        made.append(mkdtemp(prefix=prefix, dir=tmp_path))
+        return made[-1]
+
+    monkeypatch.setattr(spill, "mkdtemp", make)
     refused = _refuse_writes(place, monkeypatch)
     ctx = place.context(engine="embedded", sweep_batch=2)
     assert _counts(plan(ctx, ALL)) == (len(marked.candidates), 0, 0)
     assert _counts(plan(ctx, Choice(addresses=(one,)))) == (1, 0, 0)
     assert refused == []
-    assert not list(tmp_path.glob("lakegc-spill-*"))
+    assert made
+    assert not any(Path(folder).exists() for folder in made)
 
 
 def test_on_spark_it_says_that_it_must_write(swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
