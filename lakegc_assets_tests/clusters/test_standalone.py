@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -67,11 +68,14 @@ SECRETS = forms(SECRET_KEY, S3_SECRET)
 def holding(folder: Path, *texts: bytes) -> set[str]:
     """Files below a folder that hold one of some texts."""
     found = set()
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            content = path.read_bytes()
-            if any(text in content for text in texts):
-                found.add(str(path.relative_to(folder)))
+    # A JVM that ends removes its folders meanwhile, which ``os.walk`` passes over.
+    for where, _, names in os.walk(folder):
+        for path in (Path(where, name) for name in names):
+            with suppress(FileNotFoundError):
+                if path.is_file() and not path.is_symlink():
+                    content = path.read_bytes()
+                    if any(text in content for text in texts):
+                        found.add(str(path.relative_to(folder)))
     return found
 
 
