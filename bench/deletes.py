@@ -36,6 +36,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.marked_objects import stretches
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
@@ -44,7 +45,6 @@ from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.lease import Lease, repository_lease
 from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.rounds import delete
 from lakegc_assets.sweep.task_orders import Orders, Portion

@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,13 +19,9 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.storage.local import LocalStore
 
 #: Rows in one file: what a reader holds in memory at a time.
 ROWS_EACH: Final = 250_000
-#: Bytes of a file that are read at a time, and files that are read at once.
-_CHUNK: Final = 1 << 20
-_THREADS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -71,6 +64,13 @@ def write_part(store: ObjectStore, folder: str, table: pa.Table, *, plain: bool 
     return write_file(store, folder, parquet.encode(table, plain=plain), table.num_rows)
 
 
+def write_values(
+    store: ObjectStore, folder: str, rows: Sequence[Sequence[Any]], schema: pa.Schema
+) -> Part:
+    """As ``write_part``, of a few rows that are plain values, in the order of the columns."""
+    return write_file(store, folder, parquet.encode_values(rows, schema), len(rows))
+
+
 def write_file(store: ObjectStore, folder: str, data: bytes, rows: int) -> Part:
     """Write the bytes of a file with so many rows, under a name that no other has."""
     key = f"{folder}part-{secrets.token_hex(8)}.parquet"
@@ -85,6 +85,13 @@ def read_part(store: ObjectStore, part: Part, columns: Sequence[str] | None = No
         IntegrityError: it is missing, or not what it was.
     """
     return parquet.decode(fetch_part(store, part), columns)
+
+
+def read_values(
+    store: ObjectStore, part: Part, columns: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """As ``read_part``, of a few rows, as plain values."""
+    return parquet.decode_values(fetch_part(store, part), columns)
 
 
 def read_typed(store: ObjectStore, part: Part, schema: pa.Schema) -> pa.Table:
@@ -123,37 +130,6 @@ def fetch_part(store: ObjectStore, part: Part) -> bytes:
     if len(data) != part.size or hashlib.sha256(data).hexdigest() != part.sha256:
         raise damaged_part(store, part)
     return data
-
-
-def verified_paths(store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
-    """The paths of files, for who reads these natively, after their bytes were compared.
-
-    Args:
-        store: of files of this machine.
-        parts: the files.
-        schema: the columns that are read, which each must have with their very types.
-
-    Raises:
-        IntegrityError: a file is missing, not what it was, or has other columns.
-    """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(partial(_verified_path, store, schema), parts))
-
-
-def _verified_path(store: LocalStore, schema: pa.Schema, part: Part) -> Path:
-    path, size, digest = store.path_of(part.key), 0, hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                size += len(chunk)
-                digest.update(chunk)
-    except FileNotFoundError as error:
-        raise missing_part(store, part) from error
-    if (size, digest.hexdigest()) != (part.size, part.sha256):
-        raise damaged_part(store, part)
-    if not has_types(pq.read_schema(path), schema):
-        raise other_columns(store, part)
-    return path
 
 
 def missing_part(store: ObjectStore, part: Part) -> IntegrityError:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -77,20 +78,8 @@ class StorageNamespace:
         Raises:
             ConfigurationError: for anything else.
         """
-        try:
-            plain = url and not _SCHEME.match(url)
-            scheme, authority, path = _split(f"file://{Path(url).resolve()}" if plain else url)
-        except ValueError as error:
-            raise ConfigurationError(f"{url!r} is no storage namespace: {error}") from None
-        if url.startswith(("https://", "HTTPS://")):
-            path = unquote(path, errors="surrogateescape")
-        prefix = path.strip("/")
-        problem = _doubtful(scheme, prefix)
-        if scheme == "local" and not authority:
-            problem = "local:// is followed by a name, below the directory that the server keeps"
-        if problem:
-            raise ConfigurationError(f"{url!r} is no storage namespace: {problem}")
-        return cls(scheme, authority, prefix)
+        # What a plain path means depends on the working directory, and on links.
+        return _parsed(url) if _SCHEME.match(url) else _parsed.__wrapped__(url)
 
     def url(self) -> str:
         """The canonical URL, without a slash at its end."""
@@ -199,6 +188,24 @@ class StorageNamespace:
             return False
         ours, theirs = (f"{p}/" if p else "" for p in (self.prefix, other.prefix))
         return ours.startswith(theirs) or theirs.startswith(ours)
+
+
+@lru_cache(maxsize=256)
+def _parsed(url: str) -> StorageNamespace:
+    try:
+        plain = url and not _SCHEME.match(url)
+        scheme, authority, path = _split(f"file://{Path(url).resolve()}" if plain else url)
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r} is no storage namespace: {error}") from None
+    if url.startswith(("https://", "HTTPS://")):
+        path = unquote(path, errors="surrogateescape")
+    prefix = path.strip("/")
+    problem = _doubtful(scheme, prefix)
+    if scheme == "local" and not authority:
+        problem = "local:// is followed by a name, below the directory that the server keeps"
+    if problem:
+        raise ConfigurationError(f"{url!r} is no storage namespace: {problem}")
+    return StorageNamespace(scheme, authority, prefix)
 
 
 def _kind(scheme: str) -> AbstractSet[str]:
@@ -330,6 +337,7 @@ def new_slice_name(created: datetime, machine: bytes, pid: int, counter: int) ->
     return encode_xid(Xid(seconds, machine, pid, counter))
 
 
+@lru_cache(maxsize=4096)
 def slice_time(name: str) -> datetime | None:
     """The time at which a slice was made (UTC, whole seconds); None when ``name`` is no slice."""
     xid = try_decode_xid(name)

@@ -28,6 +28,7 @@ from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.recovery.backup_location import placed, require_no_other_backup
 from lakegc_assets.recovery.backups import FOLDER
 from lakegc_assets.run import strings
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
@@ -36,7 +37,6 @@ from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.lease_record import PROBES
-from lakegc_assets.sweep.monotonic_age import elapsed
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked, compare
 from lakegc_assets.wording import counted
 
@@ -264,7 +264,7 @@ def _removed(
     copied = [row for row in rows if row["key"] not in found]
     marked = [Marked(*(row[name] for name in PLANNED.names[:4])) for row in copied]
     # Also where deletes are conditional: the same content written again has the same etag.
-    for one, state, _ in compare(store, marked, elapsed):
+    for one, state, _ in compare(store, marked, SYSTEM_CLOCKS.elapsed):
         if state == "missing":
             found[one.address] = DeleteOutcome(one.address, "already_missing")
         elif state == "rewritten":

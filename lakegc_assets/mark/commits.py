@@ -193,10 +193,10 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
     Raises:
         IntegrityError: a file is missing, or is not what the manifest says.
     """
-    branches = mark.rows(active, "heads", ["branch"])["branch"].to_pylist()
+    branches = [row["branch"] for row in mark.values(active, "heads", ["branch"])]
     if not ctx.settings.protect_tags and not ctx.settings.retained.reads_tags:
         return Refs(branches)
-    return Refs(branches, mark.rows(active, "tags", ["tag"])["tag"].to_pylist())
+    return Refs(branches, [row["tag"] for row in mark.values(active, "tags", ["tag"])])
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import cache_ranges, range_frame, seconds, wanted
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, address_hashes, signed
 
@@ -109,6 +109,7 @@ def expired_addresses(
     return Expired(parts, others.num_rows, active.num_rows, passed)
 
 
+@reads_tables
 def _named_by_none(
     ctx: RunContext,
     connections: Connections,

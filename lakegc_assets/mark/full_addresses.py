@@ -20,7 +20,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddre
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
 _KIND: Final = Kind("full", DECODER_VERSION, "range_id")
@@ -53,6 +53,7 @@ def cached_full(connections: Connections) -> dict[str, Slot]:
     return TableCache(connections.cache(), _KIND).compact()
 
 
+@reads_tables
 def read_full(
     connections: Connections, ranges: Sequence[Wanted], namespace: StorageNamespace
 ) -> Iterator[tuple[str, pa.Array]]:

@@ -15,7 +15,6 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.storage.base import ObjectStore
 
@@ -117,32 +117,31 @@ def plan(
         cuts: keys of an earlier listing, half ``KEYS_EACH`` apart: further edges of ranges.
         known: names of slices that need not be listed.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        folders, loose = _folders(store, pool)
-        skipped = {folder for folder in folders if new and new.holds(folder)}
-        carried = {f"{DATA_PREFIX}{name}/" for name in known} & set(folders)
-        gaps, slices = _between(folders, skipped | carried, loose)
-        pages = pool.map(partial(_page, store), gaps)
-        named = [r for r in slices if slice_time(_name(r.low)) is not None]
-        shards = [r for r in slices if _name(r.low).startswith(SHARD)]
-        known_size = {*named, *shards}
-        unnamed = [r for r in slices if r not in known_size]
-        of_slices = _mean_keys(store, pool, named, page_size)
-        of_shards = _mean_keys(store, pool, shards, _SHARD_LOOK, alike=True)
-        sized = [
-            *_with_keys(named, of_slices or _SLICE_KEYS),
-            *_with_keys(shards, of_shards or _SLICE_KEYS),
-        ]
-        if len(unnamed) > _MANY and (tiny := _mean_keys(store, pool, unnamed, page_size)):
-            sized += _with_keys(unnamed, tiny)
-            unnamed = []
-        for gap, page in zip(gaps, pages, strict=True):
-            unnamed += _by_character(gap) if len(page) >= page_size else [gap]
-        cut = pool.map(partial(_cut, store, page_size), unnamed)
-        ranges = [*itertools.chain.from_iterable(cut), *sized]
-        ranges = [part for r in ranges for part in _cut_at(r, sorted(cuts))]
-        ranges.sort(key=lambda r: r.low or "")
-        return Plan(list(_joined(ranges)), sorted(skipped))
+    folders, loose = _folders(store)
+    skipped = {folder for folder in folders if new and new.holds(folder)}
+    carried = {f"{DATA_PREFIX}{name}/" for name in known} & set(folders)
+    gaps, slices = _between(folders, skipped | carried, loose)
+    pages = thread_map(partial(_page, store), gaps, _THREADS)
+    named = [r for r in slices if slice_time(_name(r.low)) is not None]
+    shards = [r for r in slices if _name(r.low).startswith(SHARD)]
+    known_size = {*named, *shards}
+    unnamed = [r for r in slices if r not in known_size]
+    of_slices = _mean_keys(store, named, page_size)
+    of_shards = _mean_keys(store, shards, _SHARD_LOOK, alike=True)
+    sized = [
+        *_with_keys(named, of_slices or _SLICE_KEYS),
+        *_with_keys(shards, of_shards or _SLICE_KEYS),
+    ]
+    if len(unnamed) > _MANY and (tiny := _mean_keys(store, unnamed, page_size)):
+        sized += _with_keys(unnamed, tiny)
+        unnamed = []
+    for gap, page in zip(gaps, pages, strict=True):
+        unnamed += _by_character(gap) if len(page) >= page_size else [gap]
+    cut = thread_map(partial(_cut, store, page_size), unnamed, _THREADS)
+    ranges = [*itertools.chain.from_iterable(cut), *sized]
+    ranges = [part for r in ranges for part in _cut_at(r, sorted(cuts))]
+    ranges.sort(key=lambda r: r.low or "")
+    return Plan(list(_joined(ranges)), sorted(skipped))
 
 
 def _name(folder: str | None) -> str:
@@ -156,7 +155,6 @@ def _with_keys(ranges: Sequence[KeyRange], keys: int) -> list[KeyRange]:
 
 def _mean_keys(
     store: ObjectStore,
-    pool: ThreadPoolExecutor,
     ranges: Sequence[KeyRange],
     most: int,
     *,
@@ -168,7 +166,7 @@ def _mean_keys(
     """
     samples = _SHARD_SAMPLES if alike else _SAMPLES
     some = ranges[:: max(1, len(ranges) // samples)][:samples]
-    counts = list(pool.map(partial(_count, store, most), some))
+    counts = thread_map(partial(_count, store, most), some, _THREADS)
     if not counts or (min if alike else max)(counts) >= most:
         return None
     return sum(counts) // len(counts) + 1
@@ -185,7 +183,7 @@ def _cut_at(wanted: KeyRange, cuts: Sequence[str]) -> list[KeyRange]:
     return [KeyRange(low, high, KEYS_EACH // 2) for low, high in edges]
 
 
-def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> tuple[list[str], list[str] | None]:
+def _folders(store: ObjectStore) -> tuple[list[str], list[str] | None]:
     """The folders of ``data/``, and the objects beside them.
 
     Most of the folders, and None, where it is full of objects, too.
@@ -193,9 +191,10 @@ def _folders(store: ObjectStore, pool: ThreadPoolExecutor) -> tuple[list[str], l
     found = store.list_prefixes(DATA_PREFIX, max_objects=_FLAT)
     if len(found.objects) <= _FLAT:
         return sorted(found.prefixes), sorted(one.key for one in found.objects)
-    parts = pool.map(
+    parts = thread_map(
         lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=_FLAT).prefixes,
         (SHARD, *_FIRST_CHARACTERS),
+        _THREADS,
     )
     return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)}), None
 

@@ -47,7 +47,7 @@ from lakegc_assets.mark.ranges import (
 )
 from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.storage.base import ObjectStore
@@ -180,6 +180,7 @@ class LiveRanges:
     foreign: Sequence[str] = ()
 
 
+@reads_tables
 def live_ranges(
     ctx: RunContext,
     connections: Connections,
@@ -252,6 +253,7 @@ def _named_ranges(
     return [read(of_commits), *found], dict(damaged)
 
 
+@reads_tables
 def read_live(
     ctx: RunContext,
     connections: Connections,

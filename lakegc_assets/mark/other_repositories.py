@@ -25,7 +25,7 @@ from lakegc_assets.mark.live_ranges import listed_files
 from lakegc_assets.mark.lookups import Page, changed_paths
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.commits import Commit
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
@@ -141,6 +141,7 @@ def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
     return heads
 
 
+@reads_tables
 def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> Iterator[str]:
     """The full addresses that lakeFS serves where a branch has staged something.
 

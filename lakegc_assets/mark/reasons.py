@@ -26,7 +26,7 @@ from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.hashing import HASHES, KeyDigest, key_digest
 
 CANDIDATES: Final = pa.schema(
@@ -64,6 +64,7 @@ class Written:
     by_reason: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
+@reads_tables
 def last_holders(work: Workspace, attempt: AttemptArtifacts, dead: DataFrame) -> DataFrame:
     """The expired commits that held candidates last (``HOLDERS``), by the hashes of these.
 

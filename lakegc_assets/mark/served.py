@@ -42,7 +42,7 @@ from lakegc_assets.mark.lookalikes import (
 from lakegc_assets.mark.lookups import Question, ask, find_paths
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 
@@ -74,6 +74,7 @@ class Served(NamedTuple):
     compared: HeadLooks
 
 
+@reads_tables
 def served_candidates(
     ctx: RunContext,
     connections: Connections,

@@ -31,7 +31,7 @@ from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.refs import read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, address_hashes, key_digest
 from lakegc_assets.storage import parquet
@@ -253,7 +253,7 @@ def read_staged(
     """
     store = connections.store()
     costs = [store.head(key).size * _BYTE_S for key in keys]
-    task = partial(_read_files, connections, artifacts.url, folder)
+    task = partial(_read_lists, connections, artifacts.url, folder)
     orders = bin_pack(keys, costs, ctx.settings.address_num_partitions) or [[]]
     staged = _joined(ctx.tasks.run("read staged addresses", task, orders, sum(costs)))
     written = sum(part.rows for part in staged.parts)
@@ -276,7 +276,8 @@ def _joined(found: Sequence[Staged]) -> Staged:
     )
 
 
-def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> Staged:
+@reads_tables
+def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> Staged:
     artifacts, namespace = connections.open(url), connections.namespace()
     writer = PartWriter(artifacts, f"{folder}data/", UNCOMMITTED)
     hashes = HashWriter(artifacts, f"{folder}hashes/")

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, read_values
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.settings import Mode
@@ -399,7 +399,17 @@ class AttemptArtifacts:
         self, manifest: Manifest, part: str = "data", columns: Sequence[str] | None = None
     ) -> pa.Table:
         """As ``read``, for who has the manifest: no other one counts, whatever is there by now."""
+        tables = list(read_parts(self.store(), self._parts(manifest, part), columns))
+        return pa.concat_tables(tables) if tables else pa.table({})
+
+    def values(
+        self, manifest: Manifest, part: str = "data", columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """As ``rows``, of few rows, as plain values."""
+        store, parts = self.store(), self._parts(manifest, part)
+        return [row for one in parts for row in read_values(store, one, columns)]
+
+    def _parts(self, manifest: Manifest, part: str) -> Sequence[Part]:
         if part not in manifest.parts:
             raise IntegrityError(f"{self.url}/{manifest.asset} has no part {part!r}: mark again")
-        tables = list(read_parts(self.store(), manifest.parts[part], columns))
-        return pa.concat_tables(tables) if tables else pa.table({})
+        return manifest.parts[part]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from pyspark import TaskContext
 
@@ -14,6 +17,9 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _own = threading.local()
 
@@ -63,3 +69,22 @@ class Connections:
         if known is None or known[0] != key:
             known = _own.client = (key, lakefs.connect())
         return known[1]
+
+
+def reads_tables(read: Callable[P, T]) -> Callable[P, T]:
+    """Let ``StoreConfig.tables``, where it is set, answer by its method of the same name.
+
+    Args:
+        read: reads ranges or metaranges; one of its arguments is a ``Connections``, or has one.
+    """
+
+    @wraps(read)
+    def answer(*args: P.args, **how: P.kwargs) -> T:
+        for one in args:
+            connections = getattr(one, "connections", one)
+            if isinstance(connections, Connections) and connections.stores.tables is not None:
+                own: Callable[P, T] = getattr(connections.stores.tables, read.__name__.strip("_"))
+                return own(*args, **how)
+        return read(*args, **how)
+
+    return answer

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
@@ -28,53 +27,13 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import BadRequestError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import known_rows, note_rows
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
-
-
-class Clocks(Protocol):
-    """The three clocks of a run; tests put their own in place of them."""
-
-    def now(self) -> datetime:
-        """This machine's time, UTC."""
-        ...
-
-    def of_lakefs(self, client: LakeFSClient) -> datetime:
-        """The lakeFS server's time, UTC."""
-        ...
-
-    def of_store(self, store: ObjectStore) -> datetime:
-        """The object store's time, UTC."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
-        ...
-
-
-@dataclass(frozen=True)
-class SystemClocks:
-    """The clocks as they are: this machine's, and the servers' own ``Date``."""
-
-    def now(self) -> datetime:
-        """This machine's time, UTC."""
-        return datetime.now(timezone.utc)
-
-    def of_lakefs(self, client: LakeFSClient) -> datetime:
-        """The lakeFS server's time, UTC."""
-        return client.server_time()
-
-    def of_store(self, store: ObjectStore) -> datetime:
-        """The object store's time, UTC."""
-        return store.server_time()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
-        time.sleep(seconds)
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
@@ -142,7 +101,7 @@ class RunContext:
     lakefs: LakeFSConfig
     root: ArtifactRoot
     session: Callable[[], SparkSession]
-    clocks: Clocks = field(default_factory=SystemClocks)
+    clocks: Clocks = SYSTEM_CLOCKS
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
     started_by: str | None = None
     sent_before: Mapping[str, int] = field(default_factory=traffic.by_kind)

@@ -80,6 +80,8 @@ class StoreConfig:
         elsewhere: buckets of other S3 servers: their names, and how they are reached.
         opener: opens every store, where they are of a kind of its own: called with a URL and this,
             it returns an ``ObjectStore``. Picklable.
+        tables: reads ranges and metaranges, where these are no files: has a method for each
+            function that ``run.connections.reads_tables`` marks. Picklable.
     """
 
     endpoint_url: str | None = None
@@ -96,6 +98,7 @@ class StoreConfig:
     gcs: GcsAccess = GcsAccess()
     elsewhere: tuple[tuple[str, S3Access], ...] = ()
     opener: Callable[[str, StoreConfig], Any] | None = None
+    tables: object = None
 
     def at(self, url: str) -> StoreConfig:
         """The access to a URL: this one, unless its bucket is one of ``elsewhere``.

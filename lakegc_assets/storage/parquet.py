@@ -49,6 +49,12 @@ def encode_values(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> bytes:
     return encode(pa.Table.from_arrays(columns, schema=schema), "snappy")
 
 
+def decode_values(data: bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The few rows of a Parquet file as plain values. Raises as ``decode``."""
+    rows: list[dict[str, Any]] = decode(data, columns).to_pylist()
+    return rows
+
+
 def decode(data: bytes, columns: Sequence[str] | None = None, *, verify: bool = False) -> pa.Table:
     """The rows of a Parquet file.
 

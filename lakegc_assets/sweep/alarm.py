@@ -181,7 +181,7 @@ def _record(
     """Record what was brought back, and what was there although the ledger calls it gone."""
     if back.num_rows:
         holders = _holders(ctx, connections, delta, deltas.ranges, _named(back))
-        record_put_back(deltas.attempt.store(), back, holders)
+        record_put_back(deltas.attempt.store(), back, holders, ctx.clocks)
 
 
 def _named(objects: pa.Table) -> dict[str, str]:

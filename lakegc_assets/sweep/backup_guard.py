@@ -67,7 +67,7 @@ def spare_what_is_not_backed_up(
     spared, gone = _lacking(recorded, backup, f"{ledger.ASSET}/{sweep}/lacking/")
     for number, part in enumerate(spared):
         name = f"{sweep}-0000-backup-{number:05d}"
-        ledger.record_spared(artifacts, name, read_part(artifacts, part))
+        ledger.record_spared(artifacts, name, read_part(artifacts, part), ctx.clocks)
     artifacts.put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
     if count := sum(part.rows for part in spared):
         ctx.log.warning("%s spared: not in the backup", counted(count, "object is", "objects are"))

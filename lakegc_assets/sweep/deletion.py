@@ -9,8 +9,7 @@ it stops, and the sweep takes a new one. If the lease is lost, it stops, and so 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.marked_objects import Stretch
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
@@ -46,15 +46,14 @@ from lakegc_assets.sweep.liveness_look import (
     judge,
     seen_now,
 )
-from lakegc_assets.sweep.monotonic_age import Moment, elapsed
 from lakegc_assets.sweep.prefetch import Prefetch
 from lakegc_assets.sweep.rate_limit import Pace
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Compared, Marked, compare
-from lakegc_assets.sweep.suspension import SUSPENDED, thawed
 from lakegc_assets.sweep.task_orders import (
     LOST,
     STALE,
     STOPPED,
+    SUSPENDED,
     TAKEN,
     Orders,
     Portion,
@@ -86,18 +85,14 @@ class TaskClients:
             early: one that repeats it could send it too late.
         asking: the same store, for all that is only read.
         artifacts: the store rooted at the attempt.
-        clock: seconds, as ``elapsed`` counts them.
-        sleep: waits for so many seconds.
-        thawed: when this process was last suspended, by the same clock.
+        clocks: of the task.
     """
 
     client: LakeFSClient
     deleting: ObjectStore
     asking: ObjectStore
     artifacts: ObjectStore
-    clock: Callable[[], float] = elapsed
-    sleep: Callable[[float], None] = time.sleep
-    thawed: Callable[[], float] = thawed
+    clocks: Clocks = SYSTEM_CLOCKS
 
     @classmethod
     def of(cls, orders: Orders) -> TaskClients:
@@ -110,7 +105,8 @@ class TaskClients:
             read_timeout_s=_SINGLE_TIMEOUT if orders.condition == "single" else REQUEST_TIMEOUT,
         )
         deleting = open_store(to.namespace_url, once)
-        return cls(to.client(), deleting, to.store(), to.open(orders.artifacts_url))
+        artifacts = to.open(orders.artifacts_url)
+        return cls(to.client(), deleting, to.store(), artifacts, orders.clocks)
 
 
 class Ready(NamedTuple):
@@ -158,12 +154,13 @@ class DeletingTask:
             number,
             orders.limits,
             orders.share,
-            reach.clock,
-            reach.sleep,
+            reach.clocks,
         )
         # Before it began, only what is on the same machine has anything to do with the delta mark.
-        self._since = orders.taken.elapsed if orders.taken.here else reach.clock()
-        reach.thawed()
+        self._elapsed = reach.clocks.elapsed
+        here = orders.taken.boot == reach.clocks.boot_id()
+        self._since = orders.taken.elapsed if here else self._elapsed()
+        reach.clocks.resumed()
         self._checked = 0.0
         self._store_time = orders.taken.store_time
         self._deadline: Mapping[str, Any] = {}
@@ -206,7 +203,7 @@ class DeletingTask:
     def _batches(self, objects: pa.Table) -> Generator[TaskResult, None, bool]:
         """Delete a stretch to its end; whether the task is to end before that."""
         self._spared = self._kept_alive(objects)
-        with Prefetch(self._reach.asking, objects, self._reach.clock) as prefetch:
+        with Prefetch(self._reach.asking, objects, self._reach.clocks) as prefetch:
             return (yield from self._compared_batches(objects, prefetch))
 
     def _compared_batches(
@@ -258,10 +255,10 @@ class DeletingTask:
         self, repeated: Sequence[Marked], following: Sequence[Compared]
     ) -> list[Compared]:
         """A batch, of which what is sent again, or was compared too long ago, is compared now."""
-        since = self._reach.clock() - _COMPARED_TIME
+        since = self._elapsed() - _COMPARED_TIME
         fresh = [one for one in following if one.asked > since]
         old = [one.marked for one in following if one.asked <= since]
-        return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._reach.clock)]
+        return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._elapsed)]
 
     def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | TaskResult:
         """Divide a batch into outcomes and deletes to send now; or return why none may be."""
@@ -294,15 +291,15 @@ class DeletingTask:
 
     def _was_suspended(self) -> bool:
         """Return whether objects may have been staged that the delta mark was too early to see."""
-        return self._reach.thawed() >= self._since
+        return self._reach.clocks.resumed() >= self._since
 
     def _is_late(self, seconds: float) -> bool:
         """Return whether too much time has passed since the last look, or an unknown time."""
-        return self._was_suspended() or self._reach.clock() - self._checked >= seconds
+        return self._was_suspended() or self._elapsed() - self._checked >= seconds
 
     def _look(self) -> Look:
         orders, asking = self._orders, self._reach.asking
-        self._checked = self._reach.clock()
+        self._checked = self._elapsed()
         heads, seen = seen_now(
             self._reach.client,
             orders.repository,
@@ -310,14 +307,14 @@ class DeletingTask:
             retain=orders.retain,
         )
         # The store's time comes after all that may take long, and before the lease.
-        now = Moment.now(asking, self._reach.clock)
+        now = Moment.now(asking, self._reach.clocks)
         look = Look(
             seen=seen,
             heads=heads,
             now=now,
             lost=lost(asking, orders.lease, orders.number, now.store_time),
             held=read_hold(asking) is not None,
-            took=self._reach.clock() - self._checked,
+            took=self._elapsed() - self._checked,
         )
         self._store_time = now.store_time
         self._deadline = _deadline(orders, look)
@@ -397,7 +394,8 @@ class DeletingTask:
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         name = f"{sweep_of(self._orders.lease)}-{self._orders.number:04d}-{self._number:05d}"
-        ledger.record(self._reach.artifacts, f"{name}-{self._records:06d}", outcomes)
+        name = f"{name}-{self._records:06d}"
+        ledger.record(self._reach.artifacts, name, outcomes, self._reach.clocks)
         self._records += 1
 
 

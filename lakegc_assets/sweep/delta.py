@@ -42,7 +42,8 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retained import deciding
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.clocks import Moment
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest
 from lakegc_assets.run.pins import pinned
@@ -51,7 +52,6 @@ from lakegc_assets.sweep.delta_extension import Known
 from lakegc_assets.sweep.delta_extension_task import HELD
 from lakegc_assets.sweep.delta_snapshot import KnownFiles, write_known
 from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
-from lakegc_assets.sweep.monotonic_age import Moment
 
 T = TypeVar("T")
 
@@ -111,14 +111,14 @@ class Deltas:
         """Begin with what the mark has read."""
         self.ranges = _RANGES.empty_table()
         active, committed = self.chain["active_commits"], self.chain["committed_addresses"]
-        metaranges = self.attempt.rows(active, columns=["metarange_id"])["metarange_id"]
-        self._metaranges = set(metaranges.to_pylist())
-        ranges = self.attempt.rows(committed, "ranges", ["range_id"])["range_id"]
-        self._ranges = set(ranges.to_pylist())
+        commits = self.attempt.values(active, columns=["metarange_id"])
+        self._metaranges = {row["metarange_id"] for row in commits}
+        ranges = self.attempt.values(committed, "ranges", ["range_id"])
+        self._ranges = {row["range_id"] for row in ranges}
         self._path_ranges: set[tuple[str, str]] = set()
         if PATH_RANGES in committed.parts:
-            below = self.attempt.rows(committed, PATH_RANGES, _OF_PATHS).select(_OF_PATHS)
-            self._path_ranges = set(zip(*(c.to_pylist() for c in below.columns), strict=True))
+            below = self.attempt.values(committed, PATH_RANGES, _OF_PATHS)
+            self._path_ranges = {(row["range_id"], row["pattern"]) for row in below}
         self._marked = refs_of(self.ctx, self.attempt, active)
         self._commits: Mapping[str, Commit] = {}
         self._runs: list[Part] = []
@@ -149,7 +149,7 @@ class Deltas:
                 f"{marked}: it was made anew, so mark it under a new id",
             )
         ctx.check_clocks(client, connections.store())
-        taken = Moment.now(connections.store())
+        taken = Moment.now(connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
 
         def staged_now() -> Staged:
@@ -303,6 +303,7 @@ class Deltas:
         rows = pa.concat_tables([_RANGES.empty_table(), *tables]).group_by("range_id")
         return rows.aggregate([("entries", "max")]).rename_columns(_RANGES.names)
 
+    @reads_tables
     def _served(
         self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
     ) -> pa.Table:

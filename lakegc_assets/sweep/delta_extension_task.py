@@ -28,7 +28,7 @@ from lakegc_assets.mark.ranges import LOOKS, decode
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.retention.union import missing_heads
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.hashing import Hashes, address_hashes, pair_hashes, unsigned
 from lakegc_assets.run.table_cache import Decoded
 from lakegc_assets.sweep.delta_extension import (
@@ -154,7 +154,7 @@ class Extender:
             lists += 1
         if patterns := more_paths(before, known):
             raise TooMuchError(f"more commits than before keep what they have below {patterns[0]}")
-        return known, self._read(known.metaranges() - alive, ranges)
+        return known, self._read_added(known.metaranges() - alive, ranges)
 
     def _followed(
         self, known: Known, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
@@ -184,7 +184,8 @@ class Extender:
             )
         return listed, later
 
-    def _read(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> Found:
+    @reads_tables
+    def _read_added(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> Found:
         """Objects that the ranges of some metaranges keep alive, without those read before."""
         if len(metaranges) > _MOST:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.datasets import Part, read_values, write_values
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.retention.rules import Rules
@@ -29,6 +30,8 @@ _COMMITS: Final = pa.schema(
         ("paths", pa.list_(pa.string())),
     ]
 )
+_HEADS: Final = pa.schema([("branch", pa.string()), ("commit_id", pa.string())])
+_RANGES: Final = pa.schema([("range_id", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -63,27 +66,18 @@ def write_known(
         known: of the commits.
         ranges: ids of the ranges whose entries were looked at.
     """
-    commits = list(known.commits.values())
-    columns = [
-        [commit.id for commit in commits],
-        [list(commit.parents) for commit in commits],
-        [commit.creation_date for commit in commits],
-        [commit.metarange_id for commit in commits],
-        [commit.version for commit in commits],
-        [commit.id in known.active for commit in commits],
-        [[name for name, kept in known.paths.items() if commit.id in kept] for commit in commits],
+    commits = [
+        (
+            *(commit.id, list(commit.parents), commit.creation_date, commit.metarange_id),
+            *(commit.version, commit.id in known.active),
+            [pattern for pattern, kept in known.paths.items() if commit.id in kept],
+        )
+        for commit in known.commits.values()
     ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, _COMMITS, strict=True)]
-    names = list(known.heads)
-    heads = {
-        "branch": pa.array(names, pa.string()),
-        "commit_id": pa.array([known.heads[name] for name in names], pa.string()),
-    }
-    range_ids = pa.table({"range_id": pa.array(sorted(ranges), pa.string())})
     return KnownFiles(
-        commits=write_part(artifacts, folder, pa.Table.from_arrays(arrays, schema=_COMMITS)),
-        heads=write_part(artifacts, folder, pa.table(heads)),
-        ranges=write_part(artifacts, folder, range_ids),
+        commits=write_values(artifacts, folder, commits, _COMMITS),
+        heads=write_values(artifacts, folder, list(known.heads.items()), _HEADS),
+        ranges=write_values(artifacts, folder, [(one,) for one in sorted(ranges)], _RANGES),
         rules=None if known.rules is None else json.dumps(known.rules.to_json()),
         now=known.now,
         retain=known.retain,
@@ -96,27 +90,25 @@ def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, Abstra
     Raises:
         IntegrityError: a file is not what was written.
     """
-    table = read_part(artifacts, files.commits)
-    columns = (table[name].to_pylist() for name in _COMMITS.names[:5])
-    commits = [
-        Commit(commit, tuple(parents), date, metarange, version)
-        for commit, parents, date, metarange, version in zip(*columns, strict=True)
-    ]
+    rows = read_values(artifacts, files.commits)
     paths: dict[str, set[str]] = {pattern: set() for pattern in files.retain.paths}
-    if paths:
-        named = zip(table["commit_id"].to_pylist(), table["paths"].to_pylist(), strict=True)
-        for commit_id, patterns in named:
-            for pattern in patterns:
-                paths[pattern].add(commit_id)
-    heads = read_part(artifacts, files.heads)
+    for row in rows:
+        for pattern in row["paths"]:
+            paths[pattern].add(row["commit_id"])
+    heads = read_values(artifacts, files.heads)
     known = Known(
         rules=None if files.rules is None else Rules.parse(json.loads(files.rules)),
         now=files.now,
-        heads=dict(zip(*(heads[n].to_pylist() for n in ("branch", "commit_id")), strict=True)),
-        commits={commit.id: commit for commit in commits},
+        heads={row["branch"]: row["commit_id"] for row in heads},
+        commits={row["commit_id"]: _commit(row) for row in rows},
         # What a commit of these stays for in its metadata, it is active for already.
-        active=set(table.filter(table["active"])["commit_id"].to_pylist()),
+        active={row["commit_id"] for row in rows if row["active"]},
         retain=files.retain,
         paths=paths,
     )
-    return known, set(read_part(artifacts, files.ranges)["range_id"].to_pylist())
+    return known, {row["range_id"] for row in read_values(artifacts, files.ranges)}
+
+
+def _commit(row: Mapping[str, Any]) -> Commit:
+    commit_id, parents, date, metarange, version = (row[name] for name in _COMMITS.names[:5])
+    return Commit(commit_id, tuple(parents), date, metarange, version)

@@ -6,17 +6,14 @@ behind the last look, no alarm would tell.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
-from lakegc_assets.sweep.monotonic_age import elapsed
 from lakegc_assets.sweep.rate_limit import in_flight
 
 
-def settle(artifacts: ObjectStore, sweep: str, pause: Callable[[float], None] = time.sleep) -> None:
+def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -> None:
     """Wait, if need be, as long as a request that was allowed before now may take.
 
     To be called when no task may send another batch. Where the store keeps deadlines, nothing is
@@ -25,14 +22,14 @@ def settle(artifacts: ObjectStore, sweep: str, pause: Callable[[float], None] = 
     Args:
         artifacts: the store rooted at the attempt.
         sweep: its short name.
-        pause: waits for so many seconds.
+        clocks: of the run.
     """
-    begun = elapsed()
+    begun = clocks.elapsed()
     try:
         if not in_flight(artifacts, sweep):
             return
     except LakegcError:
         # Who cannot be asked may have something under way.
         pass
-    while (left := CHECK_LIFETIME - (elapsed() - begun)) > 0:
-        pause(left)
+    while (left := CHECK_LIFETIME - (clocks.elapsed() - begun)) > 0:
+        clocks.sleep(left)

@@ -13,7 +13,7 @@ from lakegc_assets.mark.commits import Liveness
 from lakegc_assets.mark.holders import ranges_with_hash
 from lakegc_assets.mark.metaranges import fetch, pairs_of, table_url
 from lakegc_assets.mark.why import staging_areas
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 
@@ -40,6 +40,7 @@ class Holder:
         return ", ".join(f"{name} {value!r}" for name, value in known.items() if value)
 
 
+@reads_tables
 def holders_of(
     ctx: RunContext,
     connections: Connections,

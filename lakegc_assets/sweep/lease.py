@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,6 +26,7 @@ from typing import Final
 
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectLockedError,
@@ -62,7 +61,12 @@ class Lease:
     """A lease that this process holds, and renews in a thread of its own."""
 
     def __init__(
-        self, store: ObjectStore, record: LeaseRecord, etag: str, duration: timedelta
+        self,
+        store: ObjectStore,
+        record: LeaseRecord,
+        etag: str,
+        duration: timedelta,
+        clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
         self._store = store
         self._record = record
@@ -70,9 +74,9 @@ class Lease:
         self._duration = duration
         self._lost = ""
         self._abandoned = False
-        self._changing = threading.Lock()
-        self._ended = threading.Event()
-        self._heart = threading.Thread(target=self._beat, name="lakegc-lease", daemon=True)
+        threads = clocks.threads
+        self._changing, self._ended = threads.Lock(), threads.Event()
+        self._heart = threads.Thread(target=self._beat, name="lakegc-lease", daemon=True)
         self._heart.start()
 
     @property
@@ -199,7 +203,7 @@ def repository_lease(
     duration: timedelta,
     wait: timedelta = timedelta(0),
     log: logging.Logger = _LOG,
-    pause: Callable[[float], None] = time.sleep,
+    clocks: Clocks = SYSTEM_CLOCKS,
 ) -> Iterator[Lease]:
     """Hold the lease of a repository.
 
@@ -212,7 +216,7 @@ def repository_lease(
         duration: for how long it holds without being renewed.
         wait: how long to wait for an owner who lives.
         log: is told who is waited for, and for how long.
-        pause: waits for so many seconds.
+        clocks: by which it waits, and renews the lease.
 
     Raises:
         ConfigurationError: the store keeps no leases.
@@ -220,7 +224,7 @@ def repository_lease(
         IntegrityError: the lease is damaged.
         StorageError: nobody can tell, or it could not be written.
     """
-    lease = _acquire(store, owner, duration, wait, log, pause)
+    lease = _acquire(store, owner, duration, wait, log, clocks)
     try:
         yield lease
     finally:
@@ -233,7 +237,7 @@ def _acquire(
     duration: timedelta,
     wait: timedelta,
     log: logging.Logger,
-    pause: Callable[[float], None],
+    clocks: Clocks,
 ) -> Lease:
     token = secrets.token_hex(16)
     _require_conditional_puts(store, f"{PROBES}{token}/put")
@@ -254,10 +258,10 @@ def _acquire(
             )
             if not (taken := _take(store, mine, etag)):
                 continue
-            lease = Lease(store, mine, taken, duration)
+            lease = Lease(store, mine, taken, duration, clocks)
             if record is not None and not over:
                 waiting.tell(f"the lease of {store.url} is taken over from who is gone: {record}")
-            return lease if settled else _settle(lease, waiting, pause)
+            return lease if settled else _settle(lease, waiting, clocks.sleep)
         first = first or etag
         # Somebody may set the store's clock back meanwhile.
         waited = max(now - begun, timedelta(seconds=paused))
@@ -271,7 +275,7 @@ def _acquire(
         left = record.expires - now
         waiting.how_long(waited, min(most, waited + left) if etag == first else most, record)
         seconds = min(_POLL_S, max(1.0, left.total_seconds()))
-        pause(seconds)
+        clocks.sleep(seconds)
         paused += seconds
 
 

@@ -30,7 +30,7 @@ def leased(
         duration=ctx.settings.lease_duration,
         wait=ctx.settings.lease_wait,
         log=ctx.log,
-        pause=ctx.clocks.sleep,
+        clocks=ctx.clocks,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from typing import Final
 
@@ -23,6 +22,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
@@ -84,31 +84,37 @@ class Outcome:
     version: str | None = None
 
 
-def record(artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
+def record(
+    artifacts: ObjectStore, name: str, outcomes: Sequence[Outcome], clocks: Clocks = SYSTEM_CLOCKS
+) -> None:
     """Make outcomes durable: they are all in the ledger when this returns, or none is.
 
     Args:
         artifacts: the store rooted at the attempt.
         name: of the batch, which no other has.
         outcomes: of that batch.
+        clocks: of whoever records them.
     """
-    now = datetime.now(timezone.utc)
+    now = clocks.now()
     rows = [
         (o.address, o.size, o.outcome, o.error_code, o.detail, now, o.version) for o in outcomes
     ]
     write_values(artifacts, f"{_LEDGER}{name}.parquet", rows, SWEPT)
 
 
-def record_spared(artifacts: ObjectStore, name: str, spared: pa.Table) -> None:
+def record_spared(
+    artifacts: ObjectStore, name: str, spared: pa.Table, clocks: Clocks = SYSTEM_CLOCKS
+) -> None:
     """Make it durable that objects are spared.
 
     Args:
         artifacts: the store rooted at the attempt.
         name: of the record, which no other has.
         spared: address, size and why.
+        clocks: of whoever records them.
     """
     count = spared.num_rows
-    now = pa.scalar(datetime.now(timezone.utc), SWEPT.field("at").type)
+    now = pa.scalar(clocks.now(), SWEPT.field("at").type)
     columns = {
         "address": spared["address"],
         "size": spared["size"],

@@ -13,7 +13,7 @@ from lakegc_assets.mark.refs import read_heads, read_tags
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.retention.retained import deciding
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.sweep.monotonic_age import Moment
+from lakegc_assets.run.clocks import Moment
 
 #: No delete is sent later than this after the delta mark, in seconds.
 DELTA_LIFETIME: Final = 600.0

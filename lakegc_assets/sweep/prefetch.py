@@ -6,13 +6,13 @@ nobody but the task, which looks at its age first.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import copy_context
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.store_comparison import Compared, Comparison, Marked, rows_of
 
@@ -25,14 +25,15 @@ class Prefetch:
     Args:
         store: rooted at the storage namespace.
         objects: address, size, last_modified and etag; those of a batch come before the next ones.
-        clock: seconds, as ``elapsed`` counts them.
+        clocks: of the task.
     """
 
-    def __init__(self, store: ObjectStore, objects: pa.Table, clock: Callable[[], float]) -> None:
+    def __init__(self, store: ObjectStore, objects: pa.Table, clocks: Clocks) -> None:
         self._objects, self._at = objects, 0
+        self._threads = clocks.threads
         # What a mark names that is one batch only is in no order.
         end = max(objects["address"].to_pylist(), default="")
-        self._comparison = Comparison(store, clock, end)
+        self._comparison = Comparison(store, clocks.elapsed, end)
         self._ready: list[Compared] = []
         self._pending: _PendingComparison | None = None
 
@@ -43,7 +44,7 @@ class Prefetch:
         batch = sorted(rows_of(self._objects.slice(self._at, most)))
         if batch:
             self._at += len(batch)
-            self._pending = _PendingComparison(self._comparison, batch)
+            self._pending = _PendingComparison(self._comparison, batch, self._threads)
 
     def take(self, most: int) -> list[Compared]:
         """The next objects, at most so many; none at the end of the stretch.
@@ -72,13 +73,13 @@ class Prefetch:
 class _PendingComparison:
     """A comparison in a thread of its own."""
 
-    def __init__(self, comparison: Comparison, batch: Sequence[Marked]) -> None:
+    def __init__(self, comparison: Comparison, batch: Sequence[Marked], threads: Any) -> None:  # noqa: ANN401 - a module
         self._comparison, self._batch = comparison, batch
         self._answer: list[Compared] | None = None
         self._error: Exception | None = None
         # What messages say depends on it: which commands they print.
         context = copy_context()
-        self._thread = threading.Thread(
+        self._thread = threads.Thread(
             target=lambda: context.run(self._run), name=_NAME, daemon=True
         )
         self._thread.start()

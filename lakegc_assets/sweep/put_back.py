@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -62,13 +63,16 @@ def put_back(
     return still
 
 
-def record_put_back(artifacts: ObjectStore, back: pa.Table, holders: Mapping[str, Holder]) -> None:
+def record_put_back(
+    artifacts: ObjectStore, back: pa.Table, holders: Mapping[str, Holder], clocks: Clocks
+) -> None:
     """Make it durable that objects are back.
 
     Args:
         artifacts: the store rooted at the attempt.
         back: the objects (address, size, why).
         holders: who needs them, as far as that is known.
+        clocks: of the run.
     """
     outcomes = [
         Outcome(
@@ -79,7 +83,7 @@ def record_put_back(artifacts: ObjectStore, back: pa.Table, holders: Mapping[str
         )
         for row in back.to_pylist()
     ]
-    ledger.record(artifacts, f"put-back-{secrets.token_hex(8)}", outcomes)
+    ledger.record(artifacts, f"put-back-{secrets.token_hex(8)}", outcomes, clocks)
 
 
 def _said(why: str, holder: Holder | None) -> str:

@@ -19,20 +19,18 @@ After a time without such a note the rate rises again, a little with every succe
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
 )
-from lakegc_assets.sweep.monotonic_age import elapsed
 
 _TASKS: Final = "swept_set/tasks/"
 _SLOW: Final = "slow-"
@@ -133,8 +131,7 @@ class Pace:
         partition: of the task.
         limits: of the whole job.
         share: of the limits, to begin with.
-        clock: seconds.
-        pause: waits for so many seconds.
+        clocks: of the task.
     """
 
     def __init__(
@@ -144,20 +141,17 @@ class Pace:
         partition: int,
         limits: Limits,
         share: float = 1.0,
-        clock: Callable[[], float] = elapsed,
-        pause: Callable[[float], None] = time.sleep,
+        clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
         self._artifacts = artifacts
         self._folder = folder
         self._mine = f"{folder}{partition:05d}"
         self._limits = limits
-        self._clock = clock
-        self._pause = pause
+        self._clock, self._pause = clocks.elapsed, clocks.sleep
         self._tasks = 1
         self._storms = 0
         self._share = share
-        self._succeeded = clock()
-        self._free = clock()
+        self._succeeded = self._free = self._clock()
         self._failures = 0
 
     def begin(self) -> str:

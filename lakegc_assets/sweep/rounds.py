@@ -30,10 +30,16 @@ from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
-from lakegc_assets.sweep.monotonic_age import elapsed
 from lakegc_assets.sweep.rate_limit import Limits, share_after
-from lakegc_assets.sweep.suspension import SUSPENDED, thawed
-from lakegc_assets.sweep.task_orders import STALE, STOPPED, Orders, Portion, Progress, progress_of
+from lakegc_assets.sweep.task_orders import (
+    STALE,
+    STOPPED,
+    SUSPENDED,
+    Orders,
+    Portion,
+    Progress,
+    progress_of,
+)
 from lakegc_assets.wording import counted
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
@@ -129,12 +135,12 @@ class Rounds:
     def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
-        thawed()
+        self.ctx.clocks.resumed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
         require_no_hold(self.ctx, self.connections.store())
         delta = self.deltas.take(remaining, f"delta-{number:04d}")
-        _record_spared(self.attempt, f"{self.lease.sweep}-{number:04d}-spared", delta)
+        self._record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
         folder = f"{self._folder(number)}survivors/"
         survivors = self.recorded.without_spared(remaining, delta.spared, folder)
         if not survivors.rows:
@@ -142,16 +148,23 @@ class Rounds:
         if not self._evaluated:
             require_passed(evaluate(self.ctx, survivors.parts))
             self._evaluated = True
-            if elapsed() - delta.taken.elapsed > _FRESH:
+            if self.ctx.clocks.elapsed() - delta.taken.elapsed > _FRESH:
                 return {STALE: "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
+
+    def _record_spared(self, name: str, delta: DeltaMark) -> None:
+        """Record what is spared, with the reasons."""
+        store = self.attempt.store()
+        for number, part in enumerate(delta.spared):
+            rows = read_part(store, part)
+            ledger.record_spared(store, f"{name}-{number:05d}", rows, self.ctx.clocks)
 
     def _delete(self, number: int, delta: DeltaMark, survivors: Candidates) -> Mapping[str, str]:
         self.lease.require()
         orders = self._orders(number, delta)
         portions = self._portions(survivors)
         # The last thing before tasks begin, which notice for themselves.
-        if thawed() >= delta.taken.elapsed:
+        if self.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
         progress = delete(self.ctx, orders, portions)
         self._share = share_after(self.attempt.store(), orders.notes, self._share)
@@ -183,6 +196,7 @@ class Rounds:
             trash=self.means.trash,
             protection=self.means.protection,
             retain=settings.retained,
+            clocks=self.ctx.clocks,
         )
 
     def _portions(self, survivors: Candidates) -> list[Portion]:
@@ -218,10 +232,3 @@ def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress
     seconds = sum(portion.rows for portion in portions) / _RATE
     told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds, _THREADS)
     return progress_of([one for task in told for one in task])
-
-
-def _record_spared(attempt: AttemptArtifacts, name: str, delta: DeltaMark) -> None:
-    """Record what is spared, with the reasons."""
-    store = attempt.store()
-    for number, part in enumerate(delta.spared):
-        ledger.record_spared(store, f"{name}-{number:05d}", read_part(store, part))

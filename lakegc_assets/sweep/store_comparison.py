@@ -88,7 +88,7 @@ class Comparison:
 
     Args:
         store: rooted at the storage namespace.
-        clock: seconds, as ``elapsed`` counts them.
+        clock: seconds, as ``Clocks.elapsed`` counts them.
         end: the last address of the stretch.
     """
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep.conditions import Condition
@@ -15,7 +16,6 @@ from lakegc_assets.sweep.delta_snapshot import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.liveness_look import Fingerprint
-from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.rate_limit import Limits, round_folder
 
 #: What a task says instead of an outcome when it stops early.
@@ -23,6 +23,8 @@ STALE: Final = "stale"
 LOST: Final = "lost"
 STOPPED: Final = "stopped"
 TAKEN: Final = "taken"
+#: Why a delta mark is over after a suspension.
+SUSPENDED: Final = "this process was suspended since the delta mark"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Orders:
         trash: key prefix below which a store that can moves what is deleted.
         protection: what the store holds of what is deleted.
         retain: rules that keep more than lakeFS's.
+        clocks: of the task.
     """
 
     connections: Connections
@@ -68,6 +71,7 @@ class Orders:
     trash: str | None = None
     protection: DataProtection = NO_PROTECTION
     retain: Retain = NO_RETAIN
+    clocks: Clocks = SYSTEM_CLOCKS
 
     @property
     def notes(self) -> str:

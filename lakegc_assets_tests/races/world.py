@@ -21,7 +21,8 @@ from lakegc_assets.lakefs.transport import parse, path_of
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, Calendar, SmallLake, running

@@ -11,7 +11,8 @@ from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.only_copies import scratch_space, write_objects
-from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.recovery.conftest import Place
 

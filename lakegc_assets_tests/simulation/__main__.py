@@ -46,7 +46,7 @@ def _summary(report: Report, seconds: float, guard: str | None) -> None:
     for (what, where), count in sorted(report.covered.items()):
         _say(f"{count:9d}  {what}: {where}")
     _say(
-        f"about {report.states.estimate()} distinct states in {report.steps} steps; "
+        f"{report.steps} steps; "
         f"{report.finished} sweeps ended well; {report.window} objects were lost inside the window "
         f"and reported; in {report.close} a check stopped what would have been a loss"
     )

@@ -18,6 +18,9 @@ class Choices:
         script: the first choices, as an earlier run recorded them.
     """
 
+    #: Whether they are those of an exploration.
+    planned = False
+
     def __init__(self, seed: int | str | None = None, script: Sequence[int] = ()) -> None:
         self._random = None if seed is None else random.Random(seed)
         self._script, self._left = script, len(script)

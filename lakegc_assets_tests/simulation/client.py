@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from lakegc_assets.lakefs.errors import ConnectionFailedError, NoRulesError, NotFoundError
 from lakegc_assets.lakefs.models import (
@@ -24,10 +25,12 @@ from lakegc_assets.lakefs.models import (
     UncommittedPage,
 )
 from lakegc_assets_tests.simulation import row_files
-from lakegc_assets_tests.simulation.lake import MAIN, Entry, Lake
+from lakegc_assets_tests.simulation.lake import MAIN, Lake
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
+
+M = TypeVar("M", bound=BaseModel)
 
 REPOSITORY: Final = "repo"
 NAMESPACE: Final = "s3://lake/repo"
@@ -63,21 +66,28 @@ class SimConfig:
         return "simulated"
 
 
-@lru_cache(maxsize=4096)
-def _branch(name: str, head: str) -> Branch:
-    return Branch.model_construct(id=name, commit_id=head)
+def _made(kind: type[M], **values: Any) -> M:
+    """A model, unchecked; most are those of other interleavings, too."""
+    made: M = _models(kind, **values)
+    return made
+
+
+@lru_cache(maxsize=16_384)
+def _models(kind: type[BaseModel], **values: Any) -> Any:
+    return kind.model_construct(**values)
 
 
 @lru_cache(maxsize=4096)
 def _page(branches: tuple[tuple[str, str], ...], after: str) -> tuple[tuple[Branch, ...], bool]:
     """A page of a list of branches, and whether it is the last one."""
     behind = sorted(one for one in branches if one[0] > after)
-    return tuple(_branch(*one) for one in behind[:_PAGE]), len(behind) <= _PAGE
+    page = tuple(_made(Branch, id=name, commit_id=head) for name, head in behind[:_PAGE])
+    return page, len(behind) <= _PAGE
 
 
-@lru_cache
 def _repository(name: str, made: int = 0) -> Repository:
-    return Repository.model_construct(
+    return _made(
+        Repository,
         id=name,
         storage_namespace=namespace_of(name),
         default_branch=MAIN,
@@ -87,46 +97,8 @@ def _repository(name: str, made: int = 0) -> Repository:
     )
 
 
-@lru_cache(maxsize=4096)
-def _change(path: str, kind: str, size: int) -> DiffEntry:
-    return DiffEntry.model_construct(path=path, path_type="object", type=kind, size_bytes=size)
-
-
-@lru_cache(maxsize=4096)
-def _stats(repository: str, path: str, entry: Entry) -> ObjectStats:
-    return ObjectStats.model_construct(
-        path=path,
-        path_type="object",
-        physical_address=_in_full(repository, entry.address),
-        checksum=entry.etag,
-        size_bytes=entry.size,
-        mtime=0,
-        metadata={},
-        content_type="",
-    )
-
-
-@lru_cache(maxsize=4096)
-def _prepared(number: str, location: str) -> PreparedCommits:
-    return PreparedCommits.model_construct(run_id=number, gc_commits_location=location, how="async")
-
-
-@lru_cache(maxsize=4096)
-def _uncommitted(number: str, location: str | None, token: str | None) -> UncommittedPage:
-    return UncommittedPage.model_construct(
-        run_id=number, gc_uncommitted_location=location, continuation_token=token
-    )
-
-
-@lru_cache(maxsize=1024)
-def _staged(addresses: tuple[str, ...]) -> pa.Table:
-    """A list of staged objects, as lakeFS writes it."""
-    return pa.table(
-        {
-            "physical_address": pa.array(addresses, pa.string()),
-            "creation_date": pa.array([0] * len(addresses), pa.int64()),
-        }
-    )
+#: A list of staged objects, as lakeFS writes it.
+_STAGED: Final = pa.schema([("physical_address", pa.string()), ("creation_date", pa.int64())])
 
 
 class SimClient:
@@ -209,21 +181,21 @@ class SimClient:
         branches = self._lake(repository).branches
         if branch not in branches:
             raise NotFoundError(f"branch {branch!r} not found")
-        return _branch(branch, branches[branch])
+        return _made(Branch, id=branch, commit_id=branches[branch])
 
     def tags(self, repository: str, *, after: str = "") -> Iterator[Tag]:
         # Behind the last one there is none, whoever comes in between: that is no step of its own.
         if not after:
             self._call("tags")
         found = sorted(pair for pair in self._lake(repository).tags.items() if pair[0] > after)
-        return iter([Tag.model_construct(id=tag, commit_id=commit) for tag, commit in found])
+        return iter([_made(Tag, id=tag, commit_id=commit) for tag, commit in found])
 
     def tag(self, repository: str, tag: str) -> Tag:
         self._call("tag")
         tags = self._lake(repository).tags
         if tag not in tags:
             raise NotFoundError(f"tag {tag!r} not found")
-        return Tag.model_construct(id=tag, commit_id=tags[tag])
+        return _made(Tag, id=tag, commit_id=tags[tag])
 
     def log(self, repository: str, ref: str, **_how: bool) -> Iterator[Commit]:
         self._call("log")
@@ -258,7 +230,8 @@ class SimClient:
             if path > after:
                 kind = "removed" if entry is None else "changed" if path in head else "added"
                 size = entry.size if entry else 0
-                changes.append(_change(path, kind, size))
+                how = {"path_type": "object", "type": kind, "size_bytes": size}
+                changes.append(_made(DiffEntry, path=path, **how))
         return iter(changes)
 
     def stat(self, repository: str, ref: str, path: str) -> ObjectStats:
@@ -267,7 +240,16 @@ class SimClient:
         entry = lake.served(ref).get(path) if ref in lake.branches else None
         if entry is None:
             raise NotFoundError(f"{path!r} not found on {ref!r}")
-        return _stats(repository, path, entry)
+        return _made(
+            ObjectStats,
+            path=path,
+            path_type="object",
+            physical_address=_in_full(repository, entry.address),
+            checksum=entry.etag,
+            size_bytes=entry.size,
+            mtime=0,
+            content_type="",
+        )
 
     def prepare_commits(self, repository: str) -> PreparedCommits:
         world = self._world
@@ -287,7 +269,10 @@ class SimClient:
         key = f"_lakefs/retention/gc/commits/{number}/commits.csv"
         data = ("commit_id,expired,metarange_id\n" + "".join(lines)).encode()
         world.write_directly(key, data, of=repository)
-        return _prepared(number, _in_full(repository, key))
+        location = _in_full(repository, key)
+        return PreparedCommits.model_construct(
+            run_id=number, gc_commits_location=location, how="async"
+        )
 
     def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:
         world, number = self._world, self._world.serial()
@@ -314,13 +299,16 @@ class SimClient:
             if fault == "no location":
                 where = None
             else:
-                data = row_files.encode(_staged(tuple(rows)))
+                listed = [{"physical_address": one, "creation_date": 0} for one in rows]
+                data = row_files.encode_rows(listed, _STAGED)
                 world.write_directly(f"{folder}/{page}.parquet", data)
             token = None
             if more:
                 position = {"branch": more[0], "path": ""}
                 token = base64.b64encode(json.dumps(position).encode()).decode()
-            yield _uncommitted(number, where, token)
+            yield UncommittedPage.model_construct(
+                run_id=number, gc_uncommitted_location=where, continuation_token=token
+            )
             if not more:
                 return
             after = names[_PAGE - 1]

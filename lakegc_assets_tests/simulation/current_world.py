@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets_tests.simulation import row_files
@@ -31,11 +30,6 @@ def inside(one: World) -> Iterator[World]:
             yield one
     finally:
         _worlds.pop()
-
-
-def sleep(seconds: float) -> None:
-    """As ``time.sleep``."""
-    world().pause(seconds)
 
 
 class Lock:
@@ -99,11 +93,3 @@ class Pool:
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         return [function(item) for item in items]
-
-
-class Datetime:
-    """As ``datetime``: the wall clock of the present process."""
-
-    @staticmethod
-    def now(_zone: tzinfo) -> datetime:
-        return world().wall()

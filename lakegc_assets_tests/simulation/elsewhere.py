@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
-from lakegc_assets.mark.full_addresses import Inside
 from lakegc_assets_tests.simulation.client import NAMESPACE, namespace_of
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake, Tree
 from lakegc_assets_tests.simulation.oracle import START
@@ -151,28 +148,3 @@ CHANGES: Final[dict[str, Callable[[World], str]]] = {
     "repository made": _make,
     "repository deleted": _delete,
 }
-
-
-# In place of what reads files
-
-
-def staged_addresses(client: Any, other: Any, branch: str) -> Iterator[str]:
-    """As ``staged_addresses``, without pages."""
-    for change in client.diff_branch(other.name, branch):
-        if change.type != "removed":
-            yield client.stat(other.name, branch, change.path).physical_address
-
-
-def read_full(_connections: Any, ranges: Iterable[Any], _namespace: Any) -> Iterator[Any]:
-    """As ``read_full``, of ranges that are values."""
-    for one in ranges:
-        address = one.range_id.split("|")[1]
-        yield one.range_id, pa.array([address] if "://" in address else [], pa.string())
-
-
-def inside(_namespace: Any, addresses: Any) -> Inside:
-    """As ``inside``, of addresses with one spelling."""
-    prefix = f"{NAMESPACE}/"
-    some = [one.removeprefix(prefix) for one in addresses.to_pylist() if one.startswith(prefix)]
-    found: Any = pa.array(sorted(set(some)), pa.string())
-    return Inside(found, frozenset())

@@ -78,11 +78,14 @@ def _start(
     def run() -> None:
         try:
             attempt.answer.append(task(one))
+            here.oracle.ended_task(attempt.answer[0])
         except Exception as error:  # noqa: BLE001 - the driver raises it
             here.say(f"ends with {type(error).__name__}: {error}")
             attempt.error = error
 
-    actor = here.scheduler.spawn(name, Process(name, boot, ahead), run)
+    process = Process(name, boot, ahead)
+    process.asked = {}
+    actor = here.scheduler.spawn(name, process, run)
     actor.facts.update(facts)
     actor.near = True
     attempt = _Attempt(actor)

@@ -41,6 +41,8 @@ class Change(NamedTuple):
 class Planned(Choices):
     """The choices of a plan: everything is dull but for its changes."""
 
+    planned = True
+
     def __init__(self, plan: Sequence[Change]) -> None:
         super().__init__()
         self._plan = list(plan)
@@ -103,7 +105,7 @@ def explore(depth: int, names: Sequence[str] = CHANGES, arguments: int = 2) -> E
         arguments: how many of each are tried.
     """
     explored = Explored()
-    seen: set[tuple[int, str]] = set()
+    seen: set[tuple[int, int]] = set()
 
     def run(plan: Sequence[Change]) -> tuple[Result, int]:
         planned = Planned(plan)
@@ -118,7 +120,7 @@ def explore(depth: int, names: Sequence[str] = CHANGES, arguments: int = 2) -> E
         for change in _changes(first, points, names, arguments):
             longer = [*plan, change]
             ended, more = run(longer)
-            state = (change.point, ended.world.moods[-1] if ended.world.moods else "")
+            state = (change.point, ended.world.moods[-1] if ended.world.moods else 0)
             if len(ended.world.moods) < len(longer) or state in seen:
                 explored.same += 1
                 continue

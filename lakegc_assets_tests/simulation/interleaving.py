@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from typing import Final
 
-import pyarrow as pa
-
-from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.mark.reasons import CANDIDATES
 from lakegc_assets_tests.simulation import elsewhere, row_files
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.collector import collect, context, mark
+from lakegc_assets_tests.simulation.collector import collect, context
 from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
+from lakegc_assets_tests.simulation.mark_stages import make
 from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START
 from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import Process
-from lakegc_assets_tests.simulation.store import Kept
 from lakegc_assets_tests.simulation.themes import LATER, SWEEPS, Theme
 from lakegc_assets_tests.simulation.world import BASE, Result, World, run_to_end
 
@@ -87,17 +85,18 @@ def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> R
     number = choices.among(_WEIGHTS)
     if THEMES <= number < THEMES + len(MARKING):
         return interleave_marks(choices, number - THEMES, tell)
-    lake, buckets, files, marked = _beginning(shape, World.shadow_rule, World.diff_witness)
+    begun = _beginning(shape, World.shadow_rule, World.diff_witness)
     if THEMES + len(MARKING) <= number < MORE:
-        beginning = Beginning(lake, buckets, files, marked)
-        return interleave_backups(choices, number - THEMES - len(MARKING), beginning, tell)
+        return interleave_backups(choices, number - THEMES - len(MARKING), begun, tell)
     theme = SWEEPS[number] if number < THEMES else LATER[number - MORE]
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
-    world = World(choices, lake.copy(), buckets, *odds, tell=tell, files=files.copy())
+    world = World(
+        choices, begun.lake.copy(), begun.buckets, *odds, tell=tell, files=begun.files.copy()
+    )
     if theme.odds is not None:
         world.scheduler.far = (world.scheduler.far[0], 0.0)
-    world.oracle.marked[RUN] = marked
+    world.oracle.marked[RUN] = begun.marked
     world.promises.conditions = world.conditions
     if world.tampered and shape.extras:
         with row_files.among(world.files):
@@ -172,9 +171,7 @@ def _prune(world: World, size: tuple[int, int], name: str) -> None:
 
 
 @cache
-def _beginning(
-    shape: Shape, *_guards: bool
-) -> tuple[Lake, Mapping[str, Mapping[str, Kept]], RowFiles, frozenset[str]]:
+def _beginning(shape: Shape, *_guards: bool) -> Beginning:
     """A repository with a mark of it."""
     lake = Lake()
     files = RowFiles()
@@ -182,32 +179,27 @@ def _beginning(
     world.scheduler.now = -_BEFORE_S
     _fill(world, shape)
     with inside(world):
-        maker = Process("marker", "machine", 0.0)
         ctx = context(world, RUN, 1)
-        world.scheduler.spawn("marker", maker, partial(mark, ctx))
-        world.scheduler.run()
-        assert START - 1 < BASE.timestamp() - _BEFORE_S < START + 1
-        reader = Process("reader", "machine", 0.0)
         found: list[str] = []
 
-        def read() -> None:
+        def mark() -> None:
+            make(ctx)
             attempt = ctx.root.attempt(ctx.repository, RUN)
             found.extend(attempt.read("deletion_candidates")["address"].to_pylist())
 
-        world.scheduler.actors.clear()
-        world.scheduler = type(world.scheduler)(Choices(), 0.0, 0.0, world.say)
-        world.scheduler.spawn("reader", reader, read)
+        world.scheduler.spawn("marker", Process("marker", "machine", 0.0), mark)
         world.scheduler.run()
-    return lake, world.buckets, files, frozenset(found)
+        assert START - 1 < BASE.timestamp() - _BEFORE_S < START + 1
+    return Beginning(lake, world.buckets, files, frozenset(found))
 
 
 def _tamper(world: World) -> None:
     """Somebody adds an object, which may yet be linked, to the file of the candidates."""
     kept = world.buckets["artifacts"]
     key = next(key for key in kept if "/deletion_candidates/data/" in key)
-    rows = list(row_files.rows_of(kept[key].data))
-    rows.append({**rows[-1], "address": "data/old/handed"})
-    data = row_files.encode(pa.Table.from_pylist(rows, schema=LISTING))
+    rows = row_files.rows_of(kept[key].data)
+    more = {**rows[-1], "address": "data/old/handed"}
+    data = row_files.encode_rows([*rows, more], CANDIDATES)
     kept[key] = kept[key]._replace(data=data, size=len(data))
 
 

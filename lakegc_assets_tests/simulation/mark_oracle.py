@@ -8,6 +8,7 @@ mark never changes. Ages are those at which the latest mark takes them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets_tests.simulation import row_files
-from lakegc_assets_tests.simulation.oracle import START, LossError, Oracle, Since, Way
+from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Since, Way
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.mark_world import MarkWorld
@@ -42,7 +43,6 @@ class MarkOracle(Oracle):
     """Watches a world in which marks are made.
 
     Attributes:
-        ages: the moment against which ages are taken, in seconds since 1970.
         held: since when each live object is so without a break that a mark could not see.
         born: when each object came to be.
         begun: when each mark was begun first, by run.
@@ -55,7 +55,6 @@ class MarkOracle(Oracle):
     """
 
     world: MarkWorld
-    ages: float = START
     held: dict[str, Since] = field(default_factory=dict)
     born: dict[str, Since] = field(default_factory=dict)
     begun: dict[str, Since] = field(default_factory=dict)
@@ -67,40 +66,18 @@ class MarkOracle(Oracle):
     servers: set[bool] = field(default_factory=set)
 
     def look(self) -> None:
-        """See what is live now."""
-        lake = self.world.lake
-        found: dict[str, set[Way]] = {}
-        ways: list[tuple[Way, set[str]]] = [
-            ("branch", lake.on_branches(self.ages)),
-            ("dangling", lake.dangling(self.ages)),
-            ("tagged", self._tagged()),
-        ]
-        for way, commits in ways:
-            for address in lake.held_by(commits):
-                found.setdefault(address, set()).add(way)
-        others: list[tuple[Way, set[str]]] = [
-            ("staged", lake.staged_addresses()),
-            ("branch", lake.shadowing()),
-            ("linkable", self._linkable()),
-            ("pinned", set(self.pinned)),
-            ("named", self._named(self.ages, self.now())),
-        ]
-        for way, addresses in others:
-            for address in addresses:
-                found.setdefault(address, set()).add(way)
-        now, before = self.now(), self.live
-        self._note(found, now)
+        """See what is live now, and since when without a break."""
+        before = self.live
+        super().look()
+        now = self.now()
         self.held = {
             address: min((self._since(address, way, before, now) for way in ways), default=now)
-            for address, ways in found.items()
+            for address, ways in self.live.items()
         }
 
     def _linkable(self) -> set[str]:
         # Where objects of any age may be candidates, uploads that are on their way are not safe.
-        if self.world.trial:
-            return set()
-        epoch = self.world.epoch()
-        return {address for address, until in self.world.lake.handed.items() if epoch < until}
+        return set() if self.world.trial else super()._linkable()
 
     def _since(
         self, address: str, way: Way, before: dict[str, dict[Way, Since]], now: Since
@@ -130,8 +107,8 @@ class MarkOracle(Oracle):
         """The summary of a mark was written: from now on anybody may sweep what its lists name."""
         folder = f"repo/{mark_folder(run)}deleted/"
         kept = self.world.buckets["lake"]
-        tables = [row_files.decode(one.data) for key, one in kept.items() if key.startswith(folder)]
-        named = frozenset(a for table in tables for a in table["address"].to_pylist())
+        files = [row_files.rows_of(one.data) for key, one in kept.items() if key.startswith(folder)]
+        named = frozenset(row["address"] for rows in files for row in rows)
         if self.lists.setdefault(run, named) != named:
             raise LossError(f"mark {run!r} was published, and names others now")
         self.look()
@@ -207,12 +184,11 @@ class MarkOracle(Oracle):
             cutoff = datetime.fromisoformat(manifest["cutoff"])
             self._require_all(run, named | {row["address"] for row in spared}, cutoff)
 
-    def _rows(self, folder: str, part: str) -> list[dict[str, Any]]:
+    def _rows(self, folder: str, part: str) -> list[Mapping[str, Any]]:
         kept = self.world.buckets["artifacts"]
         manifest = self.world.manifest(f"{folder}/deletion_candidates/manifest.json")
         files = [kept[f"{folder}/{key}"].data for key, *_ in manifest["parts"][part]]
-        tables = [row_files.decode(data) for data in files]
-        return [row for table in tables for row in table.to_pylist()]
+        return [row for data in files for row in row_files.rows_of(data)]
 
     def _require_all(self, run: str, told: frozenset[str] | set[str], cutoff: datetime) -> None:
         """Nothing that was dead all the time, and old enough, is overlooked."""

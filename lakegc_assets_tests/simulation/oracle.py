@@ -11,12 +11,13 @@ before its sweep ends well.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from lakegc_assets.run.clocks import NEVER
 from lakegc_assets.sweep.lease_record import LeaseRecord
-from lakegc_assets.sweep.suspension import NEVER
+from lakegc_assets.sweep.task_orders import LOST, STALE, TaskResult
 from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.scheduler import Actor
 
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 
 #: By which way an object is live.
 Way = Literal["branch", "tagged", "dangling", "staged", "linkable", "pinned", "named"]
+#: The moment against which ages are taken.
+START: Final = 1_767_225_600.0 - 600.0
 #: The window of a batch, and that of what is staged by hand, in seconds.
 BATCH_S: Final = 60.0
 STAGED_S: Final = 600.0
 #: How much of a lease must be left when HEADs are read, in seconds.
 LEFT_S: Final = 59.0
+#: What tasks say that a check has kept from deleting something.
+_KEPT: Final = frozenset({"spared", STALE, LOST})
 #: What the calls of a simulation may take on top.
 _SLACK_S: Final = 5.0
 
@@ -105,7 +110,7 @@ class Oracle:
         sizes: of the marked keys.
         live: since when each live address is so, by each way.
         lone: when an address that only dangling commits hold was on a branch, from and to.
-        deltas: when delta marks began, by sweep and name.
+        moments: when delta marks began, by the machine and its clock.
         window: what was deleted although it was live, inside the window.
         alarms: what alarms have named, with the step.
         finished: sweeps that ended well.
@@ -122,6 +127,7 @@ class Oracle:
         once_live: all that was ever live.
         sweeps: by token of the lease, the step of its first batch.
         promises: whether to watch lease, rounds and hold too, not only losses.
+        ages: the moment against which ages are taken, in seconds since 1970.
         close: how often a check stopped a batch that held something live.
     """
 
@@ -129,7 +135,7 @@ class Oracle:
     marked: dict[str, frozenset[str]] = field(default_factory=dict)
     live: dict[str, dict[Way, Since]] = field(default_factory=dict)
     lone: dict[str, tuple[Since, Since]] = field(default_factory=dict)
-    deltas: dict[tuple[str, str], Since] = field(default_factory=dict)
+    moments: dict[tuple[str, float], Since] = field(default_factory=dict)
     window: list[Gone] = field(default_factory=list)
     alarms: dict[str, int] = field(default_factory=dict)
     finished: list[Finished] = field(default_factory=list)
@@ -146,6 +152,7 @@ class Oracle:
     once_live: set[str] = field(default_factory=set)
     sweeps: dict[str, int] = field(default_factory=dict)
     promises: bool = True
+    ages: float = START
     close: int = 0
 
     def now(self) -> Since:
@@ -154,40 +161,38 @@ class Oracle:
 
     def look(self) -> None:
         """See what is live now."""
-        lake, now = self.world.lake, self.now()
-        epoch = self.world.epoch()
-        found: dict[str, set[Way]] = {}
-        ways: list[tuple[Way, set[str]]] = [
-            ("branch", lake.on_branches(START)),
-            ("dangling", lake.dangling(START)),
-            ("tagged", self._tagged()),
+        lake, now, found = self.world.lake, self.now(), dict[str, set[Way]]()
+        shadowing = lake.shadowing()
+        ways: list[tuple[Way, Iterable[str]]] = [
+            ("branch", lake.held_by(lake.on_branches(self.ages))),
+            ("dangling", lake.held_by(lake.dangling(self.ages))),
+            ("tagged", lake.held_by(self._tagged())),
+            ("staged", lake.staged_addresses()),
+            ("staged", shadowing & self.linked),
+            ("branch", shadowing - self.linked),
+            ("linkable", self._linkable()),
+            ("pinned", self.pinned),
+            ("named", self._named(now)),
         ]
-        for way, commits in ways:
-            for address in lake.held_by(commits):
+        for way, addresses in ways:
+            for address in addresses:
                 found.setdefault(address, set()).add(way)
-        for address in lake.staged_addresses():
-            found.setdefault(address, set()).add("staged")
-        for address in lake.shadowing():
-            found.setdefault(address, set()).add("staged" if address in self.linked else "branch")
-        for address, until in lake.handed.items():
-            if epoch < until:
-                found.setdefault(address, set()).add("linkable")
-        for address in self.pinned:
-            found.setdefault(address, set()).add("pinned")
-        for address in self._named(START, now):
-            found.setdefault(address, set()).add("named")
         self._note(found, now)
+
+    def _linkable(self) -> set[str]:
+        epoch = self.world.epoch()
+        return {address for address, until in self.world.lake.handed.items() if epoch < until}
 
     def _tagged(self) -> set[str]:
         protected = self.world.settings.get("protect_tags")
         return set(self.world.lake.tags.values()) if protected else set()
 
-    def _named(self, ages: float, now: Since) -> set[str]:
+    def _named(self, now: Since) -> set[str]:
         """What other repositories name now."""
         self.named = {
             (name, address): self.named.get((name, address), now)
             for name, other in self.world.others.items()
-            for address in other.named_in(NAMESPACE, ages)
+            for address in other.named_in(NAMESPACE, self.ages)
         }
         return {address for _, address in self.named}
 
@@ -219,10 +224,10 @@ class Oracle:
         run = str(actor.facts["run"])
         if more := set(keys) - self.marked[run]:
             raise LossError(f"{sorted(more)} are deleted, and no mark names them")
-        name = f"delta-{orders.number:04d}"
-        delta = self.deltas[orders.lease[:16], name]
+        delta = self.moments[orders.taken.boot, orders.taken.elapsed]
         look = Since(*actor.facts.get("look", (delta.step, delta.time)))  # type: ignore[misc]
-        compared: Any = actor.facts.get("compared", look.time)
+        asked = actor.process.asked or {}
+        compared = min(asked.get(key, look.time) for key in keys)
         readings = tuple(actor.facts.get("readings", ()))  # type: ignore[arg-type,var-annotated]
         self.world.say(f"asks for deletes of {', '.join(keys)}")
         heads: Any = actor.facts.get("heads", ())
@@ -270,6 +275,15 @@ class Oracle:
                 return
             if before == lease and left + (sent.at.time - sent.look.time) < LEFT_S:
                 raise LossError(f"{sent.keys[0]} is deleted, and the lease has run out")
+
+    def ended_task(self, results: Sequence[TaskResult]) -> None:
+        """A task has ended: it came close if a check kept it from what is live."""
+        outcomes = {one.outcome for one in results}
+        self.world.covered.update(("task", outcome) for outcome in outcomes)
+        actor = self.world.scheduler.current
+        assert actor is not None
+        live = self.live.keys() & self.marked[str(actor.facts["run"])]
+        self.close += bool(outcomes & _KEPT and live - self.deletes.keys())
 
     def deleted(self, key: str, sent: Sent) -> None:
         """The store has carried out a delete."""
@@ -358,7 +372,7 @@ class Oracle:
             return
         actor = self.world.scheduler.current
         assert actor is not None
-        after = actor.facts["after"]
+        after = actor.facts["moment"]
         assert isinstance(after, Since)
         self.finished.append(Finished(str(actor.facts["run"]), after, json.loads(data), url))
         self.world.say("  the sweep has ended well")
@@ -423,7 +437,3 @@ class Oracle:
                     raise LossError(f"{address} was dead all the time, and spared: {why}")
             elif outcome == "failed":
                 raise LossError(f"{address} has failed, and the sweep ended well")
-
-
-#: The moment against which ages are taken; set once the worlds are known.
-START: Final = 1_767_225_600.0 - 600.0

@@ -34,7 +34,7 @@ def _table(report: Report) -> str:
     ]
     told = (
         f"The last run that wrote this table: {report.interleavings} interleavings with "
-        f"{report.steps} steps and about {report.states.estimate()} distinct states. "
+        f"{report.steps} steps. "
         f"{report.finished} sweeps ended well. {report.window} objects that had come to life "
         f"inside the window of a batch were deleted. In {report.close} interleavings a check "
         "stopped a batch that held something live. Nothing else was lost. What this shows, and "

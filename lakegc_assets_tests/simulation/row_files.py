@@ -119,6 +119,12 @@ def decode(data: bytes, columns: Sequence[str] | None = None, **_how: bool) -> p
     return _present[-1].table(data, columns)
 
 
+def decode_values(data: bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """As ``parquet.decode_values``, in the present world."""
+    rows: list[Any] = list(_present[-1].rows(data))
+    return rows if columns is None else [{name: row[name] for name in columns} for row in rows]
+
+
 def rows_of(data: bytes) -> Rows:
     """The rows of a file of the present world as plain values, which the caller does not change.
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from greenlet import greenlet
 
-from lakegc_assets.sweep.suspension import SUSPENSION
+from lakegc_assets.run.clocks import SUSPENSION
 from lakegc_assets_tests.simulation.choices import Choices
 
 #: Virtual seconds of a call.
@@ -42,6 +42,7 @@ class Process:
         alive: whether it was not killed.
         frozen: until when it is suspended.
         thawed: when the last suspension ended that is long enough to be noticed.
+        asked: when it asked for each object last, by key; None where nobody wants to know.
     """
 
     def __init__(self, name: str, boot: str, ahead: float) -> None:
@@ -50,6 +51,7 @@ class Process:
         self.alive = True
         self.frozen = 0.0
         self.thawed = -_NEVER
+        self.asked: dict[str, float] | None = None
 
 
 class Actor:

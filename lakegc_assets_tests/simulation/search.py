@@ -17,7 +17,6 @@ from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.guards import choices_of, without
 from lakegc_assets_tests.simulation.interleaving import interleave
 from lakegc_assets_tests.simulation.minimal import minimal
-from lakegc_assets_tests.simulation.states import Counted
 from lakegc_assets_tests.simulation.world import Result
 
 #: Schedules that came close, of which some are changed a little and run again.
@@ -38,7 +37,6 @@ class Report:
         window: live objects that were deleted inside the window, and reported.
         close: interleavings in which a check stopped a batch that held something live.
         covered: how often which fault met which call, and which change was made.
-        states: distinct ones.
         failures: seed, choices and what was broken.
     """
 
@@ -48,7 +46,6 @@ class Report:
     window: int = 0
     close: int = 0
     covered: Counter[tuple[str, str]] = field(default_factory=Counter)
-    states: Counted = field(default_factory=Counted)
     failures: list[tuple[str, Sequence[int], str]] = field(default_factory=list)
 
     def add(self, seed: str, ended: Result) -> None:
@@ -60,7 +57,6 @@ class Report:
         self.window += len(oracle.window)
         self.close += bool(oracle.close)
         self.covered.update(ended.world.covered)
-        self.states.add(ended.world.states)
         if ended.failure:
             self.failures.append((seed, ended.choices, ended.failure))
 
@@ -72,7 +68,6 @@ class Report:
         self.window += other.window
         self.close += other.close
         self.covered.update(other.covered)
-        self.states.merge(other.states.to_bytes())
         self.failures += other.failures
 
 

@@ -212,15 +212,16 @@ class SimStore(ObjectStore):
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[Any]:
+        begun = self._world.scheduler.now
         fault = self._world.ask("list", prefix or start_after or "")
         if not fault:
             page = self._whole(prefix, start_after, end_before)
-            if page is not _NOTHING:
-                yield page
-            return
-        found = self._shown(fault, self._infos(prefix, start_after, end_before))
-        if found:
-            yield _page(*(list(one) for one in zip(*found, strict=True)))
+        else:
+            found = self._shown(fault, self._infos(prefix, start_after, end_before))
+            page = _page([key for key, _ in found], [kept for _, kept in found])
+        if page is not _NOTHING:
+            self._world.asks(page["key"], begun)
+            yield page
 
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         fault = self._world.ask("list", prefix or start_after or "")
@@ -243,14 +244,8 @@ class SimStore(ObjectStore):
             else:
                 self._listed[asked] = (now, known[1])
                 return known[1]
-        own, bucket = self._prefix, self._bucket
-        keys = bucket.between(
-            own + prefix,
-            None if after is None else own + after,
-            None if before is None else own + before,
-        )
-        length = len(own)
-        page = _page([key[length:] for key in keys], [bucket[key] for key in keys])
+        found = self._infos(prefix, after, before)
+        page = _page([key for key, _ in found], [kept for _, kept in found])
         self._listed[asked] = (now, page)
         return page
 
@@ -278,8 +273,10 @@ class SimStore(ObjectStore):
         return kept.data
 
     def head(self, key: str) -> ObjectInfo:
+        begun = self._world.scheduler.now
         self._world.ask("head", key)
         kept = self._find(key)
+        self._world.asks([key], begun)
         return _info(key, kept.size, kept.modified, kept.etag)
 
     def _find(self, key: str) -> Kept:

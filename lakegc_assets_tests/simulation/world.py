@@ -6,19 +6,20 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, Final
 
+from lakegc_assets.mark.installation import MARKER
+from lakegc_assets.run.clocks import NEVER
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD, Hold
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets.sweep.leased import leased_to_prune
-from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.lake import Lake
@@ -26,7 +27,6 @@ from lakegc_assets_tests.simulation.oracle import LossError, Oracle, Sent
 from lakegc_assets_tests.simulation.pruning import require_another_copy
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import PAUSES, EndlessError, Process, Scheduler
-from lakegc_assets_tests.simulation.states import States
 from lakegc_assets_tests.simulation.store import Bucket, Kept, SimStore, StorePromises, etag_of
 
 #: The store's time when the virtual one is 0.
@@ -57,6 +57,11 @@ _OPS: Final = {
 def _date(seconds: float) -> datetime:
     """A virtual time as a date; most are those of a step that others have, too."""
     return BASE + timedelta(seconds=seconds)
+
+
+@lru_cache(maxsize=1024)
+def _lease(data: bytes) -> LeaseRecord:
+    return LeaseRecord.from_bytes(data, LEASE)
 
 
 @lru_cache(maxsize=4096)
@@ -116,11 +121,8 @@ class World:
         self.store_ahead = 0.0
         #: Of one extension; below 1 all of them are too much for a task.
         self.most_metaranges = 200
-        self.states = States()
-        self._mood = ""
-        #: What is noted in this mood.
-        self._noted = self.states.calls[""]
-        self.moods: list[str] = []
+        #: What mattered to a collector behind each change, where an exploration compares worlds.
+        self.moods: list[int] = []
         self._serials = 0
         self._network = Process("the network", "network", 0.0)
         self._tokens = 0
@@ -229,8 +231,10 @@ class World:
             LakeFSError: there is no answer.
         """
         scheduler = self.scheduler
+        if what == MARKER and self.unlike != "servers":
+            # Where there is one server, nothing happens between two looks at its marker.
+            return ""
         code = scheduler.step(what)
-        self._noted.add((scheduler.current.name, op, what[:30]))  # type: ignore[union-attr]
         if self.telling is not None:
             self.say(f"> {op} {what}")
         if not code:
@@ -333,7 +337,6 @@ class World:
     def came_back(self, key: str) -> None:
         """The store has given an object back."""
         self.oracle.brought_back(key)
-        self._set_mood()
 
     def outcomes(self, url: str) -> list[tuple[str, str, str | None]]:
         """What a sweep that ended well says became of each object: address, outcome and why."""
@@ -359,12 +362,20 @@ class World:
         """Whether deletes are conditional."""
         return self.promises.etags or self.promises.single
 
-    def compared(self, asked: Iterable[float]) -> None:
-        """The present actor may send objects that were compared at these times of its clock."""
-        actor = self.scheduler.current
+    def takes_moment(self) -> None:
+        """The present actor reads the clocks, and goes by all that it reads from now on."""
+        actor, now = self.scheduler.current, self.oracle.now()
         if actor is not None:
-            now = self.elapsed()
-            actor.facts["compared"] = self.scheduler.now - (now - min(asked, default=now))
+            self.oracle.moments[actor.process.boot, self.elapsed()] = now
+            actor.facts["moment"] = now
+            actor.near = True
+            self.say("begins a delta mark, or a look")
+
+    def asks(self, keys: Any, begun: float) -> None:
+        """The present process has asked for some objects, from a time on."""
+        actor = self.scheduler.current
+        if actor is not None and actor.process.asked is not None:
+            actor.process.asked.update((str(key), begun) for key in keys)
 
     def looks(self) -> None:
         """The present actor begins to read the HEADs."""
@@ -393,7 +404,7 @@ class World:
         """The lease of the repository, and whether there is a hold."""
         lake = self.buckets["lake"]
         kept = lake.get(PREFIX + LEASE)
-        record = LeaseRecord.from_bytes(kept.data, LEASE) if kept else None
+        record = _lease(kept.data) if kept else None
         hold = lake.get(PREFIX + HOLD)
         return record, hold is not None and Hold(hold.data.decode()).acceptance is None
 
@@ -408,7 +419,6 @@ class World:
         """A delete was carried out."""
         if isinstance(sent, Sent) and store.url == NAMESPACE:
             self.oracle.deleted(key, sent)
-            self._set_mood()
         elif store.url == NAMESPACE and key.startswith(TRASH):
             require_another_copy(self, key.removeprefix(TRASH).partition("/")[2], "trash")
 
@@ -429,18 +439,13 @@ class World:
         if key.endswith(("hold.json", "swept_set/manifest.json")):
             self.oracle.written(store.url, key, data)
 
-    def _set_mood(self) -> None:
-        """What of the world matters to a collector, in one number."""
-        lake, gone = self.lake, sorted(self.oracle.deletes)
-        told = f"{sorted(lake.branches.items())}{lake.staged}{lake.rules}{gone}"
-        self._mood = str(zlib.crc32(told.encode()))
-        self._noted = self.states.calls[self._mood]
-
     def changed(self) -> None:
         """The lake has changed."""
         self.lake.version += 1
-        self._set_mood()
-        self.moods.append(self._mood)
+        if self.choices.planned:
+            lake, gone = self.lake, sorted(self.oracle.deletes)
+            now = f"{sorted(lake.branches.items())}{lake.staged}{lake.rules}{gone}"
+            self.moods.append(zlib.crc32(now.encode()))
         self.oracle.look()
 
 

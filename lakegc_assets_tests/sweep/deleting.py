@@ -11,14 +11,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.task_orders import Orders, TaskResult
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.sweep.stand_ins import as_listed
 
@@ -111,7 +112,7 @@ class Time:
 
 def reach_at(orders: Orders, time: Time) -> TaskClients:
     """The real world, at a time that the test tells."""
-    return replace(TaskClients.of(orders), clock=time, sleep=time.sleep)
+    return replace(TaskClients.of(orders), clocks=StubClocks(time.sleep, time))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from lakegc_assets.engine.datasets import read_part, read_parts, write_part
 from lakegc_assets.mark.marked_objects import Candidates
+from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -19,7 +20,6 @@ from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
 from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, Portion, Progress, progress_of
 

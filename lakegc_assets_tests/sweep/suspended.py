@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep import monotonic_age
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_owner import owner_of
 from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.task_orders import Orders
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import REPOSITORY
 from lakegc_assets_tests.sweep.stand_ins import as_listed
 
@@ -39,11 +37,10 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
     def server_time(store: LocalStore) -> datetime:
         return real(store) + timedelta(seconds=float((folder / AHEAD).read_text()))
 
-    def elapsed(clock: int) -> float:
-        return time.clock_gettime(clock) + float((folder / MACHINE_AHEAD).read_text())
+    def elapsed() -> float:
+        return SYSTEM_CLOCKS.elapsed() + float((folder / MACHINE_AHEAD).read_text())
 
-    since_boot = SimpleNamespace(CLOCK_BOOTTIME=time.CLOCK_BOOTTIME, clock_gettime=elapsed)
-    monotonic_age.time = since_boot  # type: ignore[assignment,attr-defined]
+    clocks = StubClocks(since_boot=elapsed)
     LocalStore.server_time = server_time  # type: ignore[method-assign,assignment]
     lakefs = LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml"))
     stores = StoreConfig(local_root=local_root)
@@ -56,13 +53,14 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
             repository=REPOSITORY,
             artifacts_url=str(folder / "attempt"),
             delta=fingerprint(lakefs.connect(), REPOSITORY, protect_tags=False),
-            taken=Moment.now(store),
+            taken=Moment.now(store, clocks),
             protect_tags=False,
             lease=lease.token,
             number=1,
             condition="bulk",
             batch=2,
             limits=Limits(1e9, 1e9),
+            clocks=clocks,
         )
         task = DeletingTask(orders, 0, TaskClients.of(orders))
         told = [one._asdict() for one in task.run([as_listed(store, addresses)])]

@@ -14,7 +14,8 @@ import pytest
 from lakegc_assets.checks.evaluation import check_candidates
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.report import report
-from lakegc_assets.run.context import RunContext, SystemClocks
+from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.approval import approval_of, approve, approved, recorded_sweep, when

@@ -12,6 +12,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.deletion import TaskClients
 from lakegc_assets.sweep.task_orders import Orders
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
@@ -115,7 +116,7 @@ def test_single_deletes_stop_when_the_look_is_old(s3_orders: Orders, s3_time: Ti
         s3_time.now += 25
 
     reach, _ = meddling(single, take_time)
-    reach = replace(reach, clock=s3_time, sleep=s3_time.sleep)
+    reach = replace(reach, clocks=StubClocks(s3_time.sleep, s3_time))
     assert names(run(single, addresses, reach=reach)) == ["deleted", "deleted"]
     assert recorded(s3_orders) == dict.fromkeys(addresses, "deleted")
     assert [at - sent[0] for at in sent] == [0, 25, 50, 75]
@@ -134,7 +135,7 @@ def test_a_delete_carries_what_is_left_of_its_minute(
         time.now += 2
 
     reach, store = meddling(dated, take_time)
-    list(run(dated, addresses, reach=replace(reach, clock=time, sleep=time.sleep)))
+    list(run(dated, addresses, reach=replace(reach, clocks=StubClocks(time.sleep, time))))
     left = [call["expires_s"] for call in store.calls]
     assert left == ([46, 57] if condition == "none" else [46, 46, 57, 57])
     told = [call["since"] for call in store.calls]
@@ -160,7 +161,7 @@ def test_what_the_store_refused_as_late_is_sent_again(
         return late.pop() if late else send(keys, *args, **more)
 
     store.delete_many = refuse_once  # type: ignore[method-assign]
-    reach = replace(reach, clock=time, sleep=time.sleep)
+    reach = replace(reach, clocks=StubClocks(time.sleep, time))
     assert names(run(dated, addresses, reach=reach)) == ["deleted"]
     assert len(looks) == 2
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")

@@ -17,6 +17,7 @@ from lakegc_assets.sweep.drain import settle
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets.sweep.rate_limit import Limits, Pace, round_folder
 from lakegc_assets.sweep.store_comparison import Marked
+from lakegc_assets_tests.clocks import StubClocks
 
 _MARKED = Marked("data/a", 7, datetime(2026, 1, 1, tzinfo=timezone.utc), "etag")
 
@@ -66,7 +67,6 @@ def _of_another_sweep(store: LocalStore) -> None:
 )
 def test_it_waits_as_long_as_a_request_may_take(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     left: Callable[[LocalStore], None],
     *,
     waits: bool,
@@ -74,26 +74,27 @@ def test_it_waits_as_long_as_a_request_may_take(
     store = LocalStore(tmp_path, tmp_path.as_uri())
     left(store)
     clock = [100.0]
-    monkeypatch.setattr(drain, "elapsed", lambda: clock[0])
 
     def pause(seconds: float) -> None:
         # A sleep may end early.
         clock[0] += min(seconds, 45.0)
 
-    settle(store, "mine", pause)
+    settle(store, "mine", StubClocks(pause, lambda: clock[0]))
     assert clock[0] == 100.0 + (CHECK_LIFETIME if waits else 0.0)
 
 
 def test_it_waits_where_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path, tmp_path.as_uri())
     clock = [0.0]
-    monkeypatch.setattr(drain, "elapsed", lambda: clock[0])
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
 
     def in_flight(*_: object) -> bool:
         raise StoreUnavailableError("no answer")
 
     monkeypatch.setattr(drain, "in_flight", in_flight)
-    settle(store, "mine", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    settle(store, "mine", StubClocks(pause, lambda: clock[0]))
     assert clock[0] == CHECK_LIFETIME
 
 

@@ -6,26 +6,24 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS, SystemClocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep import alarm, ledger, rounds, suspension
+from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.delta import STAGED
 from lakegc_assets.sweep.delta_extension_task import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.monotonic_age import elapsed
 from lakegc_assets.sweep.rate_limit import Pace
-from lakegc_assets.sweep.suspension import NEVER
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders, Portion, Progress
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -91,15 +89,14 @@ def test_what_is_staged_by_hand_while_the_sweep_is_suspended_is_spared(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No HEAD moves, so only a new delta mark shows it."""
-    thawed = [NEVER]
-    watch = SimpleNamespace(thawed=lambda: thawed[-1])
-    monkeypatch.setattr(suspension, "_watch_of", lambda _process: watch)
+    resumed = [NEVER]
+    monkeypatch.setattr(SystemClocks, "resumed", lambda _clocks: resumed[-1])
     staged: list[str] = []
 
     def sleep(left: set[str]) -> None:
         staged.append(min(left & marked.groups["orphans"]))
         lake.stage("busy", "late/link", staged[0])
-        thawed.append(elapsed())
+        resumed.append(SYSTEM_CLOCKS.elapsed())
 
     after_first_delete(lake, marked, sleep)
     manifest = sweep(lake.context(spark, sweep_batch=2))

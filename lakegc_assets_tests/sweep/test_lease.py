@@ -21,6 +21,7 @@ from lakegc_assets.sweep import lease as module
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, lost, read_lease
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.sweep.clocked import START, ClockedStore
 
@@ -42,7 +43,9 @@ def store(tmp_path: Path) -> ClockedStore:
 @contextmanager
 def leased(store: ClockedStore, owner: dict[str, str] | None = None) -> Iterator[Lease]:
     """A lease by somebody who does not wait: time passes only if a test lets it."""
-    with repository_lease(store, owner or ME, duration=DURATION, pause=store.advance) as lease:
+    with repository_lease(
+        store, owner or ME, duration=DURATION, clocks=StubClocks(store.advance)
+    ) as lease:
         yield lease
 
 
@@ -91,7 +94,9 @@ def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
                 match=r": a sweep by ann on elsewhere \(process 2, lakegc sweep\) since 2026-01-01 "
                 r"00:00:00 UTC\. This one has waited 5 s for it",
             ),
-            repository_lease(store, ME, duration=DURATION, pause=wait_while_it_is_renewed),
+            repository_lease(
+                store, ME, duration=DURATION, clocks=StubClocks(wait_while_it_is_renewed)
+            ),
         ):
             raise AssertionError
         assert store.time - START == timedelta(seconds=5)
@@ -114,7 +119,7 @@ def test_who_waits_says_once_for_whom_since_when_and_how_long_at_most(
                 ME,
                 duration=DURATION,
                 wait=timedelta(seconds=40),
-                pause=wait_while_it_is_renewed,
+                clocks=StubClocks(wait_while_it_is_renewed),
                 log=logging.getLogger("lakegc"),
             ),
         ):
@@ -143,7 +148,7 @@ def test_an_owner_who_lives_is_waited_for_as_long_as_is_asked(store: ClockedStor
             elif len(waited) == 20:
                 lease.release()
 
-        with repository_lease(store, ME, duration=DURATION, wait=HOUR, pause=wait):
+        with repository_lease(store, ME, duration=DURATION, wait=HOUR, clocks=StubClocks(wait)):
             assert read_lease(store).owner["host"] == "here"
     assert len(waited) == 20
 
@@ -158,7 +163,7 @@ def test_a_store_whose_clock_is_set_back_makes_nobody_wait_for_longer(store: Clo
     with (
         repository_lease(store, OTHER, duration=timedelta(days=1)),
         pytest.raises(RefusedError, match="has waited 600 s for it"),
-        repository_lease(store, ME, duration=DURATION, pause=wait),
+        repository_lease(store, ME, duration=DURATION, clocks=StubClocks(wait)),
     ):
         raise AssertionError
     assert sum(waited) == 600
@@ -196,7 +201,9 @@ def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
         together.wait()
         with (
             suppress(RefusedError),
-            repository_lease(store, {"pid": str(number)}, duration=DURATION, pause=refuse),
+            repository_lease(
+                store, {"pid": str(number)}, duration=DURATION, clocks=StubClocks(refuse)
+            ),
         ):
             holding.append(str(number))
             decided.wait()
@@ -480,7 +487,7 @@ def test_who_takes_over_from_a_sweep_goes_on_when_its_last_requests_have_ended(
         assert read_lease(store).round == -1
         store.advance(seconds)
 
-    with repository_lease(store, ME, duration=DURATION, pause=wait) as lease:
+    with repository_lease(store, ME, duration=DURATION, clocks=StubClocks(wait)) as lease:
         assert store.time - START == timedelta(seconds=CHECK_LIFETIME)
         assert lost(store, lease.token, 0, store.time) == ""
         lease.begin_round(1)
@@ -499,7 +506,10 @@ def test_who_dies_while_it_waits_for_them_lets_the_next_one_wait_as_well(
     def end(_seconds: float) -> None:
         raise death
 
-    with pytest.raises(death), repository_lease(store, ME, duration=DURATION, pause=end):
+    with (
+        pytest.raises(death),
+        repository_lease(store, ME, duration=DURATION, clocks=StubClocks(end)),
+    ):
         raise AssertionError
     assert not read_lease(store).released
     monkeypatch.setattr(module, "is_gone", lambda _owner: True)
@@ -520,7 +530,9 @@ def test_of_many_who_see_that_the_owner_has_ended_one_takes_it(store: ClockedSto
         together.wait()
         with (
             suppress(RefusedError),
-            repository_lease(store, ME | {"pid": str(number)}, duration=DURATION, pause=refuse),
+            repository_lease(
+                store, ME | {"pid": str(number)}, duration=DURATION, clocks=StubClocks(refuse)
+            ),
         ):
             holding.append(str(number))
             decided.wait()

@@ -20,6 +20,7 @@ from lakegc_assets.sweep.deletion import TaskClients
 from lakegc_assets.sweep.prefetch import Prefetch
 from lakegc_assets.sweep.store_comparison import Compared, Marked, compare
 from lakegc_assets.sweep.task_orders import Orders
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
@@ -95,7 +96,9 @@ def _marked(numbers: Sequence[int]) -> list[Marked]:
 def _taken(store: _Paged, rows: Sequence[Marked], batch: int, time: Time) -> list[Compared]:
     """All of a stretch, batch by batch."""
     found: list[Compared] = []
-    with Prefetch(cast("ObjectStore", store), table_of(rows), time) as prefetch:
+    with Prefetch(
+        cast("ObjectStore", store), table_of(rows), StubClocks(time.sleep, time)
+    ) as prefetch:
         while some := prefetch.take(batch):
             prefetch.begin(batch)
             found += some
@@ -189,7 +192,7 @@ def _hooked(orders: Orders, time: Time, delete: Callable[[Sequence[str]], object
             return list(real.delete_many(keys, *args, **how))
 
     deleting = cast("ObjectStore", Deleting())
-    return replace(reach, deleting=deleting, clock=time, sleep=time.sleep)
+    return replace(reach, deleting=deleting, clocks=StubClocks(time.sleep, time))
 
 
 def test_the_next_batch_is_compared_before_this_one_is_answered(

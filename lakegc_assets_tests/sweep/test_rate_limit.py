@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.rate_limit import LEAST, Limits, Pace, round_folder, share_after
+from lakegc_assets_tests.clocks import StubClocks
 
 FOLDER = round_folder("sweep", 1)
 
@@ -43,7 +44,9 @@ class Tasks:
 
     def attempt(self, partition: int, share: float = 1.0) -> Pace:
         time = self.time
-        return Pace(self.store, FOLDER, partition, self.limits, share, time.clock, time.pause)
+        return Pace(
+            self.store, FOLDER, partition, self.limits, share, StubClocks(time.pause, time.clock)
+        )
 
 
 @pytest.fixture

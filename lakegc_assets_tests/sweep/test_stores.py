@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
@@ -27,10 +28,10 @@ from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.monotonic_age import Moment
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, summed
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
 from lakegc_assets_tests.storage.conftest import azure_client
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
@@ -110,7 +111,9 @@ def test_of_many_one_has_the_lease(store: ObjectStore) -> None:
     def take(number: int) -> bool:
         together.wait()
         try:
-            with repository_lease(store, {"pid": str(number)}, duration=DURATION, pause=_refuse):
+            with repository_lease(
+                store, {"pid": str(number)}, duration=DURATION, clocks=StubClocks(_refuse)
+            ):
                 decided.wait()
                 return True
         except RefusedError:
@@ -167,7 +170,7 @@ class Sweep:
         )
         done = self.outcomes("deleted", "already_missing", "spared")
         left = table_of(m for m in marked if m.address not in done)
-        reach = replace(TaskClients.of(orders), sleep=self.sleep)
+        reach = replace(TaskClients.of(orders), clocks=StubClocks(self.sleep))
         told = summed(DeletingTask(orders, 0, reach).run([left]))
         return {one.outcome: one.objects or 1 for one in told}
 
