@@ -38,6 +38,7 @@ from bench._seed import Kept, Seed, make
 from bench._store import Store
 from bench.active_commits import NOW, history
 from lakegc_assets.embedded.lake.catalog import Commit
+from lakegc_assets.engine.choice import ENGINE_SETTINGS
 from lakegc_assets.retention.active_commits import active_commits
 from lakegc_assets.retention.rules import Rules
 
@@ -175,11 +176,15 @@ def _write_trees(
     return trees
 
 
-def _measure(folder: Path, kept: Kept, served: Served) -> None:
+def _measure(folder: Path, kept: Kept, served: Served, engine: str) -> None:
     use_simulated(served.ports)
     # The store takes all that is sent.
     collector = Collector.new(
-        folder, _REPOSITORY, sweep_keys_per_second=1e9, sweep_requests_per_second=1e9
+        folder,
+        _REPOSITORY,
+        sweep_keys_per_second=1e9,
+        sweep_requests_per_second=1e9,
+        engine=engine,
     )
     garbage = kept.seed.garbage(later=False)
     with floors() as bare:
@@ -228,8 +233,16 @@ def _requests(served: Served) -> None:
     show_default=True,
     help="Whether a few dead objects are as large as live ones, so that lakeFS is asked for them.",
 )
+@click.option("--engine", type=click.Choice(ENGINE_SETTINGS), default="auto", show_default=True)
 def main(
-    objects: int, ranges: int, commits: int, branches: int, cache: Path | None, *, alike: bool
+    objects: int,
+    ranges: int,
+    commits: int,
+    branches: int,
+    cache: Path | None,
+    engine: str,
+    *,
+    alike: bool,
 ) -> None:
     """Make what is missing, mark, sweep, mark again."""
     seed = Seed(objects, ranges, commits, branches, alike)
@@ -240,7 +253,7 @@ def main(
         timed("make ranges", lambda: kept.append(make(seed, cache or folder / "cache")))
         timed("make metaranges", lambda: trees.extend(_make_trees(kept[0])))
         with running(_Simulated(kept[0], trees)) as served:
-            _measure(folder, kept[0], served)
+            _measure(folder, kept[0], served, engine)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,12 @@ from typing import Final
 
 import pyspark
 
-#: Spark's JVM here starts tasks and computes little: the quick compiler and one thread for garbage.
-FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Spark's JVM here mostly starts tasks: only what runs ten times as often as usual, as the loops of
+#: large joins do, is left to the slow compiler, and one thread collects garbage.
+FAST: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000 -XX:+UseSerialGC"
+)
 #: Whatever is wrong with an archive, the JVM does without it, and there is nothing to warn of.
 QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 # What options of a JVM can name without quotes; a colon would part two archives.

@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,9 +22,13 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.local import LocalStore
 
 #: Rows in one file: what a reader holds in memory at a time.
 ROWS_EACH: Final = 250_000
+#: Bytes of a file that are read at a time, and files that are read at once.
+_CHUNK: Final = 1 << 20
+_THREADS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,37 @@ def fetch_part(store: ObjectStore, part: Part) -> bytes:
     if len(data) != part.size or hashlib.sha256(data).hexdigest() != part.sha256:
         raise damaged_part(store, part)
     return data
+
+
+def verified_paths(store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
+    """The paths of files, for who reads these natively, after their bytes were compared.
+
+    Args:
+        store: of files of this machine.
+        parts: the files.
+        schema: the columns that are read, which each must have with their very types.
+
+    Raises:
+        IntegrityError: a file is missing, not what it was, or has other columns.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(partial(_verified_path, store, schema), parts))
+
+
+def _verified_path(store: LocalStore, schema: pa.Schema, part: Part) -> Path:
+    path, size, digest = store.path_of(part.key), 0, hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                size += len(chunk)
+                digest.update(chunk)
+    except FileNotFoundError as error:
+        raise missing_part(store, part) from error
+    if (size, digest.hexdigest()) != (part.size, part.sha256):
+        raise damaged_part(store, part)
+    if not has_types(pq.read_schema(path), schema):
+        raise other_columns(store, part)
+    return path
 
 
 def missing_part(store: ObjectStore, part: Part) -> IntegrityError:

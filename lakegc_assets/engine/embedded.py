@@ -7,11 +7,10 @@ through ``storage``.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,10 @@ from lakegc_assets.engine.database import Database, open_database
 from lakegc_assets.engine.datasets import (
     Part,
     PartWriter,
-    damaged_part,
     fetch_part,
     has_types,
-    missing_part,
     other_columns,
+    verified_paths,
 )
 from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress
@@ -47,8 +45,6 @@ _SHARE: Final = 4
 _MOST: Final = 4 << 30
 #: Rows that are handed over at a time.
 _BATCH: Final = 100_000
-#: Bytes of a file that are read at a time.
-_CHUNK: Final = 1 << 20
 _THREADS: Final = 4
 #: What DuckDB would take for a pattern in the name of a file.
 _PATTERN: Final = frozenset("*?[]{}")
@@ -104,35 +100,29 @@ class EmbeddedSession(Session):
         if not dataset.rows:
             return self.create(dataset.schema.empty_table())
         store = self._open(dataset.url)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            paths = list(pool.map(partial(self._local_file, store), dataset.parts))
+        if isinstance(store, LocalStore):
+            found = verified_paths(store, dataset.parts, dataset.schema)
+            paths = [self._plainly_named(path) for path in found]
+        else:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                fetched = partial(self._fetched, store, dataset.schema)
+                paths = list(pool.map(fetched, dataset.parts))
         listed = ", ".join(_quoted(str(path)) for path in paths)
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
         query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own
-        self._require_types(store, dataset, paths)
         return cast("DataFrame", self._database.read(query, dataset.schema))
 
-    @staticmethod
-    def _require_types(store: ObjectStore, dataset: Dataset, paths: Sequence[Path]) -> None:
-        """Look whether files have the very types of the schema; see ``read_typed``."""
-        for part, path in zip(dataset.parts, paths, strict=True):
-            if not has_types(pq.read_schema(path), dataset.schema):
-                raise other_columns(store, part)
+    def _fetched(self, store: ObjectStore, schema: pa.Schema, part: Part) -> Path:
+        """As ``verified_paths``, of a file that is not on this machine."""
+        data = fetch_part(store, part)
+        if not has_types(pq.read_schema(pa.BufferReader(data)), schema):
+            raise other_columns(store, part)
+        path = self._new_file()
+        path.write_bytes(data)
+        return path
 
-    def _local_file(self, store: ObjectStore, part: Part) -> Path:
-        """A file of this machine with the content of a part, which was compared with its digest."""
-        if not isinstance(store, LocalStore):
-            data = fetch_part(store, part)
-            path = self._new_file()
-            path.write_bytes(data)
-            return path
-        path = store.path_of(part.key)
-        try:
-            size, digest = _digest_of(path)
-        except FileNotFoundError as error:
-            raise missing_part(store, part) from error
-        if (size, digest) != (part.size, part.sha256):
-            raise damaged_part(store, part)
+    def _plainly_named(self, path: Path) -> Path:
+        """A path of a file that DuckDB does not take for a pattern."""
         if _PATTERN.isdisjoint(str(path)):
             return path
         link = self._new_file()
@@ -207,13 +197,3 @@ class EmbeddedSession(Session):
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _digest_of(path: Path) -> tuple[int, str]:
-    """Size and SHA-256 of a file."""
-    size, digest = 0, hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            size += len(chunk)
-            digest.update(chunk)
-    return size, digest.hexdigest()

@@ -60,6 +60,8 @@ LOCAL: Final = {
     "spark.ui.showConsoleProgress": "false",
     OPTIONS: f"{_LOG} {FAST}",
     "spark.sql.shuffle.partitions": "64",
+    # Each small answer over TCP to a task in Python waits 40 ms for an acknowledgement.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 #: Of these, what is of use on a cluster too.
 _ANYWHERE: Final = {

@@ -5,6 +5,7 @@ Only the DataFrame API is used, so that the same lines run on classic Spark and 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -32,6 +33,9 @@ R = TypeVar("R")
 
 #: What a task gives back to Spark, pickled: its answer, and the requests it has sent by kind.
 _ANSWER: Final = "answer binary"
+#: Tasks of a process that may import something; and those that it has begun.
+_IMPORTING: Final = 3
+_begun: list[None] = []
 
 
 def run_on_spark(
@@ -91,10 +95,19 @@ def _interruptible(spark: SparkSession, what: str, job: Callable[[], R]) -> R:
     """Run a Spark job under a tag; an interrupt of this thread cancels it."""
     tag = f"lakegc-{uuid.uuid4()}"
 
+    tags = (tag, what.replace(",", ";"))
+
     def tagged() -> R:
-        spark.addTag(tag)
-        spark.addTag(what.replace(",", ";"))
-        return job()
+        for one in tags:
+            spark.addTag(one)
+        try:
+            return job()
+        finally:
+            # The JVM gives its threads to later jobs, with the tags that they have. What went wrong
+            # with the job is not to be hidden by a JVM that is gone.
+            with suppress(Exception):
+                for one in tags:
+                    spark.removeTag(one)
 
     with errors_of_tasks():
         return interruptible(tagged, lambda: _interrupt(spark, tag))
@@ -104,6 +117,7 @@ def _on_worker(
     task: Callable[[T], R], orders: Sequence[bytes], note: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
         for batch in batches:
             for number in batch["id"].to_pylist():
                 before = traffic.by_kind()
@@ -113,6 +127,17 @@ def _on_worker(
                 yield pa.RecordBatch.from_pydict({"answer": pa.array([found], pa.binary())})
 
     return run
+
+
+def begin_task() -> None:
+    """Leave what this process has imported out of collections of garbage, at its first tasks.
+
+    PySpark's worker makes one after each task, which takes 40 ms where so much is imported. The
+    first task may import more, so that this is done at some more of them.
+    """
+    if len(_begun) < _IMPORTING:
+        _begun.append(None)
+        gc.freeze()
 
 
 def _interrupt(spark: SparkSession, tag: str) -> None:

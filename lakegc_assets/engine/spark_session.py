@@ -1,7 +1,8 @@
 """The Spark engine's data frames: on classic Spark and Spark Connect by the same lines.
 
 Datasets are read and written by tasks through ``storage``, which compare each file with its SHA-256
-in the same pass and need no connector of Hadoop and none of its credentials.
+in the same pass and need no connector of Hadoop and none of its credentials. Where Spark runs on
+this machine and so do the artifacts, files are compared here, and Spark reads them by itself.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_typed
+from lakegc_assets.engine.datasets import Part, PartWriter, read_typed, verified_paths
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
-from lakegc_assets.engine.spark_jobs import run_job
+from lakegc_assets.engine.spark import is_cluster, master_of
+from lakegc_assets.engine.spark_jobs import begin_task, run_job
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.local import LocalStore
 
 R = TypeVar("R")
 
@@ -36,6 +39,19 @@ _FOR_FEW_ROWS: Final = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
 }
+#: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
+#: packed so well that a small file can be a large table, which must not go to every task.
+_FOR_FILES: Final = {
+    "spark.sql.sources.fileCompressionFactor": "16",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+}
+_READING: Final = {
+    "parquet.page.verify-checksum.enabled": "true",
+    # Folders of artifacts may have the form of partitions, and are none.
+    "recursiveFileLookup": "true",
+}
+#: What Spark would take for a pattern in the name of a file.
+_PATTERN: Final = frozenset("*?[]{}\\")
 _PART: Final = "key string, rows long, size long, sha256 string"
 
 
@@ -62,7 +78,16 @@ class SparkBackedSession(Session):
     def _spark(self) -> SparkSession:
         spark = self._start()
         # A session of its own: what is configured here is not for others. Connect has no cheap one.
-        return spark.newSession() if _is_classic(spark) else spark
+        if not _is_classic(spark):
+            return spark
+        own = spark.newSession()
+        for name, value in _FOR_FILES.items():
+            own.conf.set(name, value)
+        return own
+
+    @property
+    def _is_on_this_machine(self) -> bool:
+        return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
 
     def __enter__(self) -> Self:
         """See ``Session``."""
@@ -72,13 +97,18 @@ class SparkBackedSession(Session):
         """See ``Session``; Spark forgets frames by itself."""
 
     def read(self, dataset: Dataset) -> DataFrame:
-        """See ``Session``; files are compared with their SHA-256 by the tasks that read them."""
+        """See ``Session``; files are compared with their SHA-256 here, or where they are read."""
         schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
         self._most_rows = max(self._most_rows, dataset.rows)
+        store = self._open(dataset.url)
         if dataset.rows <= _FEW_ROWS:
-            store = self._open(dataset.url)
             tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
+        if isinstance(store, LocalStore) and self._is_on_this_machine:
+            paths = [str(path) for path in verified_paths(store, parts, schema)]
+            if all(_PATTERN.isdisjoint(path) for path in paths):
+                reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
+                return reader.parquet(*(f"file://{path}" for path in paths))
         task = partial(_read_parts, self._open, dataset.url, parts, schema)
         # What a task yields counts as many rows as it is given: Spark must not take a large dataset
         # for a small one, which it would send to every task of a join.
@@ -127,6 +157,7 @@ def _read_parts(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Read each file where the number of its first row comes by: once in all tasks."""
+    begin_task()
     store = open_store(url)
     first_rows = list(accumulate((part.rows for part in parts), initial=0))[:-1]
     for batch in batches:
@@ -149,6 +180,7 @@ def _write_parts(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    begin_task()
     writer = PartWriter(open_store(url), folder, schema)
     for batch in batches:
         writer.add(batch)

@@ -88,9 +88,12 @@ def looks_of_all(candidates: DataFrame, by_etag: bool) -> DataFrame:  # noqa: FB
 @relation
 def alike(entries: DataFrame, looks: DataFrame) -> DataFrame:
     """Number of entries of each range for each size and etag (range_id, size, look, entries)."""
-    by_etag = entries.select("range_id", "size", F.col("etag_hash").alias("look"))
-    by_size = entries.select("range_id", "size", F.lit(ANY).cast("bigint").alias("look"))
-    found = by_etag.unionByName(by_size).join(looks, ["size", "look"], "left_semi")
+    sizes = looks.select("size").distinct()
+    near = entries.select("range_id", "size", "etag_hash").join(sizes, "size", "left_semi")
+    # One pass over the entries, which are many: a union would read them twice.
+    either = F.explode(F.array(F.col("etag_hash"), F.lit(ANY).cast("bigint")))
+    both = near.select("range_id", "size", either.alias("look"))
+    found = both.join(looks, ["size", "look"], "left_semi")
     return found.groupBy("range_id", "size", "look").agg(F.count(F.lit(1)).alias("entries"))
 
 
