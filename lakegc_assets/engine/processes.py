@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -21,6 +22,10 @@ R = TypeVar("R")
 
 #: For how long processes wait for the next stage, in seconds.
 _IDLE_S: Final = 60
+
+# Loky starts a process anew that has grown by 300 MB, which those do that read large files; its
+# warning of a leak would stand in the log of every large run.
+warnings.filterwarnings("ignore", message="A worker was restarted", category=UserWarning)
 
 
 def run_in_processes(

@@ -95,19 +95,10 @@ def _interruptible(spark: SparkSession, what: str, job: Callable[[], R]) -> R:
     """Run a Spark job under a tag; an interrupt of this thread cancels it."""
     tag = f"lakegc-{uuid.uuid4()}"
 
-    tags = (tag, what.replace(",", ";"))
-
     def tagged() -> R:
-        for one in tags:
-            spark.addTag(one)
-        try:
-            return job()
-        finally:
-            # The JVM gives its threads to later jobs, with the tags that they have. What went wrong
-            # with the job is not to be hidden by a JVM that is gone.
-            with suppress(Exception):
-                for one in tags:
-                    spark.removeTag(one)
+        spark.addTag(tag)
+        spark.addTag(what.replace(",", ";"))
+        return job()
 
     with errors_of_tasks():
         return interruptible(tagged, lambda: _interrupt(spark, tag))

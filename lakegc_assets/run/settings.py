@@ -158,7 +158,7 @@ class CollectorSettings(RepositorySettings):
         "more rows are known than `embedded_rows`",
     )
     embedded_rows: Annotated[int, Bounds(0)] = Field(
-        default=10_000_000,
+        default=100_000_000,
         description="rows that this run, or the one before it, has listed and decoded, from which "
         "on auto takes Spark; without a Java the embedded engine goes on, and says so",
     )

@@ -15,10 +15,12 @@ from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation
 from lakegc_assets.engine.session import Dataset
+from lakegc_assets.engine.spark_session import SparkBackedSession
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests import sessions
 from lakegc_assets_tests.frames import Frames
 
 SCHEMA = pa.schema(
@@ -76,6 +78,27 @@ def test_a_relation_of_datasets_is_written(frames: Frames, store: ObjectStore) -
     found = pa.concat_tables([read_part(store, part) for part in written])
     assert found.schema.equals(SCHEMA)
     assert found.sort_by([("address", "descending")]).to_pylist() == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "reader"), [("some/", "FileScan parquet"), ("so[m]e/", "MapInArrow")]
+)
+def test_spark_reads_files_of_this_machine_by_itself_unless_it_takes_their_names_for_patterns(
+    folder: str,
+    reader: str,
+    spark: sessions.Session,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = open_store(str(tmp_path / "run=1" / "of %20 and a space" / "x"))
+    table = rows(_ROWS)
+    parts = [write_part(store, folder, table.slice(at, 20_000)) for at in range(0, _ROWS, 20_000)]
+    with SparkBackedSession(spark, open_store) as session:
+        frame = session.read(Dataset(store.url, parts, SCHEMA))
+        frame.explain()
+        found = session.collect(frame, SCHEMA, "a test")
+    assert reader in capsys.readouterr().out
+    assert found.sort_by("address").equals(table.sort_by("address"))
 
 
 def test_frames_that_are_put_together_have_all_rows(frames: Frames, store: ObjectStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -39,6 +40,10 @@ def _ask(requests: int) -> int:
 
 def _pid(_: object) -> int:
     return os.getpid()
+
+
+def _spared(_: object) -> bool:
+    return gc.get_freeze_count() > len(gc.get_objects())
 
 
 def _same(value: object) -> object:
@@ -124,6 +129,12 @@ def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) 
     reported = tracker.getStageInfo(stage)
     assert reported is not None
     assert reported.numTasks == 5
+
+
+def test_workers_of_spark_collect_no_garbage_among_what_they_have_imported(
+    spark: Session,
+) -> None:
+    assert all(Tasks(SPARK, spark).run("look", _spared, list(range(8)), 0.0))
 
 
 @pytest.mark.parametrize(
