@@ -1,9 +1,12 @@
-"""The one DuckDB of this process: its views, and the SQL of relations, which is made once.
+"""The one DuckDB of this process: its named queries, and the SQL of relations, which is made once.
 
 SQLFrame copies and hashes the plan of a frame at each operation: some ten milliseconds for each. A
 relation is a pure function, so its SQL depends on nothing but the columns of its frames and its
-other arguments. What it was for these is used again, with other views, and with other moments: each
+other arguments. What it was for these is used again, with other names, and with other moments: each
 run has a cutoff of its own.
+
+A query names those that it reads. DuckDB gets them together, as the ``WITH`` of what is computed: a
+view in its catalog would be bound again, with all that lies below it, for each view on top of it.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from sqlglot import exp
 
 from lakegc_assets.engine.spill import SpillFolder
 
-#: The names of views.
-_VIEW: Final = re.compile(r"\blakegc_\d+\b")
+#: The names of queries.
+_NAME: Final = re.compile(r"\blakegc_\d+\b")
 #: Moments in the SQL of relations that is used again, and the microsecond of the first.
 _MOMENT: Final = re.compile(r"9998-01-01 00:00:00\.1(\d{5})\+00:00")
 _FIRST: Final = 100_000
@@ -50,17 +53,18 @@ class _OwnSession(DuckDBSession):
 
 
 @dataclass(frozen=True)
-class _View:
-    """A query that DuckDB knows by a name.
+class _Query:
+    """A query with a name.
 
     Attributes:
-        name: of the view.
-        query: what it stands for, which may name other views.
+        name: by which other queries read it.
+        sql: what it stands for, which may name other queries; None for rows of this process, which
+            DuckDB knows by the name.
         columns: names and DuckDB's types.
     """
 
     name: str
-    query: str
+    sql: str | None
     columns: tuple[tuple[str, str], ...]
 
 
@@ -69,13 +73,13 @@ class _Planned:
     """A relation that was planned for some arguments: its SQL and its columns.
 
     Attributes:
-        inputs: the names of the views of its frames.
-        views: those that it made, in order.
+        inputs: the names of the queries of its frames.
+        queries: those that it made, in order.
         result: the name of that which it gave.
     """
 
     inputs: Sequence[str]
-    views: Sequence[_View]
+    queries: Sequence[_Query]
     result: str
 
 
@@ -138,11 +142,11 @@ class Database:
         self._sessions = 0
         self._frames: Any = _OwnSession(conn=self.connection)
         self._frames.database = self
-        self._existing: list[str] = []
-        self._views: WeakKeyDictionary[DuckDBDataFrame, _View] = WeakKeyDictionary()
+        self._queries: dict[str, _Query] = {}
+        self._query_of: WeakKeyDictionary[DuckDBDataFrame, _Query] = WeakKeyDictionary()
         self._described: dict[pa.Schema, tuple[tuple[str, str], ...]] = {}
         self._planned: dict[Hashable, _Planned] = {}
-        self._made: ContextVar[list[_View] | None] = ContextVar("made", default=None)
+        self._made: ContextVar[list[_Query] | None] = ContextVar("made", default=None)
 
     def limit(self, memory: int) -> None:
         """Let it use so many bytes; what another thread computes is waited for."""
@@ -169,85 +173,103 @@ class Database:
             self._sessions += 1
 
     def leave(self) -> None:
-        """Forget all views when the last session ends: views of one may name those of another."""
+        """Forget all queries when the last session ends: those of one may name those of another."""
         with self.lock:
             self._sessions -= 1
             if self._sessions:
                 return
-            for name in reversed(self._existing):
-                self.connection.execute(f'DROP VIEW IF EXISTS "{name}"')
-                self.connection.unregister(f"{name}_rows")
-            self._existing.clear()
+            for query in self._queries.values():
+                if query.sql is None:
+                    self.connection.unregister(query.name)
+            self._queries.clear()
 
-    # Views
+    # Queries
 
-    def read(self, query: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
-        """A frame of what a query gives: it is planned here, and computed later.
+    def read(self, sql: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
+        """A frame of what a query gives, which is computed later.
 
         Args:
-            query: in DuckDB's SQL.
+            sql: in DuckDB's SQL.
             schema: of its rows, where it is known: DuckDB is asked once for its types.
         """
-        return self._create(self._new_name(), query, schema)
+        columns = self._described.get(schema)
+        if columns is None:
+            columns = self._describe(sql)
+        if schema is not None:
+            self._described[schema] = columns
+        return self._frame_of(self._add(sql, columns))
 
     def register(self, rows: pa.Table) -> DuckDBDataFrame:
         """A frame of rows of this process."""
         name = self._new_name()
-        columns = ", ".join(f'"{column}"' for column in rows.schema.names)
         with self.lock:
-            self.connection.register(f"{name}_rows", rows)
-        query = f'SELECT {columns} FROM "{name}_rows"'  # noqa: S608 - names of our own
-        return self._create(name, query, rows.schema)
+            self.connection.register(name, rows)
+        columns = self._described.get(rows.schema)
+        if columns is None:
+            columns = self._described[rows.schema] = self._describe(f'SELECT * FROM "{name}"')  # noqa: S608 - a name of our own
+        query = self._queries[name] = _Query(name, None, columns)
+        return self._frame_of(query)
 
     def query(self, frame: Any, columns: Sequence[str]) -> str:  # noqa: ANN401 - PySpark's or ours
-        """The SQL that gives some columns of a frame.
+        """The SQL that gives some columns of a frame, with all the queries that it names.
 
-        SQLFrame takes some milliseconds for it, which a frame that is nothing but a view needs not.
+        SQLFrame takes some milliseconds for it, which a frame that is one of them needs not.
         """
-        if view := self._views.get(frame):
+        if query := self._query_of.get(frame):
             listed = ", ".join(f'"{column}"' for column in columns)
-            return f'SELECT {listed} FROM "{view.name}"'  # noqa: S608 - names of our own
-        query: str = frame.select(*columns).sql(dialect="duckdb", optimize=False)
-        return query
+            return self._with_named(f'SELECT {listed} FROM "{query.name}"')  # noqa: S608 - names of our own
+        sql: str = frame.select(*columns).sql(dialect="duckdb", optimize=False)
+        return self._with_named(f"FROM ({sql})")
+
+    def _with_named(self, sql: str) -> str:
+        """SQL without a ``WITH`` of its own, after one with the queries that it names."""
+        found: dict[str, str] = {}
+        unread = [sql]
+        while unread:
+            for name in _NAME.findall(unread.pop()):
+                query = self._queries.get(name)
+                if query is not None and query.sql is not None and name not in found:
+                    found[name] = query.sql
+                    unread.append(query.sql)
+        # What a query names is older. As with a view, each use of one is planned for itself.
+        named = [
+            f'"{name}" AS NOT MATERIALIZED ({found[name]})' for name in sorted(found, key=_age)
+        ]
+        return f"WITH {', '.join(named)} {sql}" if named else sql
+
+    def _describe(self, sql: str) -> tuple[tuple[str, str], ...]:
+        with self.lock:
+            described = self.connection.execute(
+                f"DESCRIBE {self._with_named(f'FROM ({sql})')}"
+            ).fetchall()
+        return tuple((row[0], row[1]) for row in described)
 
     def _new_name(self) -> str:
-        name = f"lakegc_{next(self.names)}"
-        self._existing.append(name)
-        return name
+        return f"lakegc_{next(self.names)}"
 
-    def _create(self, name: str, query: str, schema: pa.Schema | None = None) -> DuckDBDataFrame:
-        with self.lock:
-            self.connection.execute(f'CREATE TEMP VIEW "{name}" AS {query}')
-            columns = self._described.get(schema)
-            if columns is None:
-                described = self.connection.execute(f'DESCRIBE "{name}"').fetchall()
-                columns = tuple((row[0], row[1]) for row in described)
-            if schema is not None:
-                self._described[schema] = columns
-        view = _View(name, query, columns)
-        self._note(view)
-        return self._frame_of(view)
-
-    def _frame_of(self, view: _View) -> DuckDBDataFrame:
-        """The frame of a view that DuckDB knows.
-
-        ``table`` of the session gives the same, after it has parsed the names as SQL, and keeps
-        each view in a catalog of its own.
-        """
-        columns = [exp.column(name) for name, _type in view.columns]
-        query = exp.Select(expressions=columns).from_(exp.to_table(view.name), copy=False)
-        frame = DuckDBDataFrame(self._frames, query)
-        self._views[frame] = view
-        return frame
-
-    def _note(self, view: _View) -> None:
+    def _add(self, sql: str, columns: tuple[tuple[str, str], ...]) -> _Query:
+        name = self._new_name()
+        query = self._queries[name] = _Query(name, sql, columns)
         made = self._made.get()
         if made is not None:
-            made.append(view)
+            made.append(query)
+        return query
 
-    def _as_view(self, frame: DuckDBDataFrame) -> DuckDBDataFrame:
-        """The same frame, whose plan is nothing but the name of a view."""
-        if frame in self._views:
+    def _frame_of(self, query: _Query) -> DuckDBDataFrame:
+        """The frame of a query.
+
+        ``table`` of the session gives the same, after it has parsed the names as SQL, and keeps
+        each in a catalog of its own.
+        """
+        columns = [exp.column(name) for name, _type in query.columns]
+        plan = exp.Select(expressions=columns).from_(exp.to_table(query.name), copy=False)
+        frame = DuckDBDataFrame(self._frames, plan)
+        self._query_of[frame] = query
+        return frame
+
+    def _named(self, frame: DuckDBDataFrame) -> DuckDBDataFrame:
+        """The same frame, whose plan is nothing but the name of a query."""
+        if frame in self._query_of:
             return frame
         return self.read(frame.sql(dialect="duckdb", optimize=False))
 
@@ -267,35 +289,35 @@ class Database:
         moments: list[_AnyMoment] = []
         given = [self._as_given(value, frames) for value in args]
         more = {name: self._as_given(value, frames) for name, value in kwargs.items()}
-        inputs = [self._views[frame] for frame in frames]
+        inputs = [self._query_of[frame] for frame in frames]
         try:
             others = tuple(_as_key(value, frames) for value in [*given, *more.items()])
-            key = (rule, others, tuple(view.columns for view in inputs))
+            key = (rule, others, tuple(query.columns for query in inputs))
             known = self._planned.get(key)
             any_given = [_at_any_moment(value, moments) for value in given]
             any_more = {name: _at_any_moment(value, moments) for name, value in more.items()}
             if known is None:
                 with self._noting(outside=not moments) as made:
-                    result = self._as_view(rule(*any_given, **any_more))
+                    result = self._named(rule(*any_given, **any_more))
                 _require_literals(made, moments)
         except _UnknownArgumentError:
-            return self._as_view(rule(*given, **more))
+            return self._named(rule(*given, **more))
         if known is None:
             if len(self._planned) >= _MOST:
                 self._planned.clear()
-            name = self._views[result].name
-            known = self._planned[key] = _Planned([view.name for view in inputs], made, name)
+            name = self._query_of[result].name
+            known = self._planned[key] = _Planned([query.name for query in inputs], made, name)
             if not moments:
                 return result
         return self._repeat(known, frames, moments)
 
     def _as_given(self, value: object, frames: list[DuckDBDataFrame]) -> object:
-        """An argument whose frames are views, each of which is added to ``frames`` once."""
+        """An argument whose frames are named, each of which is added to ``frames`` once."""
         if isinstance(value, DuckDBDataFrame):
-            view = self._as_view(value)
-            if not any(view is frame for frame in frames):
-                frames.append(view)
-            return view
+            named = self._named(value)
+            if not any(named is frame for frame in frames):
+                frames.append(named)
+            return named
         if isinstance(value, (list, tuple)):
             return [self._as_given(one, frames) for one in value]
         return value
@@ -305,23 +327,20 @@ class Database:
     ) -> DuckDBDataFrame:
         """The frame of a relation whose SQL is known, for other frames and moments."""
         given = dict(zip(known.inputs, frames, strict=True))
-        views = {name: self._views[frame] for name, frame in given.items()}
+        queries = {name: self._query_of[frame] for name, frame in given.items()}
         texts = [moment.given.astimezone(timezone.utc).isoformat(sep=" ") for moment in moments]
-        for view in known.views:
-            query = _VIEW.sub(lambda name: views[name.group()].name, view.query)
-            query = _MOMENT.sub(lambda number: texts[int(number.group(1))], query)
-            views[view.name] = again = _View(self._new_name(), query, view.columns)
-            with self.lock:
-                self.connection.execute(f'CREATE TEMP VIEW "{again.name}" AS {query}')
-            self._note(again)
+        for query in known.queries:
+            sql = _NAME.sub(lambda name: queries[name.group()].name, str(query.sql))
+            sql = _MOMENT.sub(lambda number: texts[int(number.group(1))], sql)
+            queries[query.name] = self._add(sql, query.columns)
         if known.result in given:
             return given[known.result]
-        return self._frame_of(views[known.result])
+        return self._frame_of(queries[known.result])
 
     @contextmanager
-    def _noting(self, *, outside: bool) -> Iterator[list[_View]]:
-        """The views that are made meanwhile; whether those who note around this note them, too."""
-        made: list[_View] = []
+    def _noting(self, *, outside: bool) -> Iterator[list[_Query]]:
+        """The queries that are made meanwhile; ``outside`` if an outer list gets them, too."""
+        made: list[_Query] = []
         outer = self._made.get()
         token = self._made.set(made)
         try:
@@ -332,6 +351,11 @@ class Database:
             outer.extend(made)
 
 
+def _age(name: str) -> int:
+    """The sort key of names: those that came first have the smaller ones."""
+    return int(name.rpartition("_")[2])
+
+
 def _as_key(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
     """A key that is equal for arguments with which a relation gives the same query."""
     if isinstance(value, DuckDBDataFrame):
@@ -340,7 +364,7 @@ def _as_key(value: object, frames: Sequence[DuckDBDataFrame]) -> Hashable:
         return tuple(_as_key(one, frames) for one in value)
     if _is_moment(value):
         return datetime, "any"
-    if type(value) in _PLAIN and not any(p.search(repr(value)) for p in (_VIEW, _MOMENT)):
+    if type(value) in _PLAIN and not any(p.search(repr(value)) for p in (_NAME, _MOMENT)):
         return type(value), repr(value)
     raise _UnknownArgumentError
 
@@ -349,13 +373,13 @@ def _is_moment(value: object) -> TypeGuard[datetime]:
     return isinstance(value, datetime) and value.tzinfo is not None
 
 
-def _require_literals(made: Sequence[_View], moments: Sequence[_AnyMoment]) -> None:
+def _require_literals(made: Sequence[_Query], moments: Sequence[_AnyMoment]) -> None:
     """Require that each moment is a literal of the SQL that was made.
 
     Raises:
         _UnknownArgumentError: one is not: it may be there as something else.
     """
-    literals = {int(found.group(1)) for view in made for found in _MOMENT.finditer(view.query)}
+    literals = {int(found.group(1)) for query in made for found in _MOMENT.finditer(str(query.sql))}
     if literals != set(range(len(moments))):
         raise _UnknownArgumentError
 

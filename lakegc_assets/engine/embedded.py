@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -34,6 +33,7 @@ from lakegc_assets.engine.datasets import (
 from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore
@@ -104,9 +104,8 @@ class EmbeddedSession(Session):
             found = verified_paths(store, dataset.parts, dataset.schema)
             paths = [self._plainly_named(path) for path in found]
         else:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                fetched = partial(self._fetched, store, dataset.schema)
-                paths = list(pool.map(fetched, dataset.parts))
+            fetched = partial(self._fetched, store, dataset.schema)
+            paths = thread_map(fetched, dataset.parts, _THREADS)
         listed = ", ".join(_quoted(str(path)) for path in paths)
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
         query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own

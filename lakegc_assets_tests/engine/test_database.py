@@ -13,8 +13,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.database import open_database
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.storage.local import LocalStore
 
 _NUMBERS = pa.schema([("number", pa.int64())])
@@ -136,6 +138,19 @@ def test_a_text_that_is_named_like_a_view_stays_what_it_is(session: EmbeddedSess
 
     for _ in range(2):
         assert _numbers(session, named(_frame(session, 7), "lakegc_1")) == [7]
+
+
+def test_a_folder_that_is_named_like_a_query_is_a_folder(
+    session: EmbeddedSession, tmp_path: Path
+) -> None:
+    """That of the frame itself, of an older one, or of a newer one."""
+    number = next(open_database(1 << 30).names) + 1
+    for name in range(number - 2, number + 3):
+        store = LocalStore(tmp_path / f"lakegc_{name}", str(tmp_path / f"lakegc_{name}"))
+        table = pa.table({"number": pa.array([1, 2], pa.int64())})
+        dataset = Dataset(store.url, [write_part(store, "some/", table)], _NUMBERS)
+        rows = session.read(dataset)
+        assert _numbers(session, _without(rows, _frame(session, 2))) == [1]
 
 
 def test_a_fork_that_ends_leaves_what_its_parent_spilled(session: EmbeddedSession) -> None:
