@@ -18,7 +18,8 @@ from bench._pages import NAMESPACE, Pages
 from bench._run import BUCKET, ObjectFiles
 from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Meddle, proxied
+from lakegc_assets_tests.http_server import Answer, Asked
+from lakegc_assets_tests.reliability.proxy import Ask, Meddle, proxied
 
 REPOSITORY = "bench"
 DAY = 86_400

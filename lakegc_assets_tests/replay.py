@@ -13,17 +13,18 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import format_datetime
 from functools import cache, cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets_tests import http_server
+from lakegc_assets_tests.http_server import Asked, serving
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -172,7 +173,7 @@ def _items(call: dict[str, Any]) -> list[dict[str, Any]]:
     return results
 
 
-class ReplayServer:
+class ReplayServer(ExitStack):
     """An HTTP server with the recorded answers of one repository; use it in a ``with``.
 
     Args:
@@ -194,6 +195,7 @@ class ReplayServer:
     def __init__(
         self, repository: str, *, prepare: str = "prepare", has_async: bool = True
     ) -> None:
+        super().__init__()
         self.repository = repository
         self.recording = recording(repository)
         self.prepare = prepare
@@ -203,25 +205,23 @@ class ReplayServer:
         self.requests: list[Request] = []
         self._polls = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.endpoint = self.enter_context(serving(self._respond))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def _respond(self, asked: Asked) -> http_server.Answer:
+        path = asked.path.removeprefix(API)
+        answer = self.answer(
+            Request(asked.method, path, asked.query, dict(asked.headers), asked.body)
+        )
+        body, kind = answer.body, "text/html"
+        if not isinstance(body, (bytes, str, type(None))):
+            body, kind = json.dumps(body), "application/json"
+        raw = body.encode() if isinstance(body, str) else body or b""
+        date = format_datetime(self.clock().astimezone(timezone.utc), usegmt=True)
+        headers = {"Date": date, "Content-Type": kind, **answer.headers}
+        return http_server.Answer(answer.status, raw, [*headers.items()])
 
     def config(self, directory: Path, **settings: Any) -> LakeFSConfig:
         """Settings of a client of this server, whose credentials are written to a directory."""
@@ -389,46 +389,3 @@ def _untold(request: Request) -> Answer:
 
 def _authorization() -> str:
     return "Basic " + base64.b64encode(f"{ACCESS_KEY}:{SECRET_KEY}".encode()).decode()
-
-
-def _handler(server: ReplayServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # One write for head and body: two would wait for each other on a kept connection.
-        wbufsize = -1
-        timeout = 30
-
-        def handle_any(self) -> None:
-            url = urlsplit(self.path)
-            length = int(self.headers.get("Content-Length") or 0)
-            params = dict(parse_qsl(url.query, keep_blank_values=True))
-            path = url.path.removeprefix(API)
-            body = self.rfile.read(length)
-            self.reply(server.answer(Request(self.command, path, params, dict(self.headers), body)))
-
-        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815 # http.server's
-
-        def reply(self, answer: Answer) -> None:
-            body = answer.body
-            kind = "text/html"
-            if not isinstance(body, (bytes, str, type(None))):
-                body, kind = json.dumps(body), "application/json"
-            raw = body.encode() if isinstance(body, str) else body or b""
-            self.send_response_only(answer.status)
-            date = format_datetime(server.clock().astimezone(timezone.utc), usegmt=True)
-            headers = {
-                "Date": date,
-                "Content-Type": kind,
-                "Content-Length": str(len(raw)),
-                **answer.headers,
-            }
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD" and answer.status != 204:
-                self.wfile.write(raw)
-
-        def log_message(self, *args: object) -> None:
-            """Say nothing: the requests are kept."""
-
-    return Handler

@@ -3,69 +3,48 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from lakegc_assets.lakefs.config import LakeFSConfig
-
-Behaviour = Callable[[socket.socket], None]
+from lakegc_assets_tests.http_server import Answer, Asked, Silence, serving
 
 
 def answer(
     status: int, body: object = None, headers: dict[str, str] | None = None, *, cut: int = 0
-) -> Behaviour:
+) -> Answer:
     """A complete answer; or, with ``cut``, one whose last bytes never come."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    fields = {
-        "Content-Type": "application/json",
-        "Content-Length": str(len(raw)),
-        "Connection": "close",
-        **(headers or {}),
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    whole = f"HTTP/1.1 {status} X\r\n{head}\r\n".encode() + raw
-    return lambda connection: connection.sendall(whole[: len(whole) - cut])
+    fields = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
+    return Answer(status, raw, [*fields.items()], cut=len(raw) - cut if cut else None)
 
 
-def silence(connection: socket.socket) -> None:
-    """Close without a word, after the request was read."""
-    connection.shutdown(socket.SHUT_RDWR)
+class FaultServer(ExitStack):
+    """Behaves in turn as it is told; after the last, as the last.
 
+    Args:
+        behaviours: in place of answers, or answers.
+        port: 0 for a free one.
+        pause_s: seconds before each.
 
-def sleep(seconds: float) -> Behaviour:
-    return lambda _connection: time.sleep(seconds)
+    Attributes:
+        asked: the requests that came, in their order.
+        endpoint: URL, while it runs.
+    """
 
-
-class FaultServer:
-    """Behaves in turn as told; after the last, as the last. Requests are kept as raw bytes."""
-
-    def __init__(self, *behaviours: Behaviour, port: int = 0) -> None:
-        self.behaviours = list(behaviours)
-        self.requests: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._listener.settimeout(0.05)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(self, *behaviours: Answer | Silence, port: int = 0, pause_s: float = 0.0) -> None:
+        super().__init__()
+        self.asked: list[Asked] = []
+        self._behaviours = list(behaviours)
+        self._port, self._pause_s = port, pause_s
+        self._one_at_a_time = threading.Lock()
 
     def __enter__(self) -> FaultServer:  # noqa: PYI034 # never subclassed
-        self._thread.start()
+        self.endpoint = self.enter_context(serving(self._respond, self._port))
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._listener.close()
 
     def config(self, directory: Path, **settings: Any) -> LakeFSConfig:
         path = directory / "lakectl.yaml"
@@ -73,26 +52,10 @@ class FaultServer:
         fast = {"first_backoff_s": 0.01, **settings}
         return LakeFSConfig(endpoint=self.endpoint, credentials_file=str(path), **fast)
 
-    def _serve(self) -> None:
-        while not self._stop.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            with connection:
-                connection.settimeout(60)
-                self.requests.append(_read(connection))
-                behave = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
-                behave(connection)
-
-
-def _read(connection: socket.socket) -> bytes:
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += connection.recv(65536)
-    head, _, body = received.partition(b"\r\n\r\n")
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            while len(body) < int(line.split(b":")[1]):
-                body += connection.recv(65536)
-    return head + b"\r\n\r\n" + body
+    def _respond(self, asked: Asked) -> Answer | Silence:
+        with self._one_at_a_time:
+            self.asked.append(asked)
+            few = len(self._behaviours) == 1
+            behaviour = self._behaviours[0] if few else self._behaviours.pop(0)
+        time.sleep(self._pause_s)
+        return behaviour

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import socket
-import threading
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -18,8 +18,10 @@ from lakegc_assets.lakefs import errors
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.transport import LONGEST_WAIT_S, path_of
 
+from ..http_server import Answer as Sent
+from ..http_server import Silence
 from ..replay import Answer, ReplayServer
-from .faults import Behaviour, FaultServer, answer, silence, sleep
+from .faults import FaultServer, answer
 
 GRACE = answer(200, {"grace_period": 86400})
 
@@ -31,15 +33,15 @@ GRACE = answer(200, {"grace_period": 86400})
         answer(500, {"message": "oops"}),
         answer(503, b"<html>busy</html>", {"Content-Type": "text/html"}),
         answer(200, {"grace_period": 86400}, cut=5),
-        silence,
+        Silence.CLOSE,
     ],
     ids=["429", "500", "503", "cut body", "broken connection"],
 )
-def test_passing_faults_of_a_get_are_overcome(fault: Behaviour, tmp_path: Path) -> None:
+def test_passing_faults_of_a_get_are_overcome(fault: Sent | Silence, tmp_path: Path) -> None:
     with FaultServer(fault, fault, GRACE) as server, server.config(tmp_path).connect() as client:
         before = traffic.sent()
         assert client.grace_period() == timedelta(days=1)
-    assert len(server.requests) == 3
+    assert len(server.asked) == 3
     assert traffic.sent() - before == 3
 
 
@@ -49,16 +51,16 @@ def test_passing_faults_of_a_get_are_overcome(fault: Behaviour, tmp_path: Path) 
         (answer(429, {"message": "slow down"}), errors.ThrottledError),
         (answer(502, b"bad gateway"), errors.ServerError),
         (answer(200, {"grace_period": 1}, cut=3), errors.ConnectionFailedError),
-        (silence, errors.ConnectionFailedError),
+        (Silence.CLOSE, errors.ConnectionFailedError),
     ],
 )
 def test_lasting_faults_are_told_after_the_last_attempt(
-    fault: Behaviour, kind: type[Exception], tmp_path: Path
+    fault: Sent | Silence, kind: type[Exception], tmp_path: Path
 ) -> None:
     with FaultServer(fault) as server:
         with server.config(tmp_path, max_attempts=3).connect() as client, pytest.raises(kind):
             client.grace_period()
-        assert len(server.requests) == 3
+        assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_refusals_are_told_at_once_with_the_servers_words(
         assert type(caught.value) is kind
         assert message in str(caught.value)
         assert "/repositories/repo/commits/abc" in str(caught.value)
-        assert len(server.requests) == 1
+        assert len(server.asked) == 1
 
 
 def test_a_404_that_lakefs_did_not_write_is_no_fact_about_the_repository(tmp_path: Path) -> None:
@@ -106,9 +108,9 @@ def test_a_missing_call_is_no_fact_about_an_object(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [answer(503, {"message": "busy"}), answer(429, {"message": "slow"}), silence]
+    "fault", [answer(503, {"message": "busy"}), answer(429, {"message": "slow"}), Silence.CLOSE]
 )
-def test_writes_are_never_sent_twice(fault: Behaviour, tmp_path: Path) -> None:
+def test_writes_are_never_sent_twice(fault: Sent | Silence, tmp_path: Path) -> None:
     with FaultServer(fault) as server, server.config(tmp_path).connect_writer() as client:
         with pytest.raises(errors.LakeFSError):
             client.set_gc_rules("repo", 7)
@@ -116,17 +118,19 @@ def test_writes_are_never_sent_twice(fault: Behaviour, tmp_path: Path) -> None:
             client.delete_branch("repo", "dev")
         with pytest.raises(errors.LakeFSError):
             client.commit_branch("repo", "dev", "message")
-    methods = [request.split(b" ")[0] for request in server.requests]
-    assert methods == [b"PUT", b"DELETE", b"POST"]
+    assert [asked.method for asked in server.asked] == ["PUT", "DELETE", "POST"]
 
 
 def test_prepare_calls_are_repeated(tmp_path: Path) -> None:
     page = answer(201, {"run_id": "r", "gc_uncommitted_location": ""})
     busy = answer(503, {"message": "busy"})
-    with FaultServer(silence, busy, page) as server, server.config(tmp_path).connect() as client:
+    with (
+        FaultServer(Silence.CLOSE, busy, page) as server,
+        server.config(tmp_path).connect() as client,
+    ):
         pages = list(client.prepare_uncommitted("repo"))
     assert [(p.run_id, p.gc_uncommitted_location) for p in pages] == [("r", None)]
-    assert len(server.requests) == 3
+    assert len(server.asked) == 3
 
 
 def test_a_write_is_repeated_while_no_connection_comes_about(
@@ -152,27 +156,22 @@ def test_a_write_is_repeated_while_no_connection_comes_about(
 
 @pytest.mark.parametrize("headers_first", [False, True])
 def test_a_slow_answer_is_a_timeout(headers_first: bool, tmp_path: Path) -> None:  # noqa: FBT001 # a test's parameter
-    given_up = threading.Event()
-
-    def trickle(connection: socket.socket) -> None:
-        if headers_first:
-            answer(200, {"grace_period": 1}, cut=10)(connection)
-        assert given_up.wait(120)
-
+    begun = replace(answer(200, {"grace_period": 1}, cut=10), rest=Silence.WAIT)
     settings = {"read_timeout_s": 0.1, "max_attempts": 1}
-    with FaultServer(trickle) as server:
-        with pytest.raises(errors.TimedOutError, match="in time"):
-            server.config(tmp_path, **settings).connect().grace_period()
-        given_up.set()
+    with (
+        FaultServer(begun if headers_first else Silence.WAIT) as server,
+        pytest.raises(errors.TimedOutError, match="in time"),
+    ):
+        server.config(tmp_path, **settings).connect().grace_period()
 
 
 def test_a_prepare_call_may_take_longer_than_others(tmp_path: Path) -> None:
-    def slow(connection: socket.socket) -> None:
-        sleep(0.3)(connection)
-        answer(201, {"run_id": "r", "gc_uncommitted_location": ""})(connection)
-
+    page = answer(201, {"run_id": "r", "gc_uncommitted_location": ""})
     settings = {"read_timeout_s": 0.1, "max_attempts": 1}
-    with FaultServer(slow) as server, server.config(tmp_path, **settings).connect() as client:
+    with (
+        FaultServer(page, pause_s=0.3) as server,
+        server.config(tmp_path, **settings).connect() as client,
+    ):
         assert len(list(client.prepare_uncommitted("repo"))) == 1
 
 
@@ -183,7 +182,7 @@ def test_retry_after_is_honoured_within_reason(
     pauses: list[float] = []
     monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", pauses.append)
 
-    def asks(seconds: int) -> Behaviour:
+    def asks(seconds: int) -> Sent:
         then = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         value = str(seconds) if form == "seconds" else format_datetime(then, usegmt=True)
         return answer(429, {"message": "slow"}, {"Retry-After": value})
@@ -221,11 +220,11 @@ def test_pauses_double_with_jitter(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
     ids=["truncated", "html", "empty", "list", "missing", "text", "negative"],
 )
-def test_answers_of_another_form_are_never_believed(fault: Behaviour, tmp_path: Path) -> None:
+def test_answers_of_another_form_are_never_believed(fault: Sent | Silence, tmp_path: Path) -> None:
     told = pytest.raises(errors.UnexpectedAnswerError, match="not the answer of a lakeFS")
     with FaultServer(fault) as server, told:
         server.config(tmp_path).connect().grace_period()
-    assert len(server.requests) == 1
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("fault", [b"", b"[]", b"null", b'{"default_retention_days": 7}', b"{"])
@@ -241,7 +240,7 @@ def test_redirects_are_not_followed_and_the_target_gets_nothing(tmp_path: Path) 
         told = pytest.raises(errors.UnexpectedAnswerError, match="redirect")
         with FaultServer(away) as server, told as caught:
             server.config(tmp_path).connect().grace_period()
-    assert target.requests == []
+    assert target.asked == []
     assert "hidden" not in str(caught.value)
 
 
@@ -253,7 +252,7 @@ def test_secrets_show_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
             with pytest.raises(errors.ServerError) as caught:
                 client.grace_period()
             shown = [repr(config), repr(client), repr(client.transport), str(caught.value)]
-            assert b"Authorization: Basic" in server.requests[0]
+            assert dict(server.asked[0].headers)["Authorization"].startswith("Basic ")
             assert not any("hush-hush" in text for text in [*shown, caplog.text])
             for thing in (client, client.transport):
                 with pytest.raises(TypeError, match="LakeFSConfig"):
@@ -301,3 +300,21 @@ def test_names_arrive_as_they_are(server: ReplayServer, tmp_path: Path) -> None:
 def test_settings_that_cannot_work_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
         LakeFSConfig(**json.loads(json.dumps(settings)))
+
+
+def test_proxy_and_certificates_of_the_environment_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificates.pem"))
+    with FaultServer(GRACE) as proxy, FaultServer(GRACE) as server:
+        monkeypatch.setenv("http_proxy", proxy.endpoint)
+        config = replace(server.config(tmp_path), endpoint="http://lakefs.example")
+        with config.connect() as client:
+            client.grace_period()
+            assert client.transport._session.verify == str(tmp_path / "certificates.pem")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        server.config(tmp_path).connect().grace_period()
+    assert [asked.target.partition("/api")[0] for asked in proxy.asked] == ["http://lakefs.example"]
+    assert len(server.asked) == 1

@@ -17,7 +17,8 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs import errors, transport
 from lakegc_assets.lakefs.config import LakeFSConfig
 
-from .faults import Behaviour, FaultServer, answer, silence
+from ..http_server import Answer, Silence
+from .faults import FaultServer, answer
 
 GRACE = answer(200, {"grace_period": 86400})
 BUSY = answer(503, {"message": "starting"})
@@ -62,17 +63,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         BUSY,
         answer(504, b""),
         answer(200, {"grace_period": 86400}, cut=5),
-        silence,
+        Silence.CLOSE,
     ],
     ids=["502", "503", "504", "cut body", "broken connection"],
 )
 def test_what_a_restart_looks_like_is_waited_for(
-    fault: Behaviour, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    fault: Answer | Silence, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"max_attempts": 2, "first_backoff_s": 1.0, "wait_s": 120.0}
     with FaultServer(*[fault] * 12, GRACE) as server:
         server.config(tmp_path, **settings).connect().grace_period()
-        assert len(server.requests) == 13
+        assert len(server.asked) == 13
     assert 40 < sum(clock.pauses) < 120
     said = [record.getMessage() for record in caplog.records]
     at = f"lakeFS at {server.endpoint}/api/v1"
@@ -125,11 +126,11 @@ def test_what_does_not_pass_is_not_waited_for(
 @pytest.mark.parametrize(
     "fault", [answer(500, {"message": "oops"}), answer(429, {"message": "slow"})]
 )
-def test_a_server_that_answers_is_not_away(fault: Behaviour, tmp_path: Path) -> None:
+def test_a_server_that_answers_is_not_away(fault: Answer | Silence, tmp_path: Path) -> None:
     with FaultServer(fault) as server:
         with pytest.raises(errors.LakeFSError):
             server.config(tmp_path, wait_s=1e6, max_attempts=3).connect().grace_period()
-        assert len(server.requests) == 3
+        assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -178,11 +179,11 @@ def test_all_calls_of_a_process_wait_no_longer_than_one(tmp_path: Path, clock: C
         with pytest.raises(errors.ServerError, match=r"waited for 120 s \(lakefs_wait_seconds\)"):
             config.connect().grace_period()
         assert clock.now - began == pytest.approx(120)
-        asked = len(server.requests)
+        asked = len(server.asked)
         for _ in range(10):
             with pytest.raises(errors.ServerError):
                 config.connect().grace_period()
-        assert len(server.requests) == asked + 20
+        assert len(server.asked) == asked + 20
     assert clock.now - began < 120 + 10
 
 
@@ -216,7 +217,7 @@ def test_an_outage_of_an_hour_ago_is_another_one(tmp_path: Path, clock: Clock) -
 def test_a_write_that_may_have_arrived_is_not_sent_again(tmp_path: Path, clock: Clock) -> None:
     with FaultServer(BUSY) as server, pytest.raises(errors.ServerError):
         server.config(tmp_path, wait_s=120.0).connect_writer().delete_branch("repo", "dev")
-    assert len(server.requests) == 1
+    assert len(server.asked) == 1
     assert clock.pauses == []
 
 

@@ -13,7 +13,8 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import ObjectInfo
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Meddle, Proxy, Silence
+from lakegc_assets_tests.http_server import Answer, Asked, Silence
+from lakegc_assets_tests.reliability.proxy import Ask, Meddle, Proxy
 
 #: An answer in place of the server's; gets what asks the server.
 Fault = Callable[[Ask], Answer | Silence]

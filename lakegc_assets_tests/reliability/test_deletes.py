@@ -19,9 +19,10 @@ from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
+from lakegc_assets_tests.http_server import Answer, Asked, Silence
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Place, clock_off, cut, unanswered
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Silence, leave_alone
+from lakegc_assets_tests.reliability.proxy import Ask, leave_alone
 from lakegc_assets_tests.reliability.recorder import AZURE, LOCAL, S3, shows
 from lakegc_assets_tests.reliability.trial import KEPT, Trial, records
 

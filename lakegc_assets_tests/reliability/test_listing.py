@@ -17,8 +17,9 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.http_server import Answer, Asked
 from lakegc_assets_tests.reliability.places import Place, cut, unanswered
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked
+from lakegc_assets_tests.reliability.proxy import Ask
 from lakegc_assets_tests.reliability.recorder import AZURE, S3, shows
 
 pytestmark = pytest.mark.stores

@@ -7,9 +7,10 @@ import requests
 
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpClient, HttpFailure
+from lakegc_assets_tests.http_server import Answer, Silence
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Fault, Place, cut, unanswered
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Silence
+from lakegc_assets_tests.reliability.proxy import Ask
 from lakegc_assets_tests.reliability.trial import Trial
 
 

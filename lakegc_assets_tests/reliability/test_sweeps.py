@@ -21,10 +21,11 @@ from lakegc_assets.storage import files
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.http_server import Answer, Asked, Silence
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, SmallLake
 from lakegc_assets_tests.reliability.conftest import s3_behind
 from lakegc_assets_tests.reliability.places import Fault, Place, S3Dialect, clock_off, unanswered
-from lakegc_assets_tests.reliability.proxy import Answer, Ask, Asked, Meddle, Silence, leave_alone
+from lakegc_assets_tests.reliability.proxy import Ask, Meddle, leave_alone
 from lakegc_assets_tests.reliability.recorder import LOCAL, S3, shows
 from lakegc_assets_tests.reliability.world import Bucket, Marked, context, make_marked
 from lakegc_assets_tests.sessions import Session

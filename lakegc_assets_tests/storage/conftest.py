@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -30,6 +28,8 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets_tests import http_server
+from lakegc_assets_tests.http_server import Asked, serving
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
 
 Plant = Callable[[Iterable[str]], None]
@@ -225,6 +225,13 @@ class Answer:
     dead: bool = False
     headers: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def sent(self) -> http_server.Answer:
+        body, headers = self.body.encode(), [("Date", self.date), *self.headers.items()]
+        if self.cut:
+            return http_server.Answer(self.status, body + bytes(10), headers, cut=len(body))
+        return http_server.Answer(self.status, body, headers, last=self.dead)
+
 
 @dataclass
 class Script:
@@ -239,56 +246,21 @@ class Script:
     def config(self, max_attempts: int = 1) -> StoreConfig:
         return StoreConfig(endpoint_url=self.endpoint, max_attempts=max_attempts)
 
+    def respond(self, asked: Asked) -> http_server.Answer:
+        self.requests.append(f"{asked.method} {asked.target}")
+        self.headers.append({name.lower(): value for name, value in asked.headers})
+        self.bodies.append(asked.body)
+        return (self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]).sent
+
 
 @pytest.fixture
 def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is wanted to be there
     told = Script()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # One write for head and body: two would wait for each other on a kept connection.
-        wbufsize = -1
-        dead = False
-
-        def _answer(self) -> None:
-            if self.dead:
-                self.close_connection = True
-                return
-            told.requests.append(f"{self.command} {self.path}")
-            told.headers.append({name.lower(): value for name, value in self.headers.items()})
-            told.bodies.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            answer = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
-            body = answer.body.encode()
-            self.send_response_only(answer.status)
-            self.send_header("Date", answer.date)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            if self.close_connection:
-                self.send_header("Connection", "close")
-            self.send_header("Content-Length", str(len(body) + 10 * answer.cut))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-            self.close_connection |= answer.cut
-            self.dead = answer.dead
-
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - http.server's names
-
-        def log_message(self, *_: object) -> None:
-            """Silence."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, serving(told.respond) as told.endpoint:
         # It needs no time to recover.
         patch.setattr(http, "_LONGEST_PAUSE_S", 0.01)
         patch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.01)
         yield told
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def codes(outcomes: Sequence[DeleteOutcome]) -> list[str | None]:

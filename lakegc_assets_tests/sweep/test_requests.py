@@ -19,8 +19,9 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
+from lakegc_assets_tests.http_server import Asked
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
-from lakegc_assets_tests.reliability.proxy import Asked, Proxy, proxied
+from lakegc_assets_tests.reliability.proxy import Proxy, proxied
 from lakegc_assets_tests.sessions import Session
 
 _OBJECTS = 10
