@@ -121,6 +121,10 @@ class Transport:
         )
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(max_retries=0))
+        # There is one server: requests would look for its proxy and for certificates at each call.
+        found = self._session.merge_environment_settings(self.endpoint, {}, None, None, None)
+        self._session.trust_env = False
+        self._session.proxies, self._session.verify = found["proxies"], found["verify"]
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
