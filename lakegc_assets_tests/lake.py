@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -68,16 +68,22 @@ class Calendar:
         return self.now() - self.days_ago * _DAY
 
 
+def _unseen(_method: str, _path: str) -> None:
+    """Nobody looks at requests."""
+
+
 @dataclass
 class _Watched:
-    """An application that shows every request to a function before it is answered."""
+    """An application that shows every request to its lake before it is answered."""
 
     app: ASGIApp
-    see: Callable[[str, str], None]
+    lakes: Sequence[SmallLake]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await run_in_threadpool(self.see, scope["method"], scope["path"])
+            for lake in self.lakes:
+                if lake.on_request is not _unseen:
+                    await run_in_threadpool(lake.on_request, scope["method"], scope["path"])
         await self.app(scope, receive, send)
 
 
@@ -95,7 +101,7 @@ class SmallLake:
     folder: Path
     server: EmbeddedLakeFS
     calendar: Calendar
-    on_request: Callable[[str, str], None] = field(default=lambda _method, _path: None)
+    on_request: Callable[[str, str], None] = _unseen
 
     def __post_init__(self) -> None:
         self.client = self.config.connect_writer()
@@ -185,11 +191,7 @@ def running(folder: Path, calendar: Calendar | None = None, **settings: Any) -> 
     lakes: list[SmallLake] = []
 
     def watched(parts: Lake) -> _Watched:
-        def see(method: str, path: str) -> None:
-            for lake in lakes:
-                lake.on_request(method, path)
-
-        return _Watched(make_app(parts), see)
+        return _Watched(make_app(parts), lakes)
 
     (folder / "lakefs").mkdir(parents=True, exist_ok=True)
     with mock.patch("lakegc_assets.embedded.server.make_app", watched):

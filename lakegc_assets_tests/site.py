@@ -15,19 +15,10 @@ from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.engine.spark import LOCAL
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets_tests.lake import Calendar
 from lakegc_assets_tests.sessions import LAKECTL_OF_TASKS, SMALL, Session
 
 _DAY = 86_400
-
-
-@dataclass
-class Calendar:
-    """The server's clock: some days before now."""
-
-    days_ago: float = 0
-
-    def __call__(self) -> float:
-        return time.time() - self.days_ago * _DAY
 
 
 @dataclass(frozen=True)

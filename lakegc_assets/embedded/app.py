@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from email.utils import formatdate
+from functools import cache
 from hmac import compare_digest
 from urllib.parse import unquote_to_bytes
 
@@ -56,10 +57,8 @@ _ENDPOINTS = (
 
 def make_app(lake: Lake) -> Starlette:
     """The application of one server."""
-    app = Starlette(
-        routes=list(_routes(lake, _ENDPOINTS)),
-        exception_handlers={HTTPException: _no_such_endpoint},
-    )
+    app = Starlette(routes=_routes(), exception_handlers={HTTPException: _no_such_endpoint})
+    app.state.lake = lake
     app.router.redirect_slashes = False
     app.router.default = _elsewhere(Gateway(lake))
     return app
@@ -76,21 +75,28 @@ def _elsewhere(gateway: Gateway) -> ASGIApp:
     return handle
 
 
-def _routes(lake: Lake, endpoints: Sequence[Endpoint]) -> Iterable[Route]:
+@cache
+def _routes() -> Sequence[Route]:
+    """The routes of all servers: each is compiled once."""
+    return list(_routes_of(_ENDPOINTS))
+
+
+def _routes_of(endpoints: Sequence[Endpoint]) -> Iterable[Route]:
     for with_slashes in (False, True):
         for endpoint in endpoints:
             # Starlette decodes %2F before it looks for a route, and tags may have slashes.
             path = _REFERENCE.sub(r"{\1:path}", endpoint.path) if with_slashes else endpoint.path
             if with_slashes and path == endpoint.path:
                 continue
-            route = Route(BASE + path, _handle(lake, endpoint), methods=[endpoint.method])
+            route = Route(BASE + path, _handle(endpoint), methods=[endpoint.method])
             # Starlette lets HEAD pass wherever GET does; lakeFS has it for objects alone.
             route.methods = {endpoint.method}
             yield route
 
 
-def _handle(lake: Lake, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def _handle(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
+        lake: Lake = request.app.state.lake
         try:
             if not endpoint.open_to_all:
                 _authenticate(lake, request)
