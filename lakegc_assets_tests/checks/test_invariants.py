@@ -49,6 +49,7 @@ def test_a_right_mark_passes_in_few_steps(repository: str, labs: Labs) -> None:
     assert evaluate(marked.ctx)[:-1] == results[:-1]
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("repository", ["retention", "identical"])
 def test_every_planted_candidate_is_seen_on_spark(
     repository: str, labs: Labs, spark: Session

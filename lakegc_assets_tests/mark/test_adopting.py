@@ -217,6 +217,7 @@ def test_a_run_has_an_id_of_its_own(golden: Goldens) -> None:
             require_adoptable(store, ctx.root, "small", "one", "one")
 
 
+@pytest.mark.conformance
 def test_on_spark_it_is_the_same(golden: Goldens, tmp_path: Path) -> None:
     marked = golden("retention").marked
     with recorded.preserved("retention"):

@@ -78,6 +78,11 @@ def mark(lake: SmallLake, spark: Session, run: str, **settings: object) -> RunCo
     return ctx
 
 
+def first_mark(lake: SmallLake, spark: Session) -> RunContext:
+    """The mark that a lake ``marked`` has."""
+    return lake.context(spark, "first", **NO_AGE)
+
+
 def _run(ctx: RunContext, stages: Sequence[Callable[[RunContext], object]]) -> None:
     for stage in stages:
         stage(ctx)
@@ -102,12 +107,12 @@ def why_clean(ctx: RunContext) -> str:
 # What is carried
 
 
-def test_what_is_settled_is_not_listed_again(lake: SmallLake, spark: Session) -> None:
-    first = mark(lake, spark, "first")
+def test_what_is_settled_is_not_listed_again(marked: SmallLake, spark: Session) -> None:
+    first = first_mark(marked, spark)
     assert why_clean(first) == "there is no earlier run"
-    lake.calendar.days_ago = 0
-    new = lake.upload("main", "b/new", "an object of today")
-    second = mark(lake, spark, "second", skip_new_slices=False)
+    marked.calendar.days_ago = 0
+    new = marked.upload("main", "b/new", "an object of today")
+    second = mark(marked, spark, "second", skip_new_slices=False)
     facts = listing(second).facts
     assert facts["mode"] == "optimized"
     assert facts["clean_run"] == "first"
@@ -115,7 +120,7 @@ def test_what_is_settled_is_not_listed_again(lake: SmallLake, spark: Session) ->
     assert (facts["carried"], facts["listed"]) == (11, 1)
     attempt = second.root.attempt(REPOSITORY, "second")
     rows = attempt.read("store_listing")["address"].to_pylist()
-    assert set(rows) == lake.keys()
+    assert set(rows) == marked.keys()
     assert len(rows) == len(set(rows)) == listing(second).rows
     assert new in rows
     assert candidates(second) == candidates(first)
@@ -170,18 +175,18 @@ def test_etags_are_compared_once(
     assert sum(compared) == 13 + 2
 
 
-def test_what_was_swept_is_not_marked_again(lake: SmallLake, spark: Session) -> None:
-    first = mark(lake, spark, "first")
+def test_what_was_swept_is_not_marked_again(marked: SmallLake, spark: Session) -> None:
+    first = first_mark(marked, spark)
     dead = candidates(first)
     assert len(dead) == 1
     sweep(first)
-    second = mark(lake, spark, "second")
+    second = mark(marked, spark, "second")
     facts = listing(second).facts
     assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", 1)
     assert candidates(second) == set()
-    third = mark(lake, spark, "third")
+    third = mark(marked, spark, "third")
     assert (listing(third).facts["mode"], candidates(third)) == ("optimized", set())
-    clean = mark(lake, spark, "clean", clean=True)
+    clean = mark(marked, spark, "clean", clean=True)
     assert candidates(clean) == set()
     assert listing(clean).rows == listing(third).rows - 1
 
@@ -201,14 +206,13 @@ def test_a_slice_that_a_sweep_has_emptied_is_no_reason_for_a_clean_run(
     assert listing(mark(lake, spark, "second")).facts["mode"] == "optimized"
 
 
-def test_a_run_stands_for_itself(lake: SmallLake, spark: Session) -> None:
-    mark(lake, spark, "first")
-    second = mark(lake, spark, "second")
+def test_a_run_stands_for_itself(marked: SmallLake, spark: Session) -> None:
+    second = mark(marked, spark, "second")
     shutil.rmtree(Path(second.root.url) / REPOSITORY / "first")
     attempt = second.root.attempt(REPOSITORY, "second")
-    assert set(attempt.read("store_listing")["address"].to_pylist()) == lake.keys()
+    assert set(attempt.read("store_listing")["address"].to_pylist()) == marked.keys()
     sweep(second)
-    assert not lake.keys() & candidates(second)
+    assert not marked.keys() & candidates(second)
 
 
 def test_the_share_of_candidates_is_that_of_what_is_there(lake: SmallLake, spark: Session) -> None:
@@ -293,42 +297,45 @@ def test_what_cannot_be_relied_on_is_listed_again(
     assert set(rows) == marked.keys()
 
 
-def test_other_rules_of_what_stays_are_other_rules(lake: SmallLake, spark: Session) -> None:
-    first, rules = mark(lake, spark, "first"), {"tags": ["v*"]}
-    assert "the retention rules have changed" in why_clean(mark(lake, spark, "more", retain=rules))
-    assert listing(mark(lake, spark, "again", retain=rules)).facts["mode"] == "optimized"
-    assert "the retention rules have changed" in why_clean(mark(lake, spark, "fewer"))
+def test_other_rules_of_what_stays_are_other_rules(marked: SmallLake, spark: Session) -> None:
+    first, rules = first_mark(marked, spark), {"tags": ["v*"]}
+    assert "the retention rules have changed" in why_clean(
+        mark(marked, spark, "more", retain=rules)
+    )
+    assert listing(mark(marked, spark, "again", retain=rules)).facts["mode"] == "optimized"
+    assert "the retention rules have changed" in why_clean(mark(marked, spark, "fewer"))
     assert candidates(first)
 
 
-def test_clean_runs_are_made_on_demand_and_every_week(lake: SmallLake, spark: Session) -> None:
-    mark(lake, spark, "first")
-    asked = mark(lake, spark, "asked", clean=True)
+def test_clean_runs_are_made_on_demand_and_every_week(marked: SmallLake, spark: Session) -> None:
+    asked = mark(marked, spark, "asked", clean=True)
     assert why_clean(asked) == "a clean run was asked for"
-    later = mark(lake, spark, "later", clean_every_hours=0)
+    later = mark(marked, spark, "later", clean_every_hours=0)
     assert why_clean(later).startswith("the last clean run, 'asked', was at ")
 
 
-def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(lake: SmallLake, spark: Session) -> None:
-    first = mark(lake, spark, "first")
+def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(
+    marked: SmallLake, spark: Session
+) -> None:
+    first = first_mark(marked, spark)
     sweep(first)
     manifest = first.root.attempt(REPOSITORY, "first").url + "/swept_set/manifest.json"
     Path(manifest).unlink()
-    second = mark(lake, spark, "second")
+    second = mark(marked, spark, "second")
     assert why_clean(second) == "the sweep of the last run, 'first', did not finish"
 
 
-def test_a_store_that_was_restored_is_listed_again(lake: SmallLake, spark: Session) -> None:
-    backup = shutil.copytree(lake.objects / "data", lake.folder / "backup")
-    sweep(mark(lake, spark, "first"))
-    mark(lake, spark, "second")
+def test_a_store_that_was_restored_is_listed_again(marked: SmallLake, spark: Session) -> None:
+    backup = shutil.copytree(marked.objects / "data", marked.folder / "backup")
+    sweep(first_mark(marked, spark))
+    mark(marked, spark, "second")
     shutil.copytree(
         backup,
-        lake.objects / "data",
+        marked.objects / "data",
         dirs_exist_ok=True,
         copy_function=lambda one, to: Path(to).exists() or shutil.copy2(one, to),
     )
-    third = mark(lake, spark, "third")
+    third = mark(marked, spark, "third")
     assert "the store was restored" in why_clean(third)
     assert len(candidates(third)) == 1
 
@@ -457,26 +464,26 @@ def test_of_a_sharded_repository_every_run_collects_all(tmp_path: Path, spark: S
 
 
 def test_an_optimized_run_lists_what_is_in_shards_and_carries_what_is_in_slices(
-    lake: SmallLake, spark: Session
+    marked: SmallLake, spark: Session
 ) -> None:
     """As of a repository that is sharded since its server was upgraded."""
-    first = mark(lake, spark, "first")
-    with lake.server.lake.state.write() as db:
+    first = first_mark(marked, spark)
+    with marked.server.lake.state.write() as db:
         set_layout(db, REPOSITORY, Layout.SHARDED)
-    lake.calendar.days_ago = 50
-    sharded = [lake.upload("main", f"s/{number}", f"in a shard {number}") for number in range(3)]
-    lake.commit("main")
-    lake.client.delete_object(REPOSITORY, "main", "s/0")
-    lake.calendar.days_ago = 40
-    lake.commit("main")
+    marked.calendar.days_ago = 50
+    sharded = [marked.upload("main", f"s/{number}", f"in a shard {number}") for number in range(3)]
+    marked.commit("main")
+    marked.client.delete_object(REPOSITORY, "main", "s/0")
+    marked.calendar.days_ago = 40
+    marked.commit("main")
     for run in ("second", "third"):
-        found = mark(lake, spark, run)
+        found = mark(marked, spark, run)
         facts = listing(found).facts
         assert (facts["mode"], facts["carried"], facts["listed"]) == ("optimized", 11, 3)
         assert "3 objects were listed again" in facts["because"]
         assert candidates(found) == candidates(first) | {sharded[0]}
     sweep(found)
-    assert lake.keys() & (candidates(first) | set(sharded)) == set(sharded[1:])
+    assert marked.keys() & (candidates(first) | set(sharded)) == set(sharded[1:])
 
 
 @pytest.mark.conformance

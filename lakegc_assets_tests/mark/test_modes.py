@@ -31,7 +31,15 @@ from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, copy_of, running
+from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    STAGES,
+    Marked,
+    SmallLake,
+    copy_lake,
+    copy_of,
+    running,
+)
 from lakegc_assets_tests.mark.test_incremental_listing import candidates, listing
 from lakegc_assets_tests.mark.test_publication import PLACES, lines_of, written
 from lakegc_assets_tests.mark.test_report import told
@@ -58,6 +66,26 @@ def mark(
     return ctx
 
 
+@pytest.fixture(scope="module")
+def made_and_marked(told: Marked, tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Path:
+    folder = copy_of(told, tmp_path_factory.mktemp("committed"))
+    with running(folder) as found:
+        mark(found, spark, "committed")
+    return folder
+
+
+@pytest.fixture
+def committed(made_and_marked: Path, tmp_path: Path) -> Iterator[SmallLake]:
+    """The lake with a mark ``committed`` of this mode."""
+    with running(copy_lake(made_and_marked, tmp_path / "lake")) as found:
+        yield found
+
+
+def committed_mark(lake: SmallLake, spark: Session) -> RunContext:
+    """The mark that a lake ``committed`` has."""
+    return lake.context(spark, "committed", **NO_AGE, mode="committed")
+
+
 def garbage(told: Marked) -> dict[Mode, frozenset[str]]:
     """What a mark of each mode is to name."""
     expired = frozenset().union(*(told.groups[name] for name in COMMITTED))
@@ -69,36 +97,21 @@ def garbage(told: Marked) -> dict[Mode, frozenset[str]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mark_names_what_its_mode_is_for(
+def test_a_mark_names_what_its_mode_is_for_where_lakefs_looks_for_its_kind_and_is_swept_so(
     mode: Mode, lake: SmallLake, told: Marked, spark: Session
 ) -> None:
-    ctx = mark(lake, spark, mode)
+    before = lake.keys()
+    # What the fixture left of this run is of no attempt that goes on.
+    ctx = mark(lake, spark, mode, "mark-1")
     assert candidates(ctx) == garbage(told)[mode]
     attempt = ctx.root.attempt(REPOSITORY, ctx.run)
     assert {attempt.manifest(name).mode for name in ("store_listing", "gc_report")} == {mode}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_mark_is_written_where_lakefs_looks_for_its_kind(
-    mode: Mode, lake: SmallLake, told: Marked, spark: Session
-) -> None:
-    run = "mark-1"
-    # What the fixture left of this run is of no attempt that goes on.
-    mark(lake, spark, mode, run)
     lists, texts, summaries = PLACES[mode]
     files = written(lake)
     assert {key.rpartition("/")[0] + "/" for key in files} == lists | texts | summaries
     for folder in texts:
         found = [line for key in files if key.startswith(folder) for line in lines_of(files[key])]
         assert set(found) == garbage(told)[mode]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_sweep_is_of_the_mode_of_its_mark(
-    mode: Mode, lake: SmallLake, told: Marked, spark: Session
-) -> None:
-    before = lake.keys()
-    ctx = mark(lake, spark, mode)
     # Whatever the sweep is told.
     other = MODES[MODES.index(mode) - 1]
     sweep(replace(ctx, settings=ctx.settings.changed(mode=other)))
@@ -108,17 +121,18 @@ def test_a_sweep_is_of_the_mode_of_its_mark(
     assert set(rows["outcome"].to_pylist()) == {"deleted"}
 
 
-def test_a_committed_mark_lists_nothing(lake: SmallLake, told: Marked, spark: Session) -> None:
-    ctx = mark(lake, spark, "committed")
+def test_a_committed_mark_lists_nothing(committed: SmallLake, told: Marked, spark: Session) -> None:
+    ctx = committed_mark(committed, spark)
     found = listing(ctx)
     assert found.rows == found.facts["named"] == len(garbage(told)["committed"])
-    live = why(ctx, next(iter(lake.keys() - garbage(told)["unified"])))
+    live = why(ctx, next(iter(committed.keys() - garbage(told)["unified"])))
     assert (live.verdict, "was not looked at" in live.because) == ("unknown", True)
-    orphan = why(mark(lake, spark, "uncommitted"), next(iter(told.groups["replaced"])))
+    orphan = why(mark(committed, spark, "uncommitted"), next(iter(told.groups["replaced"])))
     assert orphan.verdict == "live"
     assert "mode uncommitted" in orphan.because
 
 
+@pytest.mark.conformance
 def test_objects_are_looked_at_on_spark(lake: SmallLake, told: Marked, spark: Session) -> None:
     ctx = lake.context(spark, "on-spark", **NO_AGE, mode="committed", engine="spark")
     for stage in STAGES[:5]:
@@ -127,23 +141,25 @@ def test_objects_are_looked_at_on_spark(lake: SmallLake, told: Marked, spark: Se
 
 
 def test_what_was_swept_is_no_candidate_again(
-    lake: SmallLake, told: Marked, spark: Session
+    committed: SmallLake, told: Marked, spark: Session
 ) -> None:
-    sweep(mark(lake, spark, "committed"))
-    again = mark(lake, spark, "committed", "again")
+    sweep(committed_mark(committed, spark))
+    again = mark(committed, spark, "committed", "again")
     assert candidates(again) == set()
     assert listing(again).rows == 0
     assert listing(again).facts["named"] == len(garbage(told)["committed"])
 
 
-def test_what_came_back_to_life_is_spared(lake: SmallLake, told: Marked, spark: Session) -> None:
-    ctx = mark(lake, spark, "committed")
-    lake.client.create_branch(REPOSITORY, "revived", told.commits["second"])
+def test_what_came_back_to_life_is_spared(
+    committed: SmallLake, told: Marked, spark: Session
+) -> None:
+    ctx = committed_mark(committed, spark)
+    committed.client.create_branch(REPOSITORY, "revived", told.commits["second"])
     sweep(ctx)
     needed = told.groups["second"] | told.groups["removed"]
     gone = garbage(told)["committed"] - needed
-    assert needed <= lake.keys()
-    assert not gone & lake.keys()
+    assert needed <= committed.keys()
+    assert not gone & committed.keys()
     rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set").to_pylist()
     assert {row["address"] for row in rows if row["outcome"] == "spared"} == needed
 
@@ -263,9 +279,11 @@ def share(ctx: RunContext) -> dict[str, float]:
     return {name: facts[name] for name in ("candidates", "listed", "share")}
 
 
-def test_the_share_is_of_what_heads_hold_too(lake: SmallLake, told: Marked, spark: Session) -> None:
+def test_the_share_is_of_what_heads_hold_too(
+    committed: SmallLake, told: Marked, spark: Session
+) -> None:
     dead = len(garbage(told)["committed"])
-    found = share(mark(lake, spark, "committed"))
+    found = share(committed_mark(committed, spark))
     # At the HEADs of all branches are three that were kept and four that were replaced twice.
     assert found == {"candidates": dead, "listed": dead + 7, "share": dead / (dead + 7)}
 
@@ -280,11 +298,11 @@ def test_what_heads_hold_counts_however_young_it_is(
 
 
 def test_a_store_that_lacks_what_heads_hold_stops_the_run(
-    lake: SmallLake, told: Marked, spark: Session
+    committed: SmallLake, told: Marked, spark: Session
 ) -> None:
-    live = lake.keys() - garbage(told)["unified"]
-    ctx = mark(lake, spark, "committed")
-    (lake.objects / min(live & held(ctx))).unlink()
+    live = committed.keys() - garbage(told)["unified"]
+    ctx = committed_mark(committed, spark)
+    (committed.objects / min(live & held(ctx))).unlink()
     failed = [one for one in evaluate(ctx) if not one.passed]
     assert [one.name for one in failed] == ["listing_holds_heads"]
     assert "1 object that branch HEADs name is neither" in failed[0].summary

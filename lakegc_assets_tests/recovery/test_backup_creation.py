@@ -82,6 +82,7 @@ def test_an_empty_mark(spark: Session, tmp_path: Path, monkeypatch: pytest.Monke
         assert place.contents() == {}
 
 
+@pytest.mark.conformance
 def test_tasks_on_spark_and_every_setting_copy_the_same(place: Place, marked: Marked) -> None:
     for number, distribution in enumerate(("dynamic", "uniform")):
         here = replace(place, url=f"{place.url}-{number}")
