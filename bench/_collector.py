@@ -66,12 +66,15 @@ class Collector:
         ctx = RunContext(repository, "run", chosen, LakeFSConfig(), root, session)
         return cls(session, ctx)
 
-    def mark(self, run: str, *, clean: bool = False) -> tuple[Collector, float]:
+    def mark(
+        self, run: str, *, clean: bool = False, attributed: bool = True
+    ) -> tuple[Collector, float]:
         """Mark; the collector of that run, and seconds.
 
         Args:
             run: its id.
             clean: list the whole store, whatever earlier runs have seen.
+            attributed: whether all that is listed is attributed, too.
         """
         ctx = replace(self.ctx, run=run, settings=self.ctx.settings.changed(clean=clean))
         jobs, tasks = self.session.work()
@@ -83,19 +86,21 @@ class Collector:
         total += measured(self.session, "  checks", lambda: require_passed(check_candidates(ctx)))
         total += measured(self.session, "  report", lambda: report(ctx))
         without, took = self.cpu.seconds() - cpu, total
-        total += measured(self.session, "  attribution", lambda: attribute(ctx))
+        if attributed:
+            total += measured(self.session, "  attribution", lambda: attribute(ctx))
         cpu = self.cpu.seconds() - cpu
         after = self.session.work()
         print(
             f"mark {run:<23} {total:8.1f} s {after[0] - jobs:5} jobs {after[1] - tasks:6} tasks",
             flush=True,
         )
-        print(
-            f"  attribution: true {total:.1f} s and {cpu:.1f} s of CPU, false {took:.1f} s and "
-            f"{without:.1f} s: {100 * (total / took - 1):.1f} % and "
-            f"{100 * (cpu / without - 1):.1f} % more",
-            flush=True,
-        )
+        if attributed:
+            print(
+                f"  attribution: true {total:.1f} s and {cpu:.1f} s of CPU, false {took:.1f} s and "
+                f"{without:.1f} s: {100 * (total / took - 1):.1f} % and "
+                f"{100 * (cpu / without - 1):.1f} % more",
+                flush=True,
+            )
         attempt = ctx.root.attempt(ctx.repository, run)
         listing, read = (
             attempt.manifest(asset).facts for asset in ("store_listing", "committed_addresses")
