@@ -8,6 +8,7 @@ this machine and so do the artifacts, files are compared here, and Spark reads t
 from __future__ import annotations
 
 import logging
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -49,9 +50,11 @@ _READING: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     # Folders of artifacts may have the form of partitions, and are none.
     "recursiveFileLookup": "true",
+    # Times of before 1900 are as they stand there.
+    "datetimeRebaseMode": "CORRECTED",
 }
-#: What Spark would take for a pattern in the name of a file.
-_PATTERN: Final = frozenset("*?[]{}\\")
+#: Paths that mean the same to Spark: no pattern, and nothing that depends on the locale of its JVM.
+_PLAIN: Final = re.compile(r"/[\w/.+@~=-]+", re.ASCII)
 _PART: Final = "key string, rows long, size long, sha256 string"
 
 
@@ -105,8 +108,8 @@ class SparkBackedSession(Session):
             tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
         if isinstance(store, LocalStore) and self._is_on_this_machine:
-            paths = [str(path) for path in verified_paths(store, parts, schema)]
-            if all(_PATTERN.isdisjoint(path) for path in paths):
+            paths = [str(path.absolute()) for path in verified_paths(store, parts, schema)]
+            if all(map(_PLAIN.fullmatch, paths)):
                 reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
                 return reader.parquet(*(f"file://{path}" for path in paths))
         task = partial(_read_parts, self._open, dataset.url, parts, schema)

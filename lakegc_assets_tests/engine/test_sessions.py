@@ -81,17 +81,19 @@ def test_a_relation_of_datasets_is_written(frames: Frames, store: ObjectStore) -
 
 
 @pytest.mark.parametrize(
-    ("folder", "reader"), [("some/", "FileScan parquet"), ("so[m]e/", "MapInArrow")]
+    ("folder", "reader"),
+    [("run=1/", "FileScan parquet"), ("so[m]e/", "MapInArrow"), ("ü %20/", "MapInArrow")],
 )
-def test_spark_reads_files_of_this_machine_by_itself_unless_it_takes_their_names_for_patterns(
+def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_same_to_it(
     folder: str,
     reader: str,
     spark: sessions.Session,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = open_store(str(tmp_path / "run=1" / "of %20 and a space" / "x"))
-    table = rows(_ROWS)
+    store = open_store(str(tmp_path))
+    ancient = pa.array([datetime(1, 1, 1, tzinfo=timezone.utc)] * _ROWS, SCHEMA.field("at").type)
+    table = rows(_ROWS).set_column(2, SCHEMA.field("at"), ancient)
     parts = [write_part(store, folder, table.slice(at, 20_000)) for at in range(0, _ROWS, 20_000)]
     with SparkBackedSession(spark, open_store) as session:
         frame = session.read(Dataset(store.url, parts, SCHEMA))
