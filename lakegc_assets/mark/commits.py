@@ -114,10 +114,10 @@ def previous_of(latest: Earlier, parts: Sequence[str] = ("data",)) -> Previous:
 
 def forgotten_commits(latest: Earlier | None, commits: Collection[str]) -> pa.Table:
     """Commits that the latest mark knew, or one before it, and that are not reached any more."""
-    tables = [_FORGOTTEN.empty_table()]
-    if latest is not None:
-        tables += _tables(latest, _ALL, _FORGOTTEN.names)
-    known = pa.concat_tables(tables)
+    if latest is None:
+        return _FORGOTTEN.empty_table()
+    tables = _tables(latest, _ALL, _FORGOTTEN.names)
+    known = pa.concat_tables([_FORGOTTEN.empty_table(), *tables])
     reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
     return known.filter(pc.invert(reached))
 

@@ -29,6 +29,7 @@ PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
 #: How the reason of what a pin spares begins.
 PINNED: Final = "pinned until "
 REASONS: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
+_NOTHING: Final = REASONS.empty_table()
 _SUFFIX: Final = ".parquet"
 _THREADS: Final = 8
 
@@ -131,10 +132,10 @@ def pinned(store: ObjectStore) -> pa.Table:
     """
     found = read_pins(store)
     if not found:
-        return REASONS.empty_table()
+        return _NOTHING
     now = store.server_time()
     lasting = sorted((p for p in found if p[0].until > now), key=lambda p: p[0].until, reverse=True)
-    rows = REASONS.empty_table()
+    rows = _NOTHING
     for pin, addresses in lasting:
         new = pc.unique(addresses)
         new = new.filter(pc.invert(strings.among(new, rows["address"])))

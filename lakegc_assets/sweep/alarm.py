@@ -48,6 +48,7 @@ _SHOWN: Final = 20
 _OBSTACLES: Final = 3
 #: Where an alarm keeps what is gone, below the folder of a sweep.
 MISSING: Final = "after/missing/"
+_NOTHING: Final = CAME_BACK.empty_table()
 
 
 class AlarmError(IntegrityError):
@@ -122,9 +123,11 @@ def _put_back_or_alarm(
     if not ctx.settings.restore_revived:
         _raise_alarm(ctx, connections, deltas, delta, missing, {})
         return
-    obstacles = _put_back(ctx, deltas, recorded, connections, missing)
-    lacking = strings.among(missing["address"], pa.array(list(obstacles), pa.string()))
-    still, brought = missing.filter(lacking), missing.filter(pc.invert(lacking))
+    obstacles, still, brought = dict[str, str](), _NOTHING, _NOTHING
+    if missing.num_rows:
+        obstacles = _put_back(ctx, deltas, recorded, connections, missing)
+        lacking = strings.among(missing["address"], pa.array(list(obstacles), pa.string()))
+        still, brought = missing.filter(lacking), missing.filter(pc.invert(lacking))
 
     def record() -> None:
         there = recorded.thought_gone(delta.spared, missing["address"])
@@ -161,8 +164,6 @@ def _put_back(
     Returns:
         What kept it from being put back, by address.
     """
-    if not missing.num_rows:
-        return {}
     try:
         addresses = missing["address"]
         return put_back(ctx, connections, deltas.chain, recorded, addresses, deltas.folder)
@@ -279,8 +280,7 @@ def _missing(
     pieces = stretches(spared, -(-rows // tasks))
     gone = ctx.tasks.run("look objects up", task, pieces, rows * _LOOKUP_S)
     parts = [part for one in gone for part in one]
-    tables = list(read_parts(deltas.attempt.store(), parts))
-    return pa.concat_tables([CAME_BACK.empty_table(), *tables])
+    return pa.concat_tables([_NOTHING, *read_parts(deltas.attempt.store(), parts)])
 
 
 def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stretch]) -> list[Part]:

@@ -109,7 +109,7 @@ class Deltas:
 
     def __post_init__(self) -> None:
         """Begin with what the mark has read."""
-        self.ranges = _RANGES.empty_table()
+        self.ranges = _NO_RANGES
         active, committed = self.chain["active_commits"], self.chain["committed_addresses"]
         commits = self.attempt.values(active, columns=["metarange_id"])
         self._metaranges = {row["metarange_id"] for row in commits}
@@ -334,6 +334,7 @@ class Deltas:
 
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
 _RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+_NO_RANGES: Final = _RANGES.empty_table()
 _OF_PATHS: Final = ("range_id", "pattern")
 _NOTHING: Final = SPARED.empty_table()
 _NOTHING_STAGED: Final = Staged((), (), (), 0, KeyDigest())

@@ -39,6 +39,9 @@ _TOTALS: Final = pa.schema(
 _PUT_BACK: Final = pa.schema([("address", pa.string()), ("detail", pa.string())])
 
 
+_NOTHING: Final = CAME_BACK.empty_table()
+
+
 class Total(NamedTuple):
     """Objects of one outcome.
 
@@ -236,10 +239,10 @@ class Recorded:
             missing: addresses of what the store does not have.
         """
         if not alive:
-            return CAME_BACK.empty_table()
+            return _NOTHING
         self.ledger.read()
         if not self.ledger.parts:
-            return CAME_BACK.empty_table()
+            return _NOTHING
         with self.ctx.frames(self.connections) as frames:
             found = relations.thought_gone(
                 self._outcomes(frames, self.ledger.parts),

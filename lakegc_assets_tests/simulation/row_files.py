@@ -63,10 +63,8 @@ class RowFiles:
         if schema is None:
             raise pa.ArrowInvalid("it is no file of rows")
         if columns is not None:
-            rows = self._rows[data]
-            arrays = [pa.array([row[c] for row in rows], schema.field(c).type) for c in columns]
-            return pa.Table.from_arrays(arrays, names=columns)
-        table = self._tables[data] = pa.Table.from_pylist(self._rows[data], schema=schema)
+            return _table(self._rows[data], pa.schema([schema.field(name) for name in columns]))
+        table = self._tables[data] = _table(self._rows[data], schema)
         return table
 
     def rows(self, data: bytes) -> Rows:
@@ -77,8 +75,20 @@ class RowFiles:
         """
         found = self._rows.get(data)
         if found is None:
-            found = self._rows[data] = self.table(data).to_pylist()
+            batches = self.table(data).to_batches()
+            found = [row for one in batches for row in one.to_struct_array().to_pylist()]
+            self._rows[data] = found
         return found
+
+
+def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    """A few rows: to convert each column by itself would take twice as long."""
+    return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))
+
+
+def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
+    table = pa.Table.from_batches([batch_of(rows, schema)])
+    return table if schema.metadata is None else table.replace_schema_metadata(schema.metadata)
 
 
 _present: Final[list[RowFiles]] = []

@@ -27,6 +27,7 @@ from lakegc_assets.storage.values import (
     Recovery,
     UndeleteOutcome,
 )
+from lakegc_assets_tests.simulation import row_files
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -138,23 +139,17 @@ class Bucket(dict[str, Kept]):
 _LAST: Final = "\U0010ffff"
 #: Most are asked for again and again.
 _info: Final = lru_cache(maxsize=16_384)(ObjectInfo)
-_NAMES: Final = LISTING_SCHEMA.names
-_KINDS: Final = (pa.string(), pa.int64(), pa.timestamp("us", "UTC"))
 
 
 def _page(keys: list[str], found: list[Kept]) -> pa.Table:
     """A page of a listing."""
     if not found:
         return _NOTHING
-    _, etags, modified, sizes = zip(*found, strict=True)
-    text, number, time = _KINDS
-    columns = [
-        pa.array(keys, text),
-        pa.array(list(sizes), number),
-        pa.array(list(modified), time),
-        pa.array(list(etags), text),
+    rows = [
+        {"key": key, "size": kept.size, "last_modified": kept.modified, "etag": kept.etag}
+        for key, kept in zip(keys, found, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
+    return row_files.batch_of(rows, LISTING_SCHEMA)
 
 
 _NOTHING: Final = pa.RecordBatch.from_pylist([], schema=LISTING_SCHEMA)
