@@ -7,9 +7,11 @@ counts: only what a manifest names is ever read, and its bytes are compared when
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,35 +141,64 @@ def fetch_part(store: ObjectStore, part: Part) -> bytes:
     return data
 
 
-def verified_paths(store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
-    """The paths of files, for who reads these natively, after their bytes were compared.
+class VerifiedFiles:
+    """Files of this machine that an engine reads by itself, after their bytes were compared.
 
-    Args:
-        store: of files of this machine.
-        parts: the files.
-        schema: the columns that are read, which each must have with their very types.
-
-    Raises:
-        IntegrityError: a file is missing, not what it was, or has other columns.
+    What changes between that comparison and the end of a computation is noticed by the number and
+    the time that the kernel gives a file.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(partial(_verified_path, store, schema), parts))
+
+    def __init__(self) -> None:
+        self._identities: dict[Path, tuple[str, tuple[int, ...]]] = {}
+
+    def paths(self, store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
+        """The paths of files that hold what is known of them.
+
+        Args:
+            store: of files of this machine.
+            parts: the files.
+            schema: the columns that are read, which each must have with their very types.
+
+        Raises:
+            IntegrityError: a file is missing, not what it was, or has other columns.
+        """
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(partial(self._path, store, schema), parts))
+
+    def _path(self, store: LocalStore, schema: pa.Schema, part: Part) -> Path:
+        path, size, digest = store.path_of(part.key), 0, hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                identity = _identity(os.fstat(file.fileno()))
+                while chunk := file.read(_CHUNK):
+                    size += len(chunk)
+                    digest.update(chunk)
+        except FileNotFoundError as error:
+            raise missing_part(store, part) from error
+        if (size, digest.hexdigest()) != (part.size, part.sha256):
+            raise damaged_part(store, part)
+        if not has_types(pq.read_schema(path), schema):
+            raise other_columns(store, part)
+        self._identities[path] = (str(damaged_part(store, part)), identity)
+        return path
+
+    def require_unchanged(self) -> None:
+        """Require that all files are what they were when they were compared.
+
+        One that is gone was read by then, or the engine would have failed.
+
+        Raises:
+            IntegrityError: another file has taken the place of one, or its bytes were changed.
+        """
+        for path, (changed, identity) in self._identities.items():
+            with suppress(FileNotFoundError):
+                if _identity(path.stat()) != identity:
+                    raise IntegrityError(changed)
 
 
-def _verified_path(store: LocalStore, schema: pa.Schema, part: Part) -> Path:
-    path, size, digest = store.path_of(part.key), 0, hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                size += len(chunk)
-                digest.update(chunk)
-    except FileNotFoundError as error:
-        raise missing_part(store, part) from error
-    if (size, digest.hexdigest()) != (part.size, part.sha256):
-        raise damaged_part(store, part)
-    if not has_types(pq.read_schema(path), schema):
-        raise other_columns(store, part)
-    return path
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    # Not when its entry changed: a backup by hard links would change that.
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def missing_part(store: ObjectStore, part: Part) -> IntegrityError:

@@ -25,10 +25,10 @@ from lakegc_assets.engine.database import Database, open_database
 from lakegc_assets.engine.datasets import (
     Part,
     PartWriter,
+    VerifiedFiles,
     fetch_part,
     has_types,
     other_columns,
-    verified_paths,
 )
 from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.progress import report_progress
@@ -71,6 +71,7 @@ class EmbeddedSession(Session):
         self._memory = memory or default_memory()
         self._log = log or logging.getLogger("lakegc")
         self._files: list[Path] = []
+        self._verified = VerifiedFiles()
         self._opened: Database | None = None
 
     @property
@@ -101,7 +102,7 @@ class EmbeddedSession(Session):
             return self.create(dataset.schema.empty_table())
         store = self._open(dataset.url)
         if isinstance(store, LocalStore):
-            found = verified_paths(store, dataset.parts, dataset.schema)
+            found = self._verified.paths(store, dataset.parts, dataset.schema)
             paths = [self._plainly_named(path) for path in found]
         else:
             fetched = partial(self._fetched, store, dataset.schema)
@@ -112,7 +113,7 @@ class EmbeddedSession(Session):
         return cast("DataFrame", self._database.read(query, dataset.schema))
 
     def _fetched(self, store: ObjectStore, schema: pa.Schema, part: Part) -> Path:
-        """As ``verified_paths``, of a file that is not on this machine."""
+        """As ``VerifiedFiles.paths``, of a file that is not on this machine."""
         data = fetch_part(store, part)
         if not has_types(pq.read_schema(pa.BufferReader(data)), schema):
             raise other_columns(store, part)
@@ -178,7 +179,7 @@ class EmbeddedSession(Session):
 
         try:
             with report_progress(self._log, how_far):
-                return interruptible(job, database.connection.interrupt)
+                found = interruptible(job, database.connection.interrupt)
         except duckdb.IOException as error:
             raise ConfigurationError(
                 f"{what}: the embedded engine cannot read or write a file of this machine: make "
@@ -192,6 +193,8 @@ class EmbeddedSession(Session):
                 "embedded_memory, let TMPDIR name another folder, or use the engine spark "
                 f"({error})"
             ) from error
+        self._verified.require_unchanged()
+        return found
 
 
 def _quoted(text: str) -> str:

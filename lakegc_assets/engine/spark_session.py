@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_typed, verified_paths
+from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark import is_cluster, master_of
 from lakegc_assets.engine.spark_jobs import begin_task, run_job
@@ -75,6 +75,7 @@ class SparkBackedSession(Session):
     ) -> None:
         self._start, self._open = spark, open_store
         self._most_rows = 0
+        self._verified = VerifiedFiles()
         self._log = log or logging.getLogger("lakegc")
 
     @cached_property
@@ -108,7 +109,7 @@ class SparkBackedSession(Session):
             tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
         if isinstance(store, LocalStore) and self._is_on_this_machine:
-            paths = [str(path.absolute()) for path in verified_paths(store, parts, schema)]
+            paths = [str(path.absolute()) for path in self._verified.paths(store, parts, schema)]
             if all(map(_PLAIN.fullmatch, paths)):
                 reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
                 return reader.parquet(*(f"file://{path}" for path in paths))
@@ -144,7 +145,9 @@ class SparkBackedSession(Session):
                     self._spark.conf.set(name, value)
                 else:
                     self._spark.conf.unset(name)
-        return run_job(self._spark, what, job, self._log)
+        found = run_job(self._spark, what, job, self._log)
+        self._verified.require_unchanged()
+        return found
 
 
 def _is_classic(spark: object) -> bool:

@@ -165,6 +165,24 @@ def test_damage_is_reported(
         )
 
 
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_a_file_that_is_swapped_after_it_was_compared_is_reported(
+    spark: sessions.Session, tmp_path: Path, engine: str
+) -> None:
+    """No checksum of a page shows that: what takes its place is whole."""
+    store = open_store(str(tmp_path))
+    other = rows(30_000).set_column(3, SCHEMA.field(3), pa.array([True] * 30_000, pa.bool_()))
+    parts = [write_part(store, "some/", some, plain=True) for some in (rows(30_000), other)]
+    dataset = Dataset(store.url, parts, SCHEMA)
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
+        frame = session.read(dataset)
+        assert session.collect(frame, SCHEMA, "a test").num_rows == 60_000
+        _swapped(tmp_path / parts[0].key)
+        with pytest.raises(IntegrityError, match=r"part-.* is not what its manifest says"):
+            session.collect(frame, SCHEMA, "a test")
+
+
 @pytest.mark.parametrize("count", [100, 30_000], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("order", [1, -1], ids=["first", "last"])
 def test_hashes_of_another_kind_are_reported(
