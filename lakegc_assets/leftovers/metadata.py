@@ -27,7 +27,6 @@ from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 #: What is younger may be of a commit, a merge or an import that goes on.
@@ -204,7 +203,7 @@ def _unnamed(
 def _tables(store: ObjectStore) -> pa.Table:
     """The ranges and metaranges that a store lists, dumps included."""
     pages = [LISTING_SCHEMA.empty_table()]
-    for page in list_to_the_end(store, _FOLDER):
+    for page in store.list_to_the_end(_FOLDER):
         which = [_TABLE.fullmatch(key) is not None for key in page["key"].to_pylist()]
         pages.append(pa.table(page.filter(pa.array(which, pa.bool_()))))
     return pa.concat_tables(pages)

@@ -25,7 +25,6 @@ from lakegc_assets.leftovers.removal import (
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _LAKEFS = "_lakefs/"
@@ -47,7 +46,7 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     _require_nobodys(server, place)
     store = server.open(place.url())
     listed = pa.concat_tables(
-        [LISTING_SCHEMA.empty_table(), *(pa.table(page) for page in list_to_the_end(store))]
+        [LISTING_SCHEMA.empty_table(), *(pa.table(page) for page in store.list_to_the_end())]
     )
     found = look(server, place)
     if found.stays:

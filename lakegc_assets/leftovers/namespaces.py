@@ -24,7 +24,6 @@ from lakegc_assets.leftovers.server import Problem, Server
 from lakegc_assets.mark.installation import known_server
 from lakegc_assets.recovery.backup_location import placed
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.wording import counted
 
 #: A namespace in which something younger lies may be in use.
@@ -103,7 +102,7 @@ def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
     newest: datetime | None = None
     strange: list[str] = []
     is_namespace = False
-    for page in list_to_the_end(store):
+    for page in store.list_to_the_end():
         objects += page.num_rows
         keys = page["key"]
         is_namespace |= pc.any(pc.match_substring_regex(keys, _OWN)).as_py()

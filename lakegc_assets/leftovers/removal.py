@@ -32,7 +32,6 @@ from lakegc_assets.run.clocks import SYSTEM_CLOCKS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
@@ -286,7 +285,7 @@ def _require_nothing_new(plan: Plan, following: pa.Table, totals: Counter[str]) 
     Raises:
         RefusedError: somebody has written an object there since the plan.
     """
-    for page in list_to_the_end(plan.store):
+    for page in plan.store.list_to_the_end():
         new = page["key"].filter(pc.invert(strings.among(page["key"], following["key"])))
         # A probe that a store did not let go is our own.
         new = new.filter(pc.invert(pc.starts_with(new, PROBES)))

@@ -51,7 +51,6 @@ from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.lists import list_to_the_end
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -415,7 +414,7 @@ def listed_files(store: ObjectStore) -> tuple[list[str], list[str]]:
     ids: list[str] = []
     foreign: list[str] = []
     # What this list lacks would be taken for dead.
-    for batch in list_to_the_end(store, "_lakefs/"):
+    for batch in store.list_to_the_end("_lakefs/"):
         for key in batch["key"].to_pylist():
             if match := _TABLE_ID.fullmatch(key):
                 ids.append(match[1])

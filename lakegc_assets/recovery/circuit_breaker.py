@@ -6,12 +6,12 @@ from threading import Lock
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     StoreFullError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 
 #: What no other object gets past either.

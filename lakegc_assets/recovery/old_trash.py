@@ -24,7 +24,6 @@ from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.trash import addresses_in, old_trash, remove_trash
 from lakegc_assets.wording import counted
 
@@ -85,7 +84,7 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
 def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
     """Address and size of what is in the trash: of what this lacks nobody asks who needs it."""
     for folder in folders:
-        for batch in list_to_the_end(store, folder):
+        for batch in store.list_to_the_end(folder):
             yield pa.table([addresses_in(batch, folder), batch["size"]], schema=OBJECTS)
 
 

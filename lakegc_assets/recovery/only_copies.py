@@ -31,7 +31,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.scratch import NEEDED
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.lists import list_to_the_end
 
 #: An object that something holds a copy of.
 OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
@@ -119,7 +118,7 @@ def held_objects(space: Workspace, found: Found) -> list[Part]:
 
 def _copies(store: ObjectStore) -> Iterator[pa.Table]:
     """Key and size of each copy in a backup: what this lacks is removed, too."""
-    for page in list_to_the_end(store):
+    for page in store.list_to_the_end():
         rows = page.filter(pc.invert(pc.starts_with(page["key"], FOLDER)))
         yield pa.table([rows["key"], rows["size"]], schema=OBJECTS)
 

@@ -22,7 +22,6 @@ from lakegc_assets.run import strings
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
-from lakegc_assets.storage.lists import infos_to_the_end
 
 #: Below the namespace; no mark names what is there.
 PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
@@ -93,7 +92,7 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
 
 def _listed(store: ObjectStore) -> list[tuple[str, str]]:
     """Key and etag of each pin: one that a listing lacks would protect nothing."""
-    return [(info.key, info.etag) for info in infos_to_the_end(store, PINS)]
+    return [(info.key, info.etag) for info in store.infos_to_the_end(PINS)]
 
 
 def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedArray]:

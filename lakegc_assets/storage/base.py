@@ -60,6 +60,25 @@ class ObjectStore(ABC):
         for batch in self.list(prefix, start_after=start_after):
             yield from infos_in(batch)
 
+    def list_to_the_end(self, prefix: str = "") -> Iterator[pa.RecordBatch]:
+        """As ``list``, asked for again behind the last key until none follows.
+
+        A listing that the store ends early looks like a whole one. This takes one request more.
+        """
+        last: str | None = None
+        while True:
+            before = last
+            for batch in self.list(prefix, start_after=last):
+                yield batch
+                last = batch["key"][-1].as_py()
+            if last == before:
+                return
+
+    def infos_to_the_end(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """As ``list_to_the_end``, one plain value for each object: for folders of few objects."""
+        for batch in self.list_to_the_end(prefix):
+            yield from infos_in(batch)
+
     @abstractmethod
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
         """List one level: what follows the literal ``prefix``, up to the next ``/``.

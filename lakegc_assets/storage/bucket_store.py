@@ -15,7 +15,6 @@ import pyarrow as pa
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bulk import Bulk
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
@@ -24,6 +23,8 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    error_class,
+    explained,
 )
 from lakegc_assets.storage.http import HttpFailure, explaining, writing_once
 from lakegc_assets.storage.keys import url_problem

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    error_class,
+    explained,
 )
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import DeleteOutcome

@@ -16,12 +16,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import EXPIRED, error_class
 from lakegc_assets.storage.errors import (
+    EXPIRED,
     AccessDeniedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.http import HttpFailure, seconds
 from lakegc_assets.storage.values import DeleteOutcome

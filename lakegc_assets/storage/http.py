@@ -27,7 +27,6 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from lakegc_assets import traffic
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -35,6 +34,8 @@ from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
+    explained,
 )
 
 #: What says that a request was carried out. A part of what was asked for (206) does not.

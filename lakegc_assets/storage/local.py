@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import EXPIRED
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
+    EXPIRED,
     ChangedError,
     PreconditionFailedError,
     StorageError,

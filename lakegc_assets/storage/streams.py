@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     ChangedError,
     PreconditionFailedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
+    explained,
 )
 from lakegc_assets.storage.http import HttpFailure
 

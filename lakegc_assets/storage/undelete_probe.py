@@ -10,12 +10,12 @@ import secrets
 from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
 

@@ -37,7 +37,6 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backup_guard import relied_on
@@ -288,7 +287,7 @@ def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
     _, connections = ctx.connect()
     chain = attempt.chain("gc_report", connections.namespace_url)
     artifacts = attempt.store()
-    for page in list_to_the_end(artifacts, f"{ASSET}/"):
+    for page in artifacts.list_to_the_end(f"{ASSET}/"):
         for key in page["key"].to_pylist():
             if f"/{MISSING}" in key:
                 named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())

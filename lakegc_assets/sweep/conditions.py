@@ -11,11 +11,11 @@ import secrets
 from typing import Literal
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.lease_record import PROBES

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage.codes import EXPIRED, error_class
 from lakegc_assets.storage.errors import (
+    EXPIRED,
     AccessDeniedError,
     ObjectLockedError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.ledger import Outcome

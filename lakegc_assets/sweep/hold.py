@@ -23,7 +23,6 @@ from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
-from lakegc_assets.storage.lists import infos_to_the_end
 from lakegc_assets.sweep.lease_record import FOLDER
 
 HOLD: Final = f"{FOLDER}hold.json"
@@ -169,7 +168,7 @@ def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Tabl
     Raises:
         StorageError: nobody can tell.
     """
-    keys = [info.key for info in infos_to_the_end(store, RECORDS)]
+    keys = [info.key for info in store.infos_to_the_end(RECORDS)]
     texts = [store.get(key).decode(errors="replace") for key in keys]
     if (found := find_hold(store)) is not None:
         texts.append(found.text)

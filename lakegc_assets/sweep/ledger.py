@@ -28,7 +28,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.run.records import read_rows, write_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.lists import infos_to_the_end
 
 ASSET: Final = "swept_set"
 #: After these nothing is left to do.
@@ -194,7 +193,7 @@ def _put_together(
 
 def _keys(store: ObjectStore) -> list[str]:
     """The files of a ledger: what this lacks would be taken for something that nobody did."""
-    keys = (info.key for info in infos_to_the_end(store, _LEDGER))
+    keys = (info.key for info in store.infos_to_the_end(_LEDGER))
     return sorted(key for key in keys if key.endswith(".parquet"))
 
 

@@ -14,12 +14,12 @@ from lakegc_assets.mark.marked_objects import Candidates, stretches
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep import ledger

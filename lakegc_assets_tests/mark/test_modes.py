@@ -20,14 +20,12 @@ from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
-from lakegc_assets.mark import live_ranges
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
@@ -202,11 +200,13 @@ def test_a_cut_listing_of_ranges_stops_an_uncommitted_mark(
     """What only an expired commit holds would look as if it had never been committed."""
     cut = lake.client.commit(REPOSITORY, told.commits["first"])
 
-    def all_but_one(store: ObjectStore, prefix: str) -> Iterator[pa.RecordBatch]:
-        for page in list_to_the_end(store, prefix):
+    whole = ObjectStore.list_to_the_end
+
+    def all_but_one(store: ObjectStore, prefix: str = "") -> Iterator[pa.RecordBatch]:
+        for page in whole(store, prefix):
             yield page.filter(pc.not_equal(page["key"], f"_lakefs/{cut.meta_range_id}"))
 
-    monkeypatch.setattr(live_ranges, "list_to_the_end", all_but_one)
+    monkeypatch.setattr(ObjectStore, "list_to_the_end", all_but_one)
     with pytest.raises(IntegrityError, match=f"{cut.meta_range_id}, the metarange of a commit"):
         mark(lake, spark, "uncommitted")
 

@@ -19,9 +19,13 @@ from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, find_backup
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage import files, local
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.copies import copy_object
-from lakegc_assets.storage.errors import AccessDeniedError, StorageError, StoreFullError
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    StorageError,
+    StoreFullError,
+    error_class,
+)
 from lakegc_assets.storage.files import open_directories
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked

@@ -15,7 +15,6 @@ from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
-from lakegc_assets.storage.lists import list_to_the_end
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.http_server import Answer, Asked
 from lakegc_assets_tests.reliability.places import Place, cut, unanswered
@@ -155,7 +154,7 @@ def test_a_list_of_ranges_that_ends_early(s3_place: Place) -> None:
     s3_place.meddle(s3_place.says.lists, lambda ask: s3_place.says.ended(ask()))
     store = s3_place.store
     assert [k for batch in store.list("_lakefs/") for k in batch["key"].to_pylist()] == keys[:20]
-    pages = list_to_the_end(store, "_lakefs/")
+    pages = store.list_to_the_end("_lakefs/")
     assert [k for batch in pages for k in batch["key"].to_pylist()] == keys
 
 

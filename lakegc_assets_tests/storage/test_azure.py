@@ -15,7 +15,6 @@ from lakegc_assets.storage.azure import auth as azure_auth
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -24,6 +23,7 @@ from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.azure_answers import (

@@ -14,7 +14,6 @@ import boto3
 import pytest
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import error_class, usual_code
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -22,6 +21,8 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    error_class,
+    usual_code,
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.undelete_probe import probe_recovery

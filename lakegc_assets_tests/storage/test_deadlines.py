@@ -14,10 +14,9 @@ import boto3
 import pytest
 
 from lakegc_assets.storage import deadlines
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline, probe_deadlines
-from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
+from lakegc_assets.storage.errors import StorageError, StoreUnavailableError, error_class
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store

@@ -13,7 +13,6 @@ import pytest
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -22,6 +21,7 @@ from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.gcs import service as gcs_service
 from lakegc_assets.storage.http import HttpFailure, Request

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakegc_assets.storage.lists import infos_to_the_end, list_to_the_end
 from lakegc_assets.storage.local import LocalStore
 
 
@@ -26,7 +25,7 @@ def test_plain_values_are_those_of_the_batches(tmp_path: Path) -> None:
     store = _Cut(tmp_path, f"file://{tmp_path}")
     for name in ("a/1", "a/2", "a/3", "a/4", "a/5", "b"):
         store.put(name, name.encode() * 3)
-    rows = [row for batch in list_to_the_end(store, "a/") for row in batch.to_pylist()]
+    rows = [row for batch in store.list_to_the_end("a/") for row in batch.to_pylist()]
     assert [row["key"] for row in rows] == ["a/1", "a/2", "a/3", "a/4", "a/5"]
-    assert [vars(info) for info in infos_to_the_end(store, "a/")] == rows
+    assert [vars(info) for info in store.infos_to_the_end("a/")] == rows
     assert [info.key for info in store.infos("a/", "a/3")] == ["a/4", "a/5"]

@@ -10,7 +10,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
@@ -19,6 +18,7 @@ from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
 )
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3.client import clients

@@ -32,7 +32,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
-from lakegc_assets.storage.lists import infos_to_the_end
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of
 
@@ -161,7 +160,7 @@ def _copy_artifacts(
         with suppress(ObjectNotFoundError):
             target.put(key, store.get(key))
 
-    recorded = [info.key for info in infos_to_the_end(store, f"{ASSET}/ledger/")]
+    recorded = [info.key for info in store.infos_to_the_end(f"{ASSET}/ledger/")]
     thread_map(copy_part, chain["deletion_candidates"].parts["data"], _COPIED)
     thread_map(copy, [*recorded, f"{ASSET}/manifest.json"], _COPIED)
 

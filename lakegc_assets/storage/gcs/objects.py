@@ -16,13 +16,14 @@ from urllib.parse import quote, urlencode
 import requests
 
 from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
+    error_class,
+    explained,
 )
 from lakegc_assets.storage.gcs.listing import read_object
 from lakegc_assets.storage.gcs.service import GcsService

@@ -16,10 +16,9 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Tra
 from google.oauth2.service_account import Credentials
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.codes import error_class, usual_code
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.deadlines import Deadline
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.errors import StorageError, error_class, usual_code
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part
 from lakegc_assets.storage.process_cache import once_per_process

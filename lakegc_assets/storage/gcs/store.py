@@ -22,13 +22,13 @@ import requests
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bucket_store import BucketStore
 from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
-from lakegc_assets.storage.codes import error_class
 from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     ChangedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    error_class,
 )
 from lakegc_assets.storage.gcs.listing import read_page
 from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation

@@ -19,8 +19,7 @@ from urllib.parse import urlencode
 import requests
 
 from lakegc_assets.storage.bucket_store import undelete_each
-from lakegc_assets.storage.codes import error_class
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ObjectNotFoundError, error_class
 from lakegc_assets.storage.gcs.objects import GcsObject, is_generation, rewrite
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome

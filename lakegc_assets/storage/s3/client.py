@@ -27,8 +27,8 @@ from botocore.parsers import ResponseParserError
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.codes import usual_code
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import usual_code
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.process_cache import once_per_process
 from lakegc_assets.storage.s3.credentials import open_session

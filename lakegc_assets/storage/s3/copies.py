@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bucket_store import Sizes
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
     ChangedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
+    error_class,
+    explained,
 )
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.s3.client import failing

@@ -13,12 +13,13 @@ from datetime import timezone
 from typing import Any, Final, TypeVar
 
 from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
-from lakegc_assets.storage.codes import error_class, explained
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
     StoreThrottledError,
+    error_class,
+    explained,
 )
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, repeated, writing_once
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated

@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.codes import error_class, explained
-from lakegc_assets.storage.errors import AccessDeniedError, StorageError
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError, error_class, explained
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import failing
