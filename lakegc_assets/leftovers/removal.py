@@ -31,9 +31,9 @@ from lakegc_assets.run import strings
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
-from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
-from lakegc_assets.storage.undelete_probe import probe_recovery
-from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError
+from lakegc_assets.storage.probes import probe_recovery
+from lakegc_assets.storage.values import DeleteOutcome, require_removed
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked, compare
@@ -41,6 +41,8 @@ from lakegc_assets.wording import counted
 
 #: Beside the copies: of which removal they are. lakeFS writes nothing below this folder.
 COPIES: Final = f"{FOLDER}removal.json"
+#: Advice where the store refused a delete.
+AGAIN: Final = "Remove it again"
 _LAKEFS: Final = "_lakefs/"
 _BATCH: Final = 1000
 _THREADS: Final = 8
@@ -247,7 +249,7 @@ def remove_objects(
             totals.update(one.outcome for one in found)
             if changed := [one for one in found if one.outcome == "spared"]:
                 raise _written(plan, changed[0].key, changed[0].detail or "", totals)
-            require_done(plan.store, found)
+            require_removed(found, plan.store.url, AGAIN)
     return totals
 
 
@@ -312,19 +314,6 @@ def close_earlier(server: Server, plan: Plan) -> None:
     for removal in unfinished(server.root):
         if (removal.kind, removal.url) == (plan.kind, plan.store.url):
             Ledger(server.root, removal).end({"ended_by_a_later_removal": True})
-
-
-def require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:
-    """Stop where the store refused something.
-
-    Raises:
-        StorageError: it did.
-    """
-    if failed := [one for one in outcomes if one.refused]:
-        raise StorageError(
-            f"{store.url}: {counted(len(failed), 'object')} could not be removed, for example "
-            f"{failed[0].key!r}: {failed[0].error_code}: {failed[0].detail}. Remove it again"
-        )
 
 
 def planned(rows: Sequence[tuple[Any, ...]]) -> pa.Table:

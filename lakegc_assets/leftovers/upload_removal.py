@@ -11,19 +11,19 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.ledger import Ledger
 from lakegc_assets.leftovers.namespaces import guarded
 from lakegc_assets.leftovers.removal import (
+    AGAIN,
     Choices,
     Plan,
     begun,
     close_earlier,
     planned,
-    require_done,
 )
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.leftovers.uploads import latest_part, old_uploads
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.values import DeleteOutcome, MultipartUpload
+from lakegc_assets.storage.values import DeleteOutcome, MultipartUpload, require_removed
 
 #: Uploads that are aborted after one look at all that there are.
 _BATCH: Final = 100
@@ -85,7 +85,7 @@ def _abort(server: Server, plan: Plan, place: StorageNamespace, ledger: Ledger) 
         ]
         ledger.add(outcomes, [row["upload_id"] for row in rows])
         totals.update(one.outcome for one in outcomes)
-        require_done(plan.store, outcomes)
+        require_removed(outcomes, plan.store.url, AGAIN)
     return totals
 
 

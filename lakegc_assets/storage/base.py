@@ -159,7 +159,7 @@ class ObjectStore(ABC):
             singly: one call for each key: some stores honour the condition only there.
             expires_s: the store itself is to refuse what it has not carried out so many whole
                 seconds after ``since``; where it keeps such deadlines, as
-                ``deadlines.probe_deadlines`` finds out. It is refused already if this is negative.
+                ``probes.probe_deadlines`` finds out. It is refused already if this is negative.
             since: a time by the store's clock. None for the call of this method, by this
                 machine's clock: what the clocks differ by is added to the deadline then.
             trash: where a store that keeps nothing by itself, and can, moves what is deleted: a key
@@ -176,7 +176,7 @@ class ObjectStore(ABC):
     def delete_deadlines(self) -> bool:
         """True if deletes can be signed so that the store itself should refuse them after a while.
 
-        ``deadlines.probe_deadlines`` finds out if it does.
+        ``probes.probe_deadlines`` finds out if it does.
         """
         return False
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.bulk import Bulk
+from lakegc_assets.storage.bulk import Bulk, Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     ChangedError,
     InvalidKeyError,

@@ -1,13 +1,22 @@
-"""Deletes of many keys, with exactly one outcome for each key, from the store's own answer."""
+"""Deletes of many keys, with exactly one outcome for each key, from the store's own answer.
+
+Between the last look at what is alive and the moment at which a store carries out a delete, a
+process may be suspended and a network may hold a request back. So the signature of a delete may end
+at a moment by the store's own clock. Where that is counted from a time that the store gave before
+the last look, nothing that happens here, and no clock but the store's own, makes it later.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Final, Literal
 
-from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
+    EXPIRED,
+    AccessDeniedError,
     ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -15,9 +24,13 @@ from lakegc_assets.storage.errors import (
     error_class,
     explained,
 )
-from lakegc_assets.storage.http import HttpFailure
+from lakegc_assets.storage.http import HttpFailure, seconds
 from lakegc_assets.storage.values import DeleteOutcome
 
+# How stores say so, where their clock is ahead of ours.
+_LATE: Final = re.compile(
+    r"request (has|signature) expired|not valid in the specified time frame", re.IGNORECASE
+)
 #: What says nothing about any other key.
 _OF_ONE_KEY: Final = frozenset(
     {StorageError, ObjectLockedError, ObjectNotFoundError, PreconditionFailedError}
@@ -26,6 +39,59 @@ _OF_ONE_KEY: Final = frozenset(
 #: names the version that was kept, where there is one.
 Answer = HttpFailure | str | None
 _UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """The moment until which the store may carry out what was asked for by one call.
+
+    Attributes:
+        expires_s: after ``since``; in the past from the beginning if it is negative, so that a
+            store can be tried with it.
+        since: by the store's clock, UTC; None for ``called``.
+        called: on a clock that nobody sets and that counts suspension, in seconds.
+    """
+
+    expires_s: float
+    since: datetime | None
+    called: float
+
+    @classmethod
+    def after(cls, expires_s: float, since: datetime | None = None) -> Deadline:
+        """So many seconds after a time by the store's clock, or from now on."""
+        return cls(expires_s, since and since.astimezone(timezone.utc), seconds())
+
+    @property
+    def passed(self) -> bool:
+        """True if it is over without doubt, whatever time it is counted from."""
+        return seconds() >= self.called + self.expires_s
+
+    def window(self) -> tuple[datetime, int]:
+        """From when on (UTC), and for how many whole seconds, a signature made now is to hold.
+
+        Raises:
+            HttpFailure: less than a second is left, so that there is nothing to send.
+        """
+        gone = seconds() - self.called
+        if 0 < self.expires_s < gone + 1:
+            raise HttpFailure(EXPIRED, "nothing was sent: it took too long to get there")
+        begin, length = self.since, self.expires_s
+        if begin is None:
+            begin, length = datetime.now(timezone.utc), self.expires_s - gone
+        if length < 1:
+            return begin + timedelta(seconds=length - 1), 1
+        return begin, int(length)
+
+    def read(self, failure: HttpFailure) -> HttpFailure:
+        """A failure, as what it is if the deadline explains it.
+
+        Stores say that the signature is bad, each in its own words or in none; who asks again in
+        time hears whether it is anything else.
+        """
+        denied = error_class(failure.code) is AccessDeniedError
+        if denied and (self.passed or _LATE.search(str(failure.message))):
+            return HttpFailure(EXPIRED, f"{failure.code}: {failure.message}", failure.status)
+        return failure
 
 
 def answer_of_one(send: Callable[[], str | None]) -> Answer:

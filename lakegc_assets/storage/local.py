@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.errors import (
     EXPIRED,
     ChangedError,

@@ -31,8 +31,7 @@ from lakegc_assets.storage.files import (
     remove_empty,
 )
 from lakegc_assets.storage.local_root import LocalRoot
-from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
-from lakegc_assets.wording import counted
+from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome, require_removed
 
 #: How often a file is put back again.
 _TRIES: Final = 1000
@@ -81,12 +80,7 @@ def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa
         addresses = addresses_in(batch, folder)
         keys = batch["key"].filter(pc.invert(stays(addresses))).to_pylist()
         outcomes = store.delete_many(keys)
-        if failed := [outcome for outcome in outcomes if outcome.refused]:
-            raise StorageError(
-                f"{store.url}: {counted(len(failed), 'object')} in the trash could not be removed, "
-                "for "
-                f"example {failed[0].key!r}: {failed[0].detail}"
-            )
+        require_removed(outcomes, f"{store.url}/{folder}", "Prune again")
         removed += len(outcomes)
     return removed
 

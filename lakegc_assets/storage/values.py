@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
+
+from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.wording import counted
 
 LISTING_SCHEMA: Final = pa.schema(
     [
@@ -77,6 +80,25 @@ class DeleteOutcome:
     def refused(self) -> bool:
         """True if the store did not delete what it was asked to delete."""
         return self.outcome in {"locked", "failed"}
+
+
+def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) -> None:
+    """Stop where a store did not delete what it was asked to delete.
+
+    Args:
+        outcomes: of the delete.
+        where: names the store, and the folder, in the message.
+        advice: a sentence on what to do about it.
+
+    Raises:
+        StorageError: it refused some of the keys.
+    """
+    if failed := [one for one in outcomes if one.refused]:
+        first = failed[0]
+        raise StorageError(
+            f"{where}: {counted(len(failed), 'object')} could not be removed, for example "
+            f"{first.key!r}: {first.error_code}: {first.detail}. {advice}"
+        )
 
 
 class Recovery(NamedTuple):

@@ -14,8 +14,8 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
+from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.trash import trash_folder
-from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Recovery
 from lakegc_assets.sweep.approval import approval_of
 from lakegc_assets.sweep.lease_record import PROBES

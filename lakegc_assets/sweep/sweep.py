@@ -29,9 +29,8 @@ from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.deadlines import probe_deadlines
+from lakegc_assets.storage.probes import probe_deadlines, probe_recovery
 from lakegc_assets.storage.trash import trash_folder
-from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up

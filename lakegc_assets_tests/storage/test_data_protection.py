@@ -25,7 +25,7 @@ from lakegc_assets.storage.errors import (
     usual_code,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.values import FREED, HELD, PERHAPS_HELD, DataProtection, Recovery
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, Server

@@ -21,10 +21,10 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.azure import sas
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
-from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.gcs.store import GcsStore
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import probe_deadlines
 from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script, codes, query_of
 from lakegc_assets_tests.storage.servers import AZURE_KEY
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import boto3
 import pytest
 
-from lakegc_assets.storage import deadlines
+from lakegc_assets.storage import bulk
+from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.deadlines import Deadline, probe_deadlines
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError, error_class
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import probe_deadlines
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets_tests.storage.conftest import Answer, Script, codes, query_of
@@ -36,7 +37,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(deadlines, "seconds", lambda: self.now)
+        monkeypatch.setattr(bulk, "seconds", lambda: self.now)
 
 
 @pytest.fixture

@@ -32,10 +32,9 @@ from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.copies import copy_object
-from lakegc_assets.storage.deadlines import probe_deadlines
 from lakegc_assets.storage.errors import PreconditionFailedError
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.undelete_probe import probe_recovery
+from lakegc_assets.storage.probes import probe_deadlines, probe_recovery
 from lakegc_assets_tests.storage import servers
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import (

@@ -13,8 +13,8 @@ from moto.s3.models import FakeDeleteMarker, s3_backends
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.s3.versions import S3Versions
-from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import Lost
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
 from lakegc_assets_tests.storage.s3_answers import SPACE, error

@@ -15,8 +15,8 @@ import requests
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.trash import TRASH
-from lakegc_assets.storage.undelete_probe import probe_recovery
 from lakegc_assets.storage.values import DeleteOutcome, Lost
 
 FOLDER = f"{TRASH}20261122T000000Z-sweep/"

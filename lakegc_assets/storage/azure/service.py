@@ -14,8 +14,8 @@ import requests
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.azure.auth import Signer, signer
 from lakegc_assets.storage.azure.sas import Delegation, read_delegation, signature, wanted
+from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import usual_code
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part

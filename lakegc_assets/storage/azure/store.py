@@ -32,9 +32,8 @@ from lakegc_assets.storage.azure.service import (
 from lakegc_assets.storage.azure.unfinished import uncommitted_blobs
 from lakegc_assets.storage.azure.versions import AzureVersions, locks_of, recovery_of
 from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore, Sizes
-from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
+from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import (
     StoreThrottledError,
     StoreUnavailableError,

@@ -16,8 +16,8 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Tra
 from google.oauth2.service_account import Credentials
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import StorageError, error_class, usual_code
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
 from lakegc_assets.storage.parts import Part

@@ -21,8 +21,7 @@ import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bucket_store import BucketStore
-from lakegc_assets.storage.bulk import Answer, Bulk, answer_of_one
-from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
 from lakegc_assets.storage.errors import (
     ChangedError,
     ObjectNotFoundError,

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets.storage.bulk import Answer, answer_of_one
-from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.bulk import Answer, Deadline, answer_of_one
 from lakegc_assets.storage.errors import usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem

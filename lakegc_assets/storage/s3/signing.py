@@ -17,7 +17,7 @@ from botocore.auth import SIGV4_TIMESTAMP, S3SigV4QueryAuth
 from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import NoCredentialsError
 
-from lakegc_assets.storage.deadlines import Deadline
+from lakegc_assets.storage.bulk import Deadline
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

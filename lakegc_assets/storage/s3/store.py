@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import BotoCoreError
 
 from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore
-from lakegc_assets.storage.bulk import Bulk
+from lakegc_assets.storage.bulk import Bulk, Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.deadlines import Deadline
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in
 from lakegc_assets.storage.pages import Page, follow, relative

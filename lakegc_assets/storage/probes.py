@@ -1,25 +1,83 @@
-"""A probe that a store gives back a deleted object, made with one of our own.
+"""Probes that a store does what its settings promise, each made with objects of our own.
 
-Its settings say what a store keeps; only a try shows that these credentials may have it back, and
-that it is the same then.
+Whether deleted objects come back, and whether late deletes are refused: only a try shows that these
+credentials and this server have it so.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
+    EXPIRED,
     ObjectNotFoundError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
     error_class,
 )
-from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome
+from lakegc_assets.storage.values import DeleteOutcome, Lost, Recovery, UndeleteOutcome
 
 _SILENT: Final = {StoreThrottledError, StoreUnavailableError}
+#: How long before, and after, the end of a signature a store is tried, in seconds. A store whose
+#: servers' clocks differ by more among each other keeps no deadlines.
+_MARGIN_S: Final = 30.0
+
+
+def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = False) -> bool:
+    """Find out whether a store refuses deletes that are late, and takes those that are not.
+
+    Args:
+        store: to be tried, with objects of our own that are gone afterwards.
+        folder: key prefix of these objects, ending in ``/``.
+        conditional: whether deletes name an etag, which some stores refuse, or sign badly.
+
+    Raises:
+        StorageError: the store did not answer, so that nothing is known.
+    """
+    if not store.delete_deadlines():
+        return False
+    keys = [f"{folder}deadline-{secrets.token_hex(8)}-{number}" for number in range(2)]
+    try:
+        return all(
+            _is_kept_by(store, keys, conditional=conditional, singly=singly)
+            for singly in (False, True)
+        )
+    finally:
+        store.delete_many(keys)
+
+
+def _is_kept_by(store: ObjectStore, keys: list[str], *, conditional: bool, singly: bool) -> bool:
+    """True if objects survive a delete that is late, and do not survive one in time."""
+
+    def delete(expires_s: float) -> Sequence[DeleteOutcome]:
+        outcomes = store.delete_many(
+            keys, etags, singly=singly, expires_s=expires_s, since=store.server_time()
+        )
+        for outcome in outcomes:
+            _require_answer(store, outcome)
+        return outcomes
+
+    written = {key: store.put(key, b"tried") for key in keys}
+    etags = written if conditional else None
+    late = delete(-_MARGIN_S)
+    if not all(outcome.error_code in {EXPIRED, "NotSent"} for outcome in late):
+        return False
+    if not all(map(store.exists, keys)):
+        return False
+    return all(outcome.outcome == "deleted" for outcome in delete(_MARGIN_S))
+
+
+def _require_answer(store: ObjectStore, outcome: DeleteOutcome) -> None:
+    code = outcome.error_code or ""
+    if error_class(code) in _SILENT and code != EXPIRED:
+        raise StorageError(
+            f"{store.url}: whether deletes can have a deadline cannot be found out: {code} "
+            f"({outcome.detail}). Sweep again later"
+        )
 
 
 def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recovery:
