@@ -27,7 +27,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
-from lakegc_assets.storage.s3.credentials import write_credentials_file
+from lakegc_assets.storage.s3.client import write_credentials_file
 
 #: How Dagster says that a variable is not set.
 _UNSET = re.compile(r'environment variable "([^"]+)" which is not set')

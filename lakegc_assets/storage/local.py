@@ -30,9 +30,11 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.files import (
+    LocalRoot,
     Original,
     etag_of,
     flush,
+    info_of,
     link_new,
     locked,
     make_unique,
@@ -42,8 +44,8 @@ from lakegc_assets.storage.files import (
     remove_if_there,
     replace,
     temporary_name,
+    time_of,
 )
-from lakegc_assets.storage.local_root import LocalRoot, info_of, time_of
 from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.trash import TRASH, LocalTrash
 from lakegc_assets.storage.values import (

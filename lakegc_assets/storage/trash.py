@@ -24,13 +24,13 @@ import pyarrow.compute as pc
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import (
+    LocalRoot,
     etag_of,
     flush,
     locked,
     open_directories,
     remove_empty,
 )
-from lakegc_assets.storage.local_root import LocalRoot
 from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome, require_removed
 
 #: How often a file is put back again.

@@ -19,7 +19,7 @@ import pytest
 from lakegc_assets.lakefs.writes import LakeFSWriter
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3.credentials import write_credentials_file
+from lakegc_assets.storage.s3.client import write_credentials_file
 from lakegc_assets_tests.clusters.standalone import (
     Cluster,
     Driver,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from google.oauth2.service_account import Credentials
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.azure import sas
+from lakegc_assets.storage.azure import auth
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.gcs.store import GcsStore
@@ -90,7 +90,7 @@ def test_a_sas_token_cannot_be_given_another_end(
 
 _NAMED = {
     "skoid": "o", "sktid": "t", "skt": "2026-01-01T00:00:00Z", "ske": "2026-01-02T00:00:00Z",
-    "sks": "b", "skv": sas.VERSION,
+    "sks": "b", "skv": auth.VERSION,
 }  # fmt: skip
 #: What the library signs besides, for identities whose key is for another one; all of it is empty.
 _LATER_FIELDS = {13, 14, 21, 22}
@@ -100,7 +100,7 @@ _LATER_FIELDS = {13, 14, 21, 22}
 def test_signatures_for_azure_are_those_of_its_own_library(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, str] | None
 ) -> None:
-    monkeypatch.setattr(sas, "VERSION", X_MS_VERSION)
+    monkeypatch.setattr(auth, "VERSION", X_MS_VERSION)
     ends = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
     delegation = None
     if told is not None:
@@ -120,21 +120,21 @@ def test_signatures_for_azure_are_those_of_its_own_library(
         text = "\n".join(line for n, line in enumerate(lines) if n not in _LATER_FIELDS)
         digest = hmac.digest(base64.b64decode(AZURE_KEY), text.encode(), "sha256")
         theirs = f"{theirs.rpartition('&sig=')[0]}&sig={quote(base64.b64encode(digest))}"
-    ours = sas.signature(base64.b64decode(AZURE_KEY), "/blob/acc/box/n s/é", ends, told)
+    ours = auth.signature(base64.b64decode(AZURE_KEY), "/blob/acc/box/n s/é", ends, told)
     assert parse_qs(ours) == parse_qs(theirs)
 
 
 def test_a_key_of_an_identity_is_read_strictly() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-    parts = "".join(f"<{tag}>{tag}</{tag}>" for tag in sas._NAMES.values())
+    parts = "".join(f"<{tag}>{tag}</{tag}>" for tag in auth._NAMES.values())
     body = f"<UserDelegationKey>{parts}<Value>{AZURE_KEY}</Value></UserDelegationKey>".encode()
-    found = sas.read_delegation(body, now)
+    found = auth.read_delegation(body, now)
     assert found.key == base64.b64decode(AZURE_KEY)
     assert list(found.fields) == ["skoid", "sktid", "skt", "ske", "sks", "skv"]
     assert now < found.renewed < now + timedelta(hours=1)
     for damaged in (b"", b"<UserDelegationKey/>", body.replace(b"==", b"")):
         with pytest.raises(HttpFailure, match="no key to sign with"):
-            sas.read_delegation(damaged, now)
+            auth.read_delegation(damaged, now)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage import files, local_root
+from lakegc_assets.storage import files
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
@@ -329,7 +329,7 @@ def test_a_directory_that_cannot_be_read_is_an_error(
     def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(local_root, "scandir", deny)
+    monkeypatch.setattr(files, "scandir", deny)
     with pytest.raises(AccessDeniedError, match="Permission denied"):
         listed(store)
 

@@ -25,7 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from lakegc_assets.storage.azure import sas
+from lakegc_assets.storage.azure import auth
 from lakegc_assets.storage.azure import service as azure_service
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.azure.store import AzureStore
@@ -322,7 +322,7 @@ def test_an_identity_keeps_deadlines_by_a_key_of_the_service(
 
     def wanted(now: datetime) -> bytes:
         asked.append(now)
-        return sas.wanted(now)
+        return auth.wanted(now)
 
     monkeypatch.setattr(azure_service, "wanted", wanted)
     assert probe_deadlines(store, "_lakefs/probe-")

@@ -12,8 +12,7 @@ from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3.client import clients
-from lakegc_assets.storage.s3.credentials import read_credentials_file, write_credentials_file
+from lakegc_assets.storage.s3.client import clients, read_credentials_file, write_credentials_file
 from lakegc_assets_tests.rclone import Rclone
 from lakegc_assets_tests.storage.conftest import Script
 

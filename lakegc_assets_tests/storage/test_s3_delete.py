@@ -16,9 +16,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3 import client as s3_client
-from lakegc_assets.storage.s3 import credentials as s3_credentials
-from lakegc_assets.storage.s3.client import clients
-from lakegc_assets.storage.s3.credentials import write_credentials_file
+from lakegc_assets.storage.s3.client import clients, write_credentials_file
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import delete_result, error, listed
 
@@ -320,7 +318,7 @@ def test_the_time_that_botocore_takes_to_renew_credentials_counts(
     store = open_store("s3://bkt/ns", config)
     now = [0.0]
     credentials = clients(config).usual._request_signer._credentials  # type: ignore[attr-defined]
-    read = s3_credentials.read_credentials_file
+    read = s3_client.read_credentials_file
 
     def slowly(path: str) -> Mapping[str, str | None]:
         now[0] += 11.0
@@ -328,7 +326,7 @@ def test_the_time_that_botocore_takes_to_renew_credentials_counts(
 
     monkeypatch.setattr(s3_client, "seconds", lambda: now[0])
     monkeypatch.setattr(http, "seconds", lambda: now[0])
-    monkeypatch.setattr(s3_credentials, "read_credentials_file", slowly)
+    monkeypatch.setattr(s3_client, "read_credentials_file", slowly)
     credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 6)
     (late,) = store.delete_many(["a"], singly=singly, expires_s=expires_s)
     assert (late.outcome, late.error_code) == ("failed", "ConnectionFailed")

@@ -70,7 +70,7 @@ def _signing_client(config: StoreConfig, usual: S3Client) -> S3Client:
     import boto3  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
 
-    from lakegc_assets.storage.s3.credentials import open_session  # noqa: PLC0415
+    from lakegc_assets.storage.s3.client import open_session  # noqa: PLC0415
 
     session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
     return session.client(

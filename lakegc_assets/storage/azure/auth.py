@@ -1,6 +1,15 @@
 """Signers of requests to Azure: by an account key, a SAS token, or a token of Microsoft Entra ID.
 
-Format: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
+What a delete or a copy needs is a shared access signature for one blob, which ends soon. It is made
+by the key of an account, or by a key that the service gives to an identity (which needs the action
+``generateUserDelegationKey`` for that). ``generate_blob_sas`` of azure-storage-blob signs for the
+newest version of the service that it knows: services that are older, such as private clouds and
+emulators, refuse a signature by the key of an identity then, and no delete would have a deadline
+there.
+
+Format: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key,
+https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
+https://learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas
 """
 
 from __future__ import annotations
@@ -13,11 +22,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Final, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from typing import Final, Literal, NamedTuple, Protocol
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from xml.etree import ElementTree as ET
 
 from azure.core.credentials import TokenCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError
@@ -40,6 +50,15 @@ _SIGNED_HEADERS: Final = (
 _FORMS: Final = (
     {"account_key"}, {"sas_token"}, {"tenant_id", "client_id", "client_secret"},
 )  # fmt: skip
+#: Of the service, in every request: old enough for private clouds and emulators.
+VERSION: Final = "2021-12-02"
+_LIFETIME: Final = timedelta(hours=1)
+#: What the clocks of this machine and of the service may differ by.
+_SKEW: Final = timedelta(minutes=5)
+_NAMES: Final = {
+    "skoid": "SignedOid", "sktid": "SignedTid", "skt": "SignedStart", "ske": "SignedExpiry",
+    "sks": "SignedService", "skv": "SignedVersion",
+}  # fmt: skip
 
 
 def write_azure_credentials_file(path: str | os.PathLike[str], **fields: str) -> None:
@@ -216,3 +235,65 @@ def _require_form(fields: Mapping[str, str], what: str) -> None:
         raise ConfigurationError(
             f"{what}: set account_key, or sas_token, or tenant_id, client_id and client_secret"
         )
+
+
+class Delegation(NamedTuple):
+    """A key that the service gave to an identity, the fields that name it, and when to ask anew.
+
+    The fields are those of the query of a signature, in the order in which they are signed.
+    """
+
+    key: bytes
+    fields: dict[str, str]
+    renewed: datetime
+
+
+def wanted(now: datetime) -> bytes:
+    """The body of a request for a key."""
+    start, end = (_written(moment) for moment in (now - _SKEW, now + _LIFETIME))
+    return f"<KeyInfo><Start>{start}</Start><Expiry>{end}</Expiry></KeyInfo>".encode()
+
+
+def read_delegation(body: bytes, now: datetime) -> Delegation:
+    """The key in an answer. Raises HttpFailure: there is none."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - the answer of a store that we trust with the data
+        found = {element.tag: element.text or "" for element in root}
+        fields = {name: found[tag] for name, tag in _NAMES.items()}
+        key = base64.b64decode(found["Value"], validate=True)
+    except (ET.ParseError, LookupError, ValueError) as error:
+        raise HttpFailure("NoAnswer", f"the service gave no key to sign with: {error}") from error
+    return Delegation(key, fields, now + _LIFETIME / 2)
+
+
+def signature(
+    key: bytes,
+    resource: str,
+    ends: datetime,
+    fields: Mapping[str, str] | None = None,
+    *,
+    allowed: Literal["d", "r"] = "d",
+) -> str:
+    """The query that allows something with a blob until a moment.
+
+    Args:
+        key: of the account, or of an identity.
+        resource: ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
+        ends: UTC; to the second.
+        fields: of the key of an identity; None for the key of the account.
+        allowed: to delete the blob, or to read it.
+    """
+    # A stored policy; or the fields of the key, another identity and a correlation id: all empty.
+    key_fields = [""] if fields is None else [*fields.values(), *[""] * 3]
+    # Addresses and protocol before the version, snapshot, scope and headers after it: all allowed.
+    lines = [allowed, "", _written(ends), resource, *key_fields, "", "", VERSION, "b", *[""] * 7]
+    digest = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
+    query = {
+        "sp": allowed, "se": _written(ends), "sv": VERSION, "sr": "b", **(fields or {}),
+        "sig": base64.b64encode(digest).decode(),
+    }  # fmt: skip
+    return urlencode(query, quote_via=quote)
+
+
+def _written(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

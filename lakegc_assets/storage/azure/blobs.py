@@ -16,8 +16,8 @@ from typing import Final
 
 import requests
 
-from lakegc_assets.storage.azure.sas import signature
-from lakegc_assets.storage.azure.service import VERSION, AzureService
+from lakegc_assets.storage.azure.auth import VERSION, signature
+from lakegc_assets.storage.azure.service import AzureService
 from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
 from lakegc_assets.storage.errors import ChangedError, StorageError
 from lakegc_assets.storage.http import (

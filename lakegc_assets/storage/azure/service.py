@@ -12,17 +12,21 @@ from urllib.parse import quote, urlencode, urlsplit
 import requests
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.azure.auth import Signer, signer
-from lakegc_assets.storage.azure.sas import Delegation, read_delegation, signature, wanted
+from lakegc_assets.storage.azure.auth import (
+    VERSION,
+    Delegation,
+    Signer,
+    read_delegation,
+    signature,
+    signer,
+    wanted,
+)
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import usual_code
-from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
-from lakegc_assets.storage.parts import Part
+from lakegc_assets.storage.http import HttpClient, HttpFailure, Part, Request, Sign
 from lakegc_assets.storage.process_cache import once_per_process
 
-#: Of the service, in every request: old enough for private clouds and emulators.
-VERSION: Final = "2021-12-02"
 #: The first one whose listings can start at a name.
 VERSION_OF_START_FROM: Final = "2026-02-06"
 

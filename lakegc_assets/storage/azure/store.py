@@ -20,17 +20,21 @@ import pyarrow.compute as pc
 import requests
 
 from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.storage.azure.auth import VERSION
 from lakegc_assets.storage.azure.blobs import Blob
 from lakegc_assets.storage.azure.listing import read_page
 from lakegc_assets.storage.azure.service import (
-    VERSION,
     VERSION_OF_START_FROM,
     AzureService,
     failure_of_part,
     open_service,
 )
-from lakegc_assets.storage.azure.unfinished import uncommitted_blobs
-from lakegc_assets.storage.azure.versions import AzureVersions, locks_of, recovery_of
+from lakegc_assets.storage.azure.versions import (
+    AzureVersions,
+    locks_of,
+    recovery_of,
+    uncommitted_blobs,
+)
 from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore, Sizes
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
 from lakegc_assets.storage.config import StoreConfig
@@ -46,6 +50,8 @@ from lakegc_assets.storage.http import (
     Sign,
     etag_in,
     explaining,
+    joined,
+    split,
     time_in,
 )
 from lakegc_assets.storage.keys import path_problem
@@ -61,7 +67,6 @@ from lakegc_assets.storage.pages import (
     shared_prefix,
     without_cut_prefixes,
 )
-from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.values import (
     LISTING_SCHEMA,
     Copied,

@@ -25,8 +25,7 @@ from lakegc_assets.storage.errors import (
     error_class,
     explained,
 )
-from lakegc_assets.storage.gcs.listing import read_object
-from lakegc_assets.storage.gcs.service import GcsService
+from lakegc_assets.storage.gcs.service import GcsService, read_object
 from lakegc_assets.storage.http import HttpFailure, explaining, pieces_of
 from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, whole
 from lakegc_assets.storage.values import Copied

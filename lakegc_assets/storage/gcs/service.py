@@ -1,4 +1,4 @@
-"""The JSON API of Google Cloud Storage: credentials, errors, shared connections."""
+"""The JSON API of Google Cloud Storage: credentials, connections, and its answers, or refusals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
+from datetime import timezone
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import google.auth.transport.requests
+import pyarrow as pa
+import pyarrow.compute as pc
 import requests
 from google.auth import default as default_credentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
@@ -19,9 +23,10 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError, error_class, usual_code
-from lakegc_assets.storage.http import HttpClient, HttpFailure, Request, Sign
-from lakegc_assets.storage.parts import Part
+from lakegc_assets.storage.http import HttpClient, HttpFailure, Part, Request, Sign
+from lakegc_assets.storage.pages import Page, require_whole
 from lakegc_assets.storage.process_cache import once_per_process
+from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -169,3 +174,57 @@ def _failure(status: int, text: str) -> HttpFailure:
         # A 404 that is not the store's own does not say that an object is missing.
         pass
     return HttpFailure(usual_code(code, str(status), message), message, status)
+
+
+def read_page(body: bytes, where: str) -> Page:
+    """Read a page of a listing.
+
+    Raises:
+        StorageError: it is not a listing, or contradicts itself.
+    """
+    try:
+        return _page(json.loads(body))
+    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{where}: the store answered with a damaged page: {error!r}") from error
+
+
+def _page(page: Any) -> Page:  # noqa: ANN401 - any JSON
+    # An empty listing is nothing but its kind: anything else is somebody else's answer.
+    if page["kind"] != "storage#objects":
+        raise ValueError(f"its kind is {page['kind']!r}")
+    prefixes = pa.array(page.get("prefixes", []), pa.string()).to_pylist()
+    token = page.get("nextPageToken")
+    if token is not None and not (token and isinstance(token, str)):
+        raise ValueError(f"its token for the next page is {token!r}")
+    return Page(_objects(page.get("items", [])), prefixes, token)
+
+
+def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]:
+    """One object with its full key, as an answer of the store describes it, and all that it says.
+
+    Raises:
+        StorageError: it is not about an object.
+    """
+    try:
+        found = json.loads(body)
+        (row,) = _objects([found]).to_pylist()
+    except (ValueError, LookupError, TypeError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{where}: the store's answer is damaged: {error!r}") from error
+    row["last_modified"] = row["last_modified"].astimezone(timezone.utc)
+    return ObjectInfo(**row), found
+
+
+def _objects(items: list[Any]) -> pa.RecordBatch:
+    columns = [[item[name] for item in items] for name in ("name", "size", "updated", "generation")]
+    names, sizes, times, generations = (pa.array(column, pa.string()) for column in columns)
+    objects = pa.RecordBatch.from_arrays(
+        [
+            names,
+            pc.cast(sizes, pa.int64()),
+            pc.cast(times, LISTING_SCHEMA.field("last_modified").type),
+            generations,
+        ],
+        schema=LISTING_SCHEMA,
+    )
+    require_whole(objects)
+    return objects

@@ -29,12 +29,11 @@ from lakegc_assets.storage.errors import (
     StorageError,
     error_class,
 )
-from lakegc_assets.storage.gcs.listing import read_page
 from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation
-from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service
-from lakegc_assets.storage.gcs.unfinished import GcsUnfinished
+from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service, read_page
 from lakegc_assets.storage.gcs.versions import (
     SETTINGS,
+    GcsUnfinished,
     locks_of,
     recovery_of,
     retained_by,
@@ -45,12 +44,13 @@ from lakegc_assets.storage.http import (
     Request,
     Sign,
     explaining,
+    joined,
+    split,
     time_in,
     writing_once,
 )
 from lakegc_assets.storage.keys import path_problem
 from lakegc_assets.storage.pages import Page, follow, relative
-from lakegc_assets.storage.parts import joined, split
 from lakegc_assets.storage.streams import Pieces
 from lakegc_assets.storage.values import (
     Copied,

@@ -21,16 +21,14 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
+    Columns,
     Document,
     Report,
     ReportFile,
-    damaged,
-    read_manifest,
-)
-from lakegc_assets.storage.inventory.rows import (
-    Columns,
     ReportForm,
+    damaged,
     plain_name,
+    read_manifest,
     refuse_without,
     truth,
 )

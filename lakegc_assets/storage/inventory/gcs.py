@@ -18,14 +18,12 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
+    Columns,
     Document,
     Report,
     ReportFile,
-    damaged,
-)
-from lakegc_assets.storage.inventory.rows import (
-    Columns,
     ReportForm,
+    damaged,
     plain_name,
     refuse_without,
     require_bucket,

@@ -13,8 +13,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.azure import AzureInventory
 from lakegc_assets.storage.inventory.gcs import GcsInventory
-from lakegc_assets.storage.inventory.report import Report, ReportFile
-from lakegc_assets.storage.inventory.rows import ReportForm
+from lakegc_assets.storage.inventory.report import Report, ReportFile, ReportForm
 from lakegc_assets.storage.inventory.s3 import S3Inventory
 
 #: Whose reports are about the namespaces of a scheme. No service writes any about local files:

@@ -1,22 +1,46 @@
-"""An inventory report of any service: its start, its files, and its manifest as typed fields."""
+"""An inventory report of any service: its manifest, and its files as listings of one namespace.
+
+A file is fetched and compared with its manifest as a whole, and decoded batch by batch.
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
 
-from lakegc_assets.errors import IntegrityError
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+from pyarrow import orc
+
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import LISTING_SCHEMA
 
 #: How the files of a report are written.
 Encoding = Literal["csv", "parquet", "orc"]
 ENCODINGS: Final[Mapping[str, Encoding]] = {"csv": "csv", "parquet": "parquet", "orc": "orc"}
+#: Rows that are decoded at a time, and bytes of a CSV file.
+_ROWS: Final = 65_536
+_BLOCK: Final = 8 << 20
+#: Bytes in which the header of a CSV file is.
+_HEADER: Final = 1 << 16
+_GZIP: Final = b"\x1f\x8b"
+_TIME: Final = LISTING_SCHEMA.field("last_modified").type
+_QUOTES: Final = '"'
 
 
 @dataclass(frozen=True)
@@ -180,3 +204,265 @@ def key_below(place: ObjectStore, key: str, url: str) -> str:
         if key.startswith(prefix):
             return key.removeprefix(prefix)
     raise damaged(url, f"it names {key!r}, which does not lie at {place.url}")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a report that have the values of a listing, by their plain names."""
+
+    key: str
+    size: str
+    last_modified: str
+    etag: str
+
+
+class ReportForm(ABC):
+    """The reports of one service.
+
+    Attributes:
+        columns: that have the values of a listing.
+        wanted: plain names of all columns that are read.
+    """
+
+    columns: ClassVar[Columns]
+    wanted: ClassVar[Sequence[str]]
+
+    @abstractmethod
+    def split(self, url: str) -> tuple[str, str | None]:
+        """The place of the reports in a URL, and the one report that it names, or None."""
+
+    @abstractmethod
+    def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
+        """The newest complete report at a place.
+
+        Args:
+            place: where reports are.
+            source: bucket or container that it must be about.
+            only: the report to take, as ``split`` found it; None for the newest complete one.
+
+        Raises:
+            RefusedError: there is none, there are several, or it is about another bucket.
+            IntegrityError: its manifest is damaged.
+        """
+
+    def require_columns(self, report: Report) -> None:  # noqa: B027 - most manifests name none
+        """Refuse a report that lacks a column, where its manifest names them.
+
+        Raises:
+            RefusedError: it does.
+        """
+
+    @abstractmethod
+    def objects_in(
+        self, batch: pa.RecordBatch, report: Report, url: str
+    ) -> tuple[pa.RecordBatch, pa.Array]:
+        """The rows of a batch that are objects now, and their keys in the bucket.
+
+        Raises:
+            RefusedError: the report lacks a column that is needed.
+            IntegrityError: a row contradicts the report.
+        """
+
+    def rows(
+        self, place: ObjectStore, report: Report, file: ReportFile, prefix: str
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """The rows of one file that are objects of a namespace.
+
+        Args:
+            place: of the reports.
+            report: that the file is of.
+            file: to read.
+            prefix: of the namespace, ending in a slash; empty for a whole bucket.
+
+        Yields:
+            The number of rows read, and those of them that are objects of the namespace: a batch
+            of ``LISTING_SCHEMA`` in the order of its keys, or None.
+
+        Raises:
+            RefusedError: the report lacks a column that is needed.
+            IntegrityError: the file is not what the manifest says, or a row is not whole.
+        """
+        url = f"{place.url}/{file.key}"
+        self.require_columns(report)
+        for batch in _batches(place, report, file, self.wanted):
+            objects, keys = self.objects_in(batch, report, url)
+            yield batch.num_rows, _listing_batch(objects, self.columns, keys, prefix, url)
+
+
+def refuse_without(missing: Sequence[str], url: str, add_to: str) -> None:
+    """Refuse the report at ``url`` that lacks columns; ``add_to`` says where they can be added.
+
+    Raises:
+        RefusedError: there are any.
+    """
+    if missing:
+        raise RefusedError(
+            f"the inventory report {url} lacks {', '.join(missing)}: without these an object "
+            f"cannot be compared with the store before it is deleted. Add them to {add_to}, and "
+            "wait for its next report"
+        )
+
+
+def require_bucket(batch: pa.RecordBatch, report: Report, url: str) -> None:
+    """Raises IntegrityError: a row (with ``bucket``) is about another bucket."""
+    others = pc.fill_null(pc.not_equal(batch["bucket"], report.source), True)
+    if pc.any(others).as_py():
+        bucket = batch["bucket"].filter(others)[0].as_py()
+        raise damaged(url, f"a row is about the bucket {bucket!r}, not {report.source!r}")
+
+
+def plain_name(column: str) -> str:
+    """The name of a column without case and punctuation: services write it in several ways."""
+    return re.sub(r"[^a-z0-9]", "", column.lower())
+
+
+def _batches(
+    place: ObjectStore, report: Report, file: ReportFile, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, of which no more than a batch is in memory.
+
+    Columns have their plain names. Values of CSV files are strings, null where they are empty.
+    """
+    url = f"{place.url}/{file.key}"
+    with _fetched(place, report, file) as path:
+        try:
+            for batch in _decoded(path, report):
+                names = [plain_name(name) for name in batch.schema.names]
+                if len(set(names)) < len(names):
+                    raise damaged(url, f"two of its columns have one name: {batch.schema.names}")
+                renamed = batch.rename_columns(names)
+                yield renamed.select([name for name in columns if name in names])
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(url, f"it cannot be decoded ({error})") from error
+
+
+@contextmanager
+def _fetched(place: ObjectStore, report: Report, file: ReportFile) -> Iterator[Path]:
+    """A file on this machine, once all of it was compared with the manifest."""
+    url = f"{place.url}/{file.key}"
+    with tempfile.NamedTemporaryFile(prefix="lakegc-inventory-") as copy:
+        size, digest = 0, hashlib.md5(usedforsecurity=False)
+        try:
+            with place.stream(file.key) as pieces:
+                for piece in pieces:
+                    size += len(piece)
+                    digest.update(piece)
+                    copy.write(piece)
+        except ObjectNotFoundError as error:
+            raise damaged(report.url, f"its file {url} is gone") from error
+        copy.flush()
+        if file.size is not None and size != file.size:
+            raise damaged(url, f"it has {size} bytes, and {report.url} says {file.size}")
+        if file.md5 is not None and digest.hexdigest() != file.md5:
+            raise damaged(url, f"its MD5 is {digest.hexdigest()}, and {report.url} says {file.md5}")
+        yield Path(copy.name)
+
+
+def _decoded(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
+    if report.encoding == "csv":
+        yield from _csv(path, report)
+    elif report.encoding == "parquet":
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield from file.iter_batches(_ROWS)
+    else:
+        stripes = orc.ORCFile(path)
+        for number in range(stripes.nstripes):
+            yield stripes.read_stripe(number)
+
+
+def _csv(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP)) == _GZIP
+    compression = "gzip" if packed else None
+    with pa.input_stream(path, compression=compression) as stream:
+        begin = stream.read(_HEADER)
+        if not begin:
+            return
+        # Without names Arrow would guess types: a key may look like a number.
+        header = _first_line(begin, report.delimiter)
+    with pa.input_stream(path, compression=compression) as stream:
+        names = list(report.columns) or header
+        options = pc_csv.ConvertOptions(
+            strings_can_be_null=True,
+            null_values=[""],
+            quoted_strings_can_be_null=True,
+            column_types=dict.fromkeys(names, pa.string()),
+        )
+        with pc_csv.open_csv(
+            stream,
+            read_options=pc_csv.ReadOptions(
+                column_names=names,
+                skip_rows=0 if report.columns else 1,
+                block_size=_BLOCK,
+                use_threads=False,
+            ),
+            parse_options=pc_csv.ParseOptions(
+                delimiter=report.delimiter, newlines_in_values=True, double_quote=True
+            ),
+            convert_options=options,
+        ) as reader:
+            yield from reader
+
+
+def _first_line(content: bytes, delimiter: str) -> list[str]:
+    """The values in the first line of a CSV file."""
+    line = content.split(b"\n", 1)[0].rstrip(b"\r").decode("utf-8-sig", "replace")
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _listing_batch(
+    rows: pa.RecordBatch, columns: Columns, keys: pa.Array, prefix: str, url: str
+) -> pa.RecordBatch | None:
+    """Rows of objects as a listing of a namespace has them, in the order of their keys, or None.
+
+    Raises:
+        IntegrityError: a row lacks a value, or has one that makes no sense.
+    """
+    mine = pc.fill_null(pc.starts_with(keys, prefix), True)
+    rows, keys = rows.filter(mine), keys.filter(mine)
+    if not rows.num_rows:
+        return None
+    try:
+        found = [
+            pc.utf8_slice_codeunits(keys, len(prefix)) if prefix else keys,
+            rows[columns.size].cast(pa.int64()),
+            _times(rows[columns.last_modified]),
+            pc.utf8_trim(rows[columns.etag].cast(pa.string()), _QUOTES),
+        ]
+    except pa.ArrowException as error:
+        raise damaged(url, f"a value makes no sense ({error})") from error
+    for field, values in zip(LISTING_SCHEMA, found, strict=True):
+        missing = pc.is_null(values)
+        if field.name == "etag":
+            missing = pc.or_(missing, pc.fill_null(pc.equal(values, ""), True))
+        if pc.any(missing).as_py():
+            key = keys.filter(missing)[0].as_py()
+            raise damaged(url, f"it does not say the {field.name} of {key!r}")
+    batch = pa.RecordBatch.from_arrays(found, schema=LISTING_SCHEMA)
+    batch = batch.filter(pc.not_equal(batch["key"], ""))
+    return batch.sort_by("key") if batch.num_rows else None
+
+
+def truth(values: pa.Array) -> pa.Array:
+    """Values as booleans, whatever their case; null where they are neither true nor false."""
+    if pa.types.is_boolean(values.type):
+        return values
+    lower = pc.utf8_lower(values.cast(pa.string()))
+    known = pc.is_in(lower, pa.array(["true", "false"]))
+    return pc.if_else(known, pc.equal(lower, "true"), pa.scalar(None, pa.bool_()))
+
+
+def _times(values: pa.Array) -> pa.Array:
+    """Times in whole seconds, UTC, which what is typed and has no zone means.
+
+    Services round what they report, and a listing may be finer: what has whole seconds is compared
+    by these.
+    """
+    if pa.types.is_timestamp(values.type):
+        zoned = values if values.type.tz else values.cast(pa.timestamp(values.type.unit, "UTC"))
+    else:
+        texts = pc.replace_substring_regex(values.cast(pa.string()), " UTC$", "Z")
+        # What is finer than microseconds cannot be read, and is cut below in any case.
+        texts = pc.replace_substring_regex(texts, r"(:\d{2})\.\d+", r"\1")
+        zoned = texts.cast(_TIME)
+    return pc.floor_temporal(zoned, unit="second").cast(_TIME, safe=False)

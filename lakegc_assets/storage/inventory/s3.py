@@ -20,17 +20,15 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
+    Columns,
     Document,
     Report,
     ReportFile,
+    ReportForm,
     damaged,
     key_below,
-    read_manifest,
-)
-from lakegc_assets.storage.inventory.rows import (
-    Columns,
-    ReportForm,
     plain_name,
+    read_manifest,
     refuse_without,
     require_bucket,
     truth,

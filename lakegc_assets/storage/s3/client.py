@@ -1,39 +1,57 @@
-"""Clients of S3 and its compatible servers, and their failures as our own errors."""
+"""Clients of S3 and its compatible servers: credentials, signatures, failures as our own errors.
+
+The signature of a delete that has a deadline goes into the URL, as a presigned one's.
+
+Format: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import boto3
+import botocore
+import botocore.session
+from botocore.auth import SIGV4_TIMESTAMP, S3SigV4QueryAuth
 from botocore.config import Config
+from botocore.credentials import (
+    CredentialProvider,
+    Credentials,
+    ReadOnlyCredentials,
+    RefreshableCredentials,
+)
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     NoCredentialsError,
     PartialCredentialsError,
+    ProfileNotFound,
     ReadTimeoutError,
 )
 from botocore.parsers import ResponseParserError
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import usual_code
+from lakegc_assets.storage.files import read_private_file, write_private_file
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.process_cache import once_per_process
-from lakegc_assets.storage.s3.credentials import open_session
 from lakegc_assets.storage.s3.listing import keep_page
-from lakegc_assets.storage.s3.signing import prepare
 from lakegc_assets.storage.s3.small_objects import SmallObjects, answer_probes
 
 if TYPE_CHECKING:
@@ -46,6 +64,11 @@ _CONNECTIONS: Final = 64
 # botocore looks for a bucket's region without an end where each answer is a redirect.
 BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, RecursionError)
 BotoError = ClientError | BotoCoreError | ResponseParserError | RecursionError
+_DEADLINE: Final = ContextVar[Deadline | None]("deadline", default=None)
+_OPERATIONS: Final = ("DeleteObject", "DeleteObjects")
+# botocore asks for new credentials once these have less than 15 minutes left, so a file that was
+# renewed is noticed after 5 minutes.
+_LIFETIME: Final = timedelta(minutes=20)
 
 
 def failure_of(error: BotoError) -> HttpFailure:
@@ -196,3 +219,130 @@ def _send_alone(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
 def _count(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
     """Each try is a request; an answer would take the place of the store's."""
     traffic.add(traffic.STORE, request.method)
+
+
+@contextmanager
+def ending(deadline: Deadline | None) -> Iterator[None]:
+    """Let what a prepared client deletes in this thread be refused after a deadline."""
+    token = _DEADLINE.set(deadline)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def prepare(client: S3Client, session: boto3.Session) -> None:
+    """Let a client sign deletes for the deadline they have, each try anew."""
+
+    def choose(**_: object) -> object:
+        return None if _DEADLINE.get() is None else botocore.UNSIGNED
+
+    def sign(request: Any, operation_name: str, **_: object) -> None:  # noqa: ANN401 - botocore's
+        deadline = _DEADLINE.get()
+        # After a redirect botocore itself asks where the bucket is.
+        if deadline is None or operation_name not in _OPERATIONS:
+            return
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        # What takes long here is over before the window is known.
+        frozen = credentials.get_frozen_credentials()
+        # After a redirect this is the bucket's own region.
+        region = request.context.get("signing", {}).get("region") or client.meta.region_name
+        _QueryAuth(frozen, region, *deadline.window()).add_auth(request)
+
+    for name in _OPERATIONS:
+        client.meta.events.register_first(f"choose-signer.s3.{name}", choose)  # type: ignore[arg-type]
+    # After botocore's own signer, which adds the headers that are signed, too.
+    client.meta.events.register_last("request-created.s3", sign)
+
+
+class _QueryAuth(S3SigV4QueryAuth):
+    """Botocore's, for a window that need not begin now."""
+
+    def __init__(
+        self, credentials: ReadOnlyCredentials, region: str, begin: datetime, length: int
+    ) -> None:
+        super().__init__(credentials, "s3", region, expires=length)
+        self._begin = begin.strftime(SIGV4_TIMESTAMP)
+
+    def _modify_request_before_signing(self, request: Any) -> None:  # noqa: ANN401 - as above
+        request.context["timestamp"] = self._begin
+        # Botocore would put the body into the URL, as a form's.
+        body, request.data = request.data, b""
+        super()._modify_request_before_signing(request)  # type: ignore[misc]
+        request.data = body
+
+
+def write_credentials_file(
+    path: str | os.PathLike[str], access_key: str, secret_key: str, session_token: str | None = None
+) -> None:
+    """Write a file for ``StoreConfig.credentials_file``, readable by its owner only, atomically.
+
+    It is JSON with the fields ``access_key``, ``secret_key`` and ``session_token``. Writing it
+    again renews the credentials of the stores that use it.
+    """
+    content = {"access_key": access_key, "secret_key": secret_key, "session_token": session_token}
+    write_private_file(path, json.dumps(content))
+
+
+def read_credentials_file(path: str | os.PathLike[str]) -> Mapping[str, str | None]:
+    """The fields of a file that ``write_credentials_file`` wrote.
+
+    Raises:
+        ConfigurationError: it is missing, damaged, or others can read it.
+    """
+    try:
+        content = json.loads(read_private_file(path))
+        if not (content["access_key"] and content["secret_key"]):
+            raise ConfigurationError(
+                f"the credentials file {path} has an empty key: write it again"
+            )
+        return {name: content.get(name) for name in ("access_key", "secret_key", "session_token")}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # The error is not chained: it could quote what the file holds.
+        raise ConfigurationError(
+            f"the credentials file {path} is damaged: write it again with write_credentials_file"
+        ) from None
+
+
+def open_session(profile: str | None, credentials_file: str | None) -> botocore.session.Session:
+    """A session with credentials that renew themselves.
+
+    Raises:
+        ConfigurationError: there is no such profile, or the file cannot be used.
+    """
+    session = botocore.session.Session(profile=profile)
+    try:
+        session.get_scoped_config()
+    except ProfileNotFound as error:
+        raise ConfigurationError(f"{error}: see ~/.aws/config and AWS_PROFILE") from error
+    if credentials_file is not None:
+        read_credentials_file(credentials_file)
+        chain = session.get_component("credential_provider")
+        chain.providers.insert(0, _FileProvider(credentials_file))
+    return session
+
+
+class _FileProvider(CredentialProvider):
+    """The place of a credentials file in botocore's chain: before all else."""
+
+    METHOD = "lakegc-credentials-file"
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def load(self) -> Credentials:
+        return RefreshableCredentials.create_from_metadata(
+            metadata=self._fetch(), refresh_using=self._fetch, method=self.METHOD
+        )
+
+    def _fetch(self) -> dict[str, str | None]:
+        content = read_credentials_file(self._path)
+        return {
+            "access_key": content["access_key"],
+            "secret_key": content["secret_key"],
+            "token": content["session_token"],
+            "expiry_time": (datetime.now(timezone.utc) + _LIFETIME).isoformat(),
+        }

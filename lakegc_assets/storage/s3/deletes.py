@@ -18,8 +18,7 @@ from lakegc_assets.storage.bulk import Answer, Deadline, answer_of_one
 from lakegc_assets.storage.errors import usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
-from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.signing import ending
+from lakegc_assets.storage.s3.client import ending, failing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
