@@ -13,6 +13,7 @@ from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, Stor
 from lakegc_assets.storage.streams import Pieces, whole
 from lakegc_assets.storage.values import (
     Copied,
+    CopyRequest,
     DataProtection,
     DeleteOutcome,
     Lost,
@@ -207,17 +208,15 @@ class ObjectStore(ABC):
         Returns:
             Exactly one outcome for each object, in their order.
         """
-        return [UndeleteOutcome(one.key, "not_kept") for one in objects]
+        return self._bring_back(objects, dry_run=False)
 
     def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """The outcomes that ``undelete_many`` would have now; nothing is changed.
+        """The outcomes that ``undelete_many`` would have now; nothing is changed."""
+        return self._bring_back(objects, dry_run=True)
 
-        Args:
-            objects: each key once.
-
-        Returns:
-            Exactly one outcome for each object, in their order: ``restored`` of what would be.
-        """
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        """``undelete_many``, or ``kept_many`` in a dry run, of stores that keep something."""
+        del dry_run
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
 
     def retained(self, prefix: str = "") -> Retained:
@@ -305,23 +304,16 @@ class ObjectStore(ABC):
         return Copied(self.put_if_absent(key, data) if if_absent else self.put(key, data), "size")
 
     def copy_from(
-        self,
-        source: ObjectStore,
-        source_key: str,
-        key: str,
-        *,
-        size: int,
-        etag: str,
-        if_absent: bool,
+        self, source: ObjectStore, source_key: str, key: str, asked: CopyRequest
     ) -> Copied | None:
         """Copy an object of this or another store without reading it, and verify the copy.
 
-        See ``copies.copy_object`` for the arguments and errors.
+        See ``copies.copy_object`` for the errors.
 
         Returns:
             None where that cannot be done, or not so that nothing is overwritten: nothing was done.
         """
-        del source, source_key, key, size, etag, if_absent
+        del source, source_key, key, asked
         return None
 
     @abstractmethod

@@ -31,6 +31,7 @@ from lakegc_assets.storage.pages import Page, read_level, read_range
 from lakegc_assets.storage.streams import PART, Opened, Pieces, reading
 from lakegc_assets.storage.values import (
     Copied,
+    CopyRequest,
     DeleteOutcome,
     KeyRange,
     Lost,
@@ -108,13 +109,13 @@ class BucketObject(ABC):
             self.look()
             raise PreconditionFailedError(f"{self.where} exists already")
 
-    def require_original(self, size: int, etag: str) -> ObjectState:
+    def require_original(self, asked: CopyRequest) -> ObjectState:
         """Its metadata. Raises ChangedError: it is not what was to be copied."""
         found = self.look()
-        if found.etag != etag:
-            raise ChangedError(f"{self.where} has the etag {found.etag}, {etag} was expected")
-        if found.size != size:
-            raise ChangedError(f"{self.where} has {found.size} bytes, {size} were expected")
+        if found.etag != asked.etag:
+            raise ChangedError(f"{self.where} has the etag {found.etag}, {asked.etag} was expected")
+        if found.size != asked.size:
+            raise ChangedError(f"{self.where} has {found.size} bytes, {asked.size} were expected")
         return found
 
     def require_written(self, size: int, etag: str) -> ObjectState:
@@ -165,7 +166,6 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     @property
     def url(self) -> str:
-        """See ``ObjectStore``."""
         return self._url
 
     def __repr__(self) -> str:
@@ -190,9 +190,7 @@ class BucketStore(ObjectStore, Generic[_Object]):
         """The calls that delete. Raises ConfigurationError: these credentials sign no deadline."""
 
     @abstractmethod
-    def _copied(
-        self, source: _Object, target: _Object, *, size: int, etag: str, if_absent: bool
-    ) -> Copied | None:
+    def _copied(self, source: _Object, target: _Object, asked: CopyRequest) -> Copied | None:
         """A copy that the service makes. See ``ObjectStore.copy_from``."""
 
     def list(
@@ -205,37 +203,30 @@ class BucketStore(ObjectStore, Generic[_Object]):
         return read_range(objects, wanted, self._listing(prefix), last or "")
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
-        """See ``ObjectStore``."""
         pages = self._pages(KeyRange(prefix), one_level=True)
         return read_level(pages, self._listing(prefix), max_objects)
 
     def head(self, key: str) -> ObjectInfo:
-        """See ``ObjectStore``."""
         with self._bucket_confirmed():
             return ObjectInfo(key, *self.object_at(key).look()[:3])
 
     def checksums(self, key: str) -> Mapping[str, str]:
-        """See ``ObjectStore``."""
         with self._bucket_confirmed():
             return self.object_at(key).look().checksums
 
     def put(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
         return self.object_at(key).put(data)
 
     @writing_once()
     def put_if_absent(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
         return self.object_at(key).put(data, if_absent=True)
 
     @writing_once()
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """See ``ObjectStore``."""
         return self.object_at(key).put(data, etag=etag)
 
     @property
     def keys_per_delete(self) -> int:
-        """See ``ObjectStore``."""
         return self.keys_per_call
 
     def delete_many(
@@ -254,7 +245,6 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """See ``ObjectStore``."""
         one = self.object_at(key)
         with reading(one.opened, etag, self._config.max_attempts, one.where) as pieces:
             yield pieces
@@ -262,26 +252,16 @@ class BucketStore(ObjectStore, Generic[_Object]):
     def put_stream(
         self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
     ) -> Copied:
-        """See ``ObjectStore``."""
         target = self.object_at(key, patient=size > _LARGE)
         return target.write(pieces, size, if_absent=if_absent, sizes=self.sizes)
 
     def copy_from(
-        self,
-        source: ObjectStore,
-        source_key: str,
-        key: str,
-        *,
-        size: int,
-        etag: str,
-        if_absent: bool,
+        self, source: ObjectStore, source_key: str, key: str, asked: CopyRequest
     ) -> Copied | None:
-        """See ``ObjectStore``."""
         if not isinstance(source, BucketStore) or source.reached_by() != self.reached_by():
             return None
         original = cast("_Object", source.object_at(source_key))
-        target = self.object_at(key, patient=size > _LARGE)
-        return self._copied(original, target, size=size, etag=etag, if_absent=if_absent)
+        return self._copied(original, self.object_at(key, patient=asked.size > _LARGE), asked)
 
     def _at(self, key: str) -> str:
         return f"{self._url}: the object {key!r}"

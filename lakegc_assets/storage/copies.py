@@ -11,7 +11,7 @@ import google_crc32c
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ChangedError, StorageError
 from lakegc_assets.storage.streams import Pieces
-from lakegc_assets.storage.values import Copied
+from lakegc_assets.storage.values import Copied, CopyRequest
 
 __all__ = ["Copied", "copy_object"]
 
@@ -74,9 +74,8 @@ def copy_object(
         if found.size != size:
             raise ChangedError(f"{where} has {found.size} bytes, {size} were expected")
         etag = found.etag
-    copied = target.copy_from(
-        source, source_key, target_key, size=size, etag=etag, if_absent=if_absent
-    )
+    asked = CopyRequest(size, etag, if_absent)
+    copied = target.copy_from(source, source_key, target_key, asked)
     if copied is not None:
         return copied
     with source.stream(source_key, etag) as pieces:

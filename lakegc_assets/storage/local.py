@@ -50,6 +50,7 @@ from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.trash import TRASH, LocalTrash
 from lakegc_assets.storage.values import (
     Copied,
+    CopyRequest,
     DeleteOutcome,
     KeyRange,
     Lost,
@@ -81,7 +82,6 @@ class LocalStore(ObjectStore):
 
     @property
     def url(self) -> str:
-        """See ``ObjectStore``."""
         return self._url
 
     def path_of(self, key: str) -> Path:
@@ -120,26 +120,20 @@ class LocalStore(ObjectStore):
         return found
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore``."""
         with self._root.open(key) as file:
             return file.read()
 
     def head(self, key: str) -> ObjectInfo:
-        """See ``ObjectStore``."""
         with self._root.open(key) as file:
             return info_of(key, os.fstat(file.fileno()))
 
     def put(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
         return self._write(key, lambda file: file.write(data), replace)
 
     def put_if_absent(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
         return self._write(key, lambda file: file.write(data), self._new(key))
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """See ``ObjectStore``."""
-
         def publish(directory: int, temporary: str, name: str) -> None:
             try:
                 present = etag_of(os.lstat(name, dir_fd=directory))
@@ -192,13 +186,10 @@ class LocalStore(ObjectStore):
                 size += pc.sum(page["size"]).as_py() or 0
         return Retained(objects, size)
 
-    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: files get their names back, and their etags."""
-        return [self._undelete(one) for one in objects]
-
-    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: files are looked for in the trash."""
-        return [self._asked(one, self._trash.kept) for one in objects]
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        """Give files their names back, and their etags."""
+        ask = self._trash.kept if dry_run else self._trash.bring_back
+        return [self._asked(one, ask) for one in objects]
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
@@ -214,8 +205,6 @@ class LocalStore(ObjectStore):
     def put_stream(
         self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
     ) -> Copied:
-        """See ``ObjectStore``."""
-
         def fill(file: IO[bytes]) -> None:
             for piece in counted(pieces, size, self._root.at(key)):
                 file.write(piece)
@@ -223,23 +212,16 @@ class LocalStore(ObjectStore):
         return Copied(self._write(key, fill, self._new(key) if if_absent else replace), "size")
 
     def copy_from(
-        self,
-        source: ObjectStore,
-        source_key: str,
-        key: str,
-        *,
-        size: int,
-        etag: str,
-        if_absent: bool,
+        self, source: ObjectStore, source_key: str, key: str, asked: CopyRequest
     ) -> Copied | None:
         """See ``ObjectStore``. The copy is a file of its own, whatever becomes of the other one."""
         if not isinstance(source, LocalStore):
             return None
-        with source.opened(source_key, etag) as original:
-            found = original.require().st_size
-            if found != size:
-                raise ChangedError(f"{original.where} has {found} bytes, {size} were expected")
-            publish = self._new(key) if if_absent else replace
+        with source.opened(source_key, asked.etag) as original:
+            size = original.require().st_size
+            if size != asked.size:
+                raise ChangedError(f"{original.where} has {size} bytes, {asked.size} were expected")
+            publish = self._new(key) if asked.if_absent else replace
             return Copied(
                 self._write(key, lambda file: original.copy_to(file.fileno()), publish), "size"
             )
@@ -337,9 +319,6 @@ class LocalStore(ObjectStore):
             return DeleteOutcome(key, "deleted", version=version)
         except StorageError as error:
             return DeleteOutcome(key, "failed", _code(error), str(error))
-
-    def _undelete(self, lost: Lost) -> UndeleteOutcome:
-        return self._asked(lost, self._trash.bring_back)
 
     def _asked(self, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> UndeleteOutcome:
         """The answer of the trash about an object; an error is an outcome."""

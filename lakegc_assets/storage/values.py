@@ -264,6 +264,14 @@ class Copied:
     verified_by: str
 
 
+class CopyRequest(NamedTuple):
+    """A copy: of an object that has this size and etag, where nothing is or in place of what is."""
+
+    size: int
+    etag: str
+    if_absent: bool
+
+
 class KeyRange(NamedTuple):
     """The keys that a listing asks for; ``key in range`` decides."""
 

@@ -37,7 +37,7 @@ from lakegc_assets.storage.streams import (
     part_size,
     whole,
 )
-from lakegc_assets.storage.values import Copied
+from lakegc_assets.storage.values import Copied, CopyRequest
 
 _MOST_BLOCKS: Final = 50_000
 #: For how long a copy may take to begin to read its source.
@@ -61,7 +61,6 @@ class Blob(BucketObject):
         return self.service.target(self.container, self.name, query)
 
     def look(self) -> ObjectState:
-        """See ``BucketObject``."""
         headers = self._read("HEAD").headers
         with explaining(self.where):
             etag = etag_in(headers.get("ETag"))
@@ -82,7 +81,6 @@ class Blob(BucketObject):
         return answer
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        """See ``BucketObject``."""
         condition = {} if etag is None else {"If-Match": f'"{etag}"'}
         headers = {"x-ms-version": VERSION, **condition}
         try:
@@ -98,7 +96,6 @@ class Blob(BucketObject):
         return Opened(pieces_of(answer, PIECE), size, found, answer.close, named)
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
-        """See ``BucketObject``."""
         condition = {} if etag is None else {"If-Match": f'"{etag}"'}
         headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
         with explaining(self.where):
@@ -159,45 +156,46 @@ class Blob(BucketObject):
             "PUT", self.url(**query or {}), headers, body, repeatable=not condition
         )
 
-    def copy(self, source: Blob, *, size: int, etag: str, if_absent: bool, sizes: Sizes) -> Copied:
+    def copy(self, source: Blob, asked: CopyRequest, sizes: Sizes) -> Copied:
         """See ``ObjectStore.copy_from``. The service compares with the source's MD5, if any."""
-        md5 = source.require_original(size, etag).checksums.get("md5")
+        md5 = source.require_original(asked).checksums.get("md5")
+        whole = asked.size <= sizes.whole
         try:
-            if size <= sizes.whole:
-                made = self._copy_whole(source, etag, md5, if_absent=if_absent)
+            if whole:
+                made = self._copy_whole(source, asked, md5)
             else:
-                made = self._copy_blocks(source, size, etag, md5, sizes, if_absent=if_absent)
+                made = self._copy_blocks(source, asked, md5, sizes.whole)
         except ChangedError as error:
             raise ChangedError(
                 f"{source.where} has changed since its properties were read: {error}"
             ) from error
-        copied = self.require_written(size, made).checksums
+        copied = self.require_written(asked.size, made).checksums
         verified_by = self.compare({} if md5 is None else {"md5": md5}, copied)
         # In blocks it is only handed on.
-        return Copied(made, verified_by if size <= sizes.whole else "size")
+        return Copied(made, verified_by if whole else "size")
 
-    def _copy_whole(self, source: Blob, etag: str, md5: str | None, *, if_absent: bool) -> str:
-        headers = {"x-ms-requires-sync": "true", **source.as_source(etag)}
+    def _copy_whole(self, source: Blob, asked: CopyRequest, md5: str | None) -> str:
+        headers = {"x-ms-requires-sync": "true", **source.as_source(asked.etag)}
         if md5:
             headers["x-ms-source-content-md5"] = base64.b64encode(bytes.fromhex(md5)).decode()
-        with self.writing(once=if_absent):
-            answer = self._send(headers, condition=_IF_ABSENT if if_absent else {})
+        with self.writing(once=asked.if_absent):
+            answer = self._send(headers, condition=_IF_ABSENT if asked.if_absent else {})
         if (status := answer.headers.get("x-ms-copy-status")) != "success":
             raise StorageError(f"{self.where}: the copy ended as {status!r}")
         with explaining(self.where):
             return etag_in(answer.headers.get("ETag"))
 
-    def _copy_blocks(
-        self, source: Blob, size: int, etag: str, md5: str | None, sizes: Sizes, *, if_absent: bool
-    ) -> str:
-        part, ids = part_size(size, sizes.whole, _MOST_BLOCKS), []
-        for first, block in zip(range(0, size, part), _block_ids(), strict=False):
-            last = min(first + part, size) - 1
-            headers = {**source.as_source(etag), "x-ms-source-range": f"bytes={first}-{last}"}
+    def _copy_blocks(self, source: Blob, asked: CopyRequest, md5: str | None, least: int) -> str:
+        part, ids = part_size(asked.size, least, _MOST_BLOCKS), []
+        for first, block in zip(range(0, asked.size, part), _block_ids(), strict=False):
+            last = min(first + part, asked.size) - 1
+            span = {"x-ms-source-range": f"bytes={first}-{last}"}
             with explaining(self.where):
-                self._send(headers, query={"comp": "block", "blockid": block})
+                query = {"comp": "block", "blockid": block}
+                self._send({**source.as_source(asked.etag), **span}, query=query)
             ids.append(block)
-        return self._put_blocks(ids, bytes.fromhex(md5) if md5 else None, if_absent=if_absent)
+        digest = bytes.fromhex(md5) if md5 else None
+        return self._put_blocks(ids, digest, if_absent=asked.if_absent)
 
     def as_source(self, etag: str) -> dict[str, str]:
         """Headers that let the service itself read it, if it has an etag."""

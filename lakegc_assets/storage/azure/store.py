@@ -70,6 +70,7 @@ from lakegc_assets.storage.pages import (
 from lakegc_assets.storage.values import (
     LISTING_SCHEMA,
     Copied,
+    CopyRequest,
     DataProtection,
     KeyRange,
     Lost,
@@ -107,7 +108,6 @@ class AzureStore(BucketStore[Blob]):
         return open_service(self._config, self._account)
 
     def object_at(self, key: str, *, patient: bool = False) -> Blob:
-        """See ``BucketStore``."""
         name, config = self._full_key(key), self._config
         if patient:
             config = replace(config, read_timeout_s=max(config.read_timeout_s, PATIENCE_S))
@@ -115,7 +115,6 @@ class AzureStore(BucketStore[Blob]):
         return Blob(service, self._container, name, self._at(key))
 
     def reached_by(self) -> tuple[Any, ...]:
-        """See ``BucketStore``."""
         return AzureStore, self._account, self._config.azure
 
     def list(
@@ -131,14 +130,12 @@ class AzureStore(BucketStore[Blob]):
         yield from read_range(batches, wanted, self._listing(prefix))
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
-        """See ``ObjectStore``."""
         pages = self._pages(KeyRange(prefix), one_level=True)
         # Nobody says how an account sorts real directories and what is beside them.
         in_order = all_sorted if self._is_hierarchical() else in_byte_order
         return read_level(pages, self._listing(prefix), max_objects, in_order)
 
     def get(self, key: str) -> bytes:
-        """See ``ObjectStore``."""
         return self.object_at(key).get()
 
     def delete_deadlines(self) -> bool:
@@ -160,17 +157,11 @@ class AzureStore(BucketStore[Blob]):
             return self._versions().retained(prefix)
 
     def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
-        """See ``ObjectStore``."""
         with explaining(f"{self._url}: listing uncommitted blobs"):
             return uncommitted_blobs(self._service, self._container, self._prefix)
 
-    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: a version is copied, or a blob undeleted."""
-        return self._versions().undelete(objects)
-
-    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: versions and deleted blobs are listed."""
-        return self._versions().kept(objects)
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        return self._versions().undelete(objects, dry_run=dry_run)
 
     def _versions(self) -> AzureVersions:
         return AzureVersions(
@@ -191,10 +182,8 @@ class AzureStore(BucketStore[Blob]):
             problem = "it has a backslash, which Azure reads as a slash, or a control character"
         return problem
 
-    def _copied(
-        self, source: Blob, target: Blob, *, size: int, etag: str, if_absent: bool
-    ) -> Copied:
-        return target.copy(source, size=size, etag=etag, if_absent=if_absent, sizes=self.sizes)
+    def _copied(self, source: Blob, target: Blob, asked: CopyRequest) -> Copied:
+        return target.copy(source, asked, self.sizes)
 
     def _deletes(
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool

@@ -80,15 +80,11 @@ class AzureVersions:
     object_at: Callable[[str], Blob]
     where: str
 
-    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Bring blobs back. See ``ObjectStore.undelete_many``."""
-        return undelete_each(objects, partial(self._one, self._bring_back), self.where)
+    def undelete(self, objects: Sequence[Lost], *, dry_run: bool) -> list[UndeleteOutcome]:
+        """Bring blobs back, or only look. See ``ObjectStore.undelete_many`` and ``kept_many``."""
+        return undelete_each(objects, partial(self._one, dry_run=dry_run), self.where)
 
-    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Look whether blobs could come back. See ``ObjectStore.kept_many``."""
-        return undelete_each(objects, partial(self._one, lambda *_: None), self.where)
-
-    def _one(self, bring_back: Callable[[str, Kept], None], lost: Lost) -> UndeleteOutcome:
+    def _one(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
         url = self.object_at(lost.key).url()
         kept = list(self._kept(lost.key))
         if any(one.current for one in kept):
@@ -96,7 +92,8 @@ class AzureVersions:
         found = _newest(kept)
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
-        bring_back(url, found)
+        if not dry_run:
+            self._bring_back(url, found)
         return UndeleteOutcome(lost.key, "restored")
 
     def _bring_back(self, url: str, found: Kept) -> None:

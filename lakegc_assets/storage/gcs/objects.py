@@ -28,7 +28,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.gcs.service import GcsService, read_object
 from lakegc_assets.storage.http import HttpFailure, explaining, pieces_of
 from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, whole
-from lakegc_assets.storage.values import Copied
+from lakegc_assets.storage.values import Copied, CopyRequest
 
 _FIELDS: Final = "name,size,updated,generation,md5Hash,crc32c"
 _MIME: Final = "application/octet-stream"
@@ -59,7 +59,6 @@ class GcsObject(BucketObject):
         return f"{url}?{urlencode(query)}" if query else url
 
     def look(self) -> ObjectState:
-        """See ``BucketObject``."""
         with explaining(self.where):
             return self.state()
 
@@ -76,7 +75,6 @@ class GcsObject(BucketObject):
         return ObjectState(info.size, info.last_modified, info.etag, hashes)
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        """See ``BucketObject``."""
         condition = {} if etag is None else {"ifGenerationMatch": etag}
         url = self.url(alt="media", **condition)
         try:
@@ -98,7 +96,6 @@ class GcsObject(BucketObject):
         return Opened(pieces_of(answer, PIECE), size, generation, answer.close, named)
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
-        """See ``BucketObject``."""
         with explaining(self.where):
             return self.read(self._upload(data, "0" if if_absent else etag)).etag
 
@@ -115,7 +112,6 @@ class GcsObject(BucketObject):
         return f"{self.service.url}/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
 
     def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
-        """See ``BucketObject``."""
         if size <= sizes.part:
             data = whole(pieces, size, self.where)
             with self.writing(once=if_absent):
@@ -216,30 +212,31 @@ class _Session:
             self.target.service.client.send("DELETE", self.url, also_good=(499,))
 
 
-def copy(source: GcsObject, target: GcsObject, *, size: int, etag: str, if_absent: bool) -> Copied:
+def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
     """See ``ObjectStore.copy_from``."""
-    asked = source.require_original(size, etag)
-    if if_absent:
+    original = source.require_original(asked)
+    query = {"ifSourceGenerationMatch": asked.etag}
+    if asked.if_absent:
         # Compatible servers ignore the condition without a word.
         target.require_absent()
-    query = {"ifSourceGenerationMatch": etag, **({"ifGenerationMatch": "0"} if if_absent else {})}
+        query["ifGenerationMatch"] = "0"
     try:
-        resource = rewrite(source, target, query, repeatable=not if_absent)
+        resource = rewrite(source, target, query, repeatable=not asked.if_absent)
     except HttpFailure as failure:
         if error_class(failure.code) in {PreconditionFailedError, ObjectNotFoundError}:
             # The service does not say which condition failed.
-            source.require_original(size, etag)
+            source.require_original(asked)
         raise explained(failure.code, failure.message, target.where) from failure
     copied = target.read(resource)
-    if copied.size != size:
-        raise StorageError(f"{target.where}: the copy has {copied.size} of {size} bytes")
+    if copied.size != asked.size:
+        raise StorageError(f"{target.where}: the copy has {copied.size} of {asked.size} bytes")
     try:
-        verified_by = target.compare(asked.checksums, copied.checksums)
+        verified_by = target.compare(original.checksums, copied.checksums)
     except StorageError:
-        source.require_original(size, etag)
+        source.require_original(asked)
         raise
     if verified_by == "size":
-        source.require_original(size, etag)
+        source.require_original(asked)
     return Copied(copied.etag, verified_by)
 
 

@@ -54,6 +54,7 @@ from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.streams import Pieces
 from lakegc_assets.storage.values import (
     Copied,
+    CopyRequest,
     DataProtection,
     KeyRange,
     Lost,
@@ -87,7 +88,6 @@ class GcsStore(BucketStore[GcsObject]):
         return GcsObject(self._service, self._bucket, name, self._at(key), tries)
 
     def reached_by(self) -> tuple[Any, ...]:
-        """See ``BucketStore``."""
         return GcsStore, self._config.gcs
 
     def get(self, key: str) -> bytes:
@@ -104,13 +104,11 @@ class GcsStore(BucketStore[GcsObject]):
 
     @writing_once()
     def put_if_absent(self, key: str, data: bytes) -> str:
-        """See ``ObjectStore``."""
         with self._bucket_confirmed():
             return self.object_at(key).put(data, if_absent=True)
 
     @writing_once()
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """See ``ObjectStore``."""
         one = self.object_at(key)
         if not is_generation(etag):
             raise PreconditionFailedError(
@@ -125,7 +123,6 @@ class GcsStore(BucketStore[GcsObject]):
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """See ``ObjectStore``."""
         if etag is not None and not is_generation(etag):
             raise ChangedError(
                 f"{self.object_at(key).where} cannot have the etag {etag!r}: generations are "
@@ -175,19 +172,13 @@ class GcsStore(BucketStore[GcsObject]):
         return self._unfinished().begun_before(begun_before)
 
     def abort_upload(self, upload: MultipartUpload) -> bool:
-        """See ``ObjectStore``."""
         return self._unfinished().abort(upload)
 
     def _unfinished(self) -> GcsUnfinished:
         return GcsUnfinished(self._service, self._bucket, self._prefix, self._url)
 
-    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: a generation is copied, or restored."""
-        return undelete(objects, self.object_at, self._is_there, self._url)
-
-    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: generations are asked for."""
-        return undelete(objects, self.object_at, self._is_there, self._url, only_look=True)
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        return undelete(objects, self.object_at, self._is_there, self._url, dry_run=dry_run)
 
     @property
     def _bucket_url(self) -> str:
@@ -196,10 +187,8 @@ class GcsStore(BucketStore[GcsObject]):
     def _send(self, method: str, url: str, **more: Any) -> requests.Response:  # noqa: ANN401 - send's
         return self._service.client.send(method, url, **more)
 
-    def _copied(
-        self, source: GcsObject, target: GcsObject, *, size: int, etag: str, if_absent: bool
-    ) -> Copied:
-        return copy(source, target, size=size, etag=etag, if_absent=if_absent)
+    def _copied(self, source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
+        return copy(source, target, asked)
 
     def _deletes(
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool

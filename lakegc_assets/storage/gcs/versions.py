@@ -58,18 +58,18 @@ def undelete(
     exists: Callable[[GcsObject], bool],
     where: str,
     *,
-    only_look: bool = False,
+    dry_run: bool,
 ) -> list[UndeleteOutcome]:
-    """See ``ObjectStore.undelete_many``, and ``kept_many`` where it only looks.
+    """See ``ObjectStore.undelete_many``, and ``kept_many`` in a dry run.
 
     Args:
         objects: each key once.
         object_at: an object. Raises InvalidKeyError.
         exists: True if an object is there. Raises HttpFailure.
         where: URL of the store, for messages.
-        only_look: change nothing.
+        dry_run: change nothing.
     """
-    ways = (_is_kept,) if only_look else (_copied, _restored)
+    ways = (_is_kept,) if dry_run else (_copied, _restored)
 
     def bring_back(lost: Lost) -> UndeleteOutcome:
         if not is_generation(lost.etag):

@@ -58,7 +58,6 @@ class AzureInventory(ReportForm):
         return (found[1], found[2]) if found else (url, None)
 
     def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
-        """See ``ReportForm``."""
         for run in [only.rpartition("/")[0]] if only else _runs(place, ""):
             rules = (
                 [only] if only else [folder.rstrip("/") for folder in _folders(place, f"{run}/")]
@@ -83,7 +82,6 @@ class AzureInventory(ReportForm):
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
-        """See ``ReportForm``."""
         del url
         names = batch.schema.names
         _refuse([field for field in _FIELDS if plain_name(field) not in names], report.url)

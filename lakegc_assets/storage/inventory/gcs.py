@@ -48,7 +48,6 @@ class GcsInventory(ReportForm):
         return (place, last) if _MANIFEST.fullmatch(last) else (url, None)
 
     def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
-        """See ``ReportForm``."""
         others: set[str] = set()
         for key in [only] if only else _manifests(place):
             try:
@@ -69,7 +68,6 @@ class GcsInventory(ReportForm):
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
-        """See ``ReportForm``."""
         names = batch.schema.names
         refuse_without(
             [field for field in _FIELDS if plain_name(field) not in names],

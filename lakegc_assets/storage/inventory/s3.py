@@ -60,7 +60,6 @@ class S3Inventory(ReportForm):
         return (place, last) if _DATED.fullmatch(last) else (url, None)
 
     def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
-        """See ``ReportForm``."""
         folders = [folder.rstrip("/") for folder in place.list_prefixes().prefixes]
         dated = sorted(filter(_DATED.fullmatch, folders), reverse=True)
         for folder in [only] if only else dated:
@@ -83,7 +82,6 @@ class S3Inventory(ReportForm):
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
-        """See ``ReportForm``."""
         _require_fields(report, batch.schema.names)
         require_bucket(batch, report, url)
         current = _current(batch)

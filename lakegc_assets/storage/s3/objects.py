@@ -45,7 +45,7 @@ from lakegc_assets.storage.streams import (
     part_size,
     whole,
 )
-from lakegc_assets.storage.values import Copied
+from lakegc_assets.storage.values import Copied, CopyRequest
 
 _Answer = TypeVar("_Answer")
 
@@ -99,7 +99,6 @@ class S3Object(BucketObject):
             raise StorageError(f"{self.where}: the answer has no {error}") from error
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        """See ``BucketObject``."""
         asked = dict(self.named)
         if etag is not None:
             asked["IfMatch"] = f'"{etag}"'
@@ -123,7 +122,6 @@ class S3Object(BucketObject):
         return Opened(_pieces(body), size, found_etag, body.close, named)
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
-        """See ``BucketObject``."""
         answer = self._put(data, etag=etag, if_absent=if_absent)
         with explaining(self.where):
             return etag_in(answer.get("ETag"))
@@ -157,7 +155,6 @@ class S3Object(BucketObject):
             raise error from failure
 
     def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
-        """See ``BucketObject``."""
         if size <= sizes.part:
             return self._write_whole(whole(pieces, size, self.where), if_absent=if_absent)
         part = part_size(size, sizes.part, MOST_PARTS)
@@ -312,43 +309,41 @@ def etag_of_parts(etags: Sequence[str]) -> str | None:
     return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(etags)}"
 
 
-def copy(
-    source: S3Object, target: S3Object, *, size: int, etag: str, if_absent: bool, sizes: Sizes
-) -> Copied | None:
+def copy(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied | None:
     """See ``ObjectStore.copy_from``."""
-    if not if_absent and size <= sizes.whole:
-        made = _tiny(source, target, size, etag) if size <= _TINY else None
-        return made or _whole(source, target, size, etag)
-    if size <= sizes.part:
-        return _by_value(source, target, size, etag) if size <= _SMALL else None
-    return _in_parts(source, target, size, etag, if_absent=if_absent, sizes=sizes)
+    if not asked.if_absent and asked.size <= sizes.whole:
+        made = _tiny(source, target, asked) if asked.size <= _TINY else None
+        return made or _whole(source, target, asked)
+    if asked.size <= sizes.part:
+        return _by_value(source, target, asked) if asked.size <= _SMALL else None
+    return _in_parts(source, target, asked, sizes)
 
 
-def _whole(source: S3Object, target: S3Object, size: int, etag: str) -> Copied:
+def _whole(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied:
     """One request, whose answer proves the copy if etags are MD5s."""
     try:
         with failing():
-            answer = target.clients.usual.copy_object(**target.named, **_from(source, etag))
+            answer = target.clients.usual.copy_object(**target.named, **_from(source, asked))
         made = etag_in(answer.get("CopyObjectResult", {}).get("ETag"))
     except HttpFailure as failure:
         raise _explained(failure, source, target) from failure
-    if made == etag and is_md5(etag) and tells_md5(answer, target.bucket):
+    if made == asked.etag and is_md5(made) and tells_md5(answer, target.bucket):
         return Copied(made, "md5")
-    return _compared(source, target, size, etag, made)
+    return _compared(source, target, asked, made)
 
 
-def _tiny(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
+def _tiny(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
     """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
     if not target.clients.small.usable(source.bucket, target.bucket):
         return None
     with suppress(PreconditionFailedError):
-        made = _by_value(source, target, size, etag)
+        made = _by_value(source, target, asked)
         # The store may know a checksum that says more.
         return made if made is not None and made.verified_by == "md5" else None
     return None
 
 
-def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copied | None:
+def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
     """A small object read and put where nothing is; None where it is to be done in the usual way.
 
     Only what the MD5 in its etag proves is put, and only the store's word that something is there
@@ -356,7 +351,7 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
     one may have left.
     """
     small = target.clients.small
-    data = _read(small, source, size, etag)
+    data = _read(small, source, asked)
     if data is None:
         return None
     try:
@@ -371,59 +366,61 @@ def _by_value(source: S3Object, target: S3Object, size: int, etag: str) -> Copie
         # One request that has failed says nothing about those of the next minutes.
         small.pause(target.bucket, PAUSE_S)
         return None
-    if made == etag:
+    if made == asked.etag:
         return Copied(made, "md5")
     small.pause(target.bucket, inf)
-    if "md5" in target.require_written(size, made).checksums:
+    if "md5" in target.require_written(asked.size, made).checksums:
         raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
     return Copied(made, "size")
 
 
-def _read(small: SmallObjects, source: S3Object, size: int, etag: str) -> bytes | None:
+def _read(small: SmallObjects, source: S3Object, asked: CopyRequest) -> bytes | None:
     """The content of an object whose etag is the MD5 of it; None if not, or in another way."""
-    if not is_md5(etag):
+    if not is_md5(asked.etag):
         return None
-    data = small.get(source.bucket, source.key, etag, size)
-    if data is not None and md5_of(data).hex() != etag:
+    data = small.get(source.bucket, source.key, asked.etag, asked.size)
+    if data is not None and md5_of(data).hex() != asked.etag:
         small.pause(source.bucket, inf)
         return None
     return data
 
 
-def _in_parts(
-    source: S3Object, target: S3Object, size: int, etag: str, *, if_absent: bool, sizes: Sizes
-) -> Copied:
+def _in_parts(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied:
     """As few parts as possible: the etag of a single one is the MD5 of the whole."""
-    part = part_size(size, sizes.copied_part, MOST_PARTS)
+    part = part_size(asked.size, sizes.copied_part, MOST_PARTS)
     proven = False
     with target.uploading() as upload:
-        for first in range(0, size, part):
-            last = min(first + part, size) - 1
-            asked = {**_from(source, etag), "CopySourceRange": f"bytes={first}-{last}"}
+        for first in range(0, asked.size, part):
+            last = min(first + part, asked.size) - 1
+            ranged = {**_from(source, asked), "CopySourceRange": f"bytes={first}-{last}"}
             try:
                 with failing():
-                    answer = target.clients.usual.upload_part_copy(**upload.part, **asked)
+                    answer = target.clients.usual.upload_part_copy(**upload.part, **ranged)
                 upload.etags.append(etag_in(answer.get("CopyPartResult", {}).get("ETag")))
             except HttpFailure as failure:
                 raise _explained(failure, source, target) from failure
-            proven = upload.etags == [etag] and is_md5(etag) and tells_md5(answer, target.bucket)
+            proven = (
+                upload.etags == [asked.etag]
+                and is_md5(asked.etag)
+                and tells_md5(answer, target.bucket)
+            )
         if not proven:
-            source.require_original(size, etag)
-        made, of_parts = upload.complete(if_absent=if_absent)
+            source.require_original(asked)
+        made, of_parts = upload.complete(if_absent=asked.if_absent)
     if proven and of_parts:
         return Copied(made, "md5")
-    return _compared(source, target, size, etag, made)
+    return _compared(source, target, asked, made)
 
 
-def _compared(source: S3Object, target: S3Object, size: int, etag: str, made: str) -> Copied:
+def _compared(source: S3Object, target: S3Object, asked: CopyRequest, made: str) -> Copied:
     """Compare what the store says of both objects."""
-    asked = source.require_original(size, etag)
-    copied = target.require_written(size, made)
-    return Copied(made, target.compare(asked.checksums, copied.checksums))
+    original = source.require_original(asked)
+    copied = target.require_written(asked.size, made)
+    return Copied(made, target.compare(original.checksums, copied.checksums))
 
 
-def _from(source: S3Object, etag: str) -> dict[str, Any]:
-    return {"CopySource": source.named, "CopySourceIfMatch": f'"{etag}"'}
+def _from(source: S3Object, asked: CopyRequest) -> dict[str, Any]:
+    return {"CopySource": source.named, "CopySourceIfMatch": f'"{asked.etag}"'}
 
 
 def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exception:

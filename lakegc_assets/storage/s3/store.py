@@ -24,6 +24,7 @@ from lakegc_assets.storage.s3.retention_settings import protection_of, recovery_
 from lakegc_assets.storage.s3.versions import S3Versions
 from lakegc_assets.storage.values import (
     Copied,
+    CopyRequest,
     DataProtection,
     KeyRange,
     Lost,
@@ -56,12 +57,10 @@ class S3Store(BucketStore[S3Object]):
         return self._clients.usual
 
     def object_at(self, key: str, *, patient: bool = False) -> S3Object:
-        """See ``BucketStore``."""
         config = self._patient() if patient else self._config
         return S3Object(config, self._bucket, self._full_key(key), self._at(key))
 
     def reached_by(self) -> tuple[Any, ...]:
-        """See ``BucketStore``."""
         config = self._config
         return S3Store, config.endpoint_url, config.profile, config.credentials_file
 
@@ -82,7 +81,6 @@ class S3Store(BucketStore[S3Object]):
                         raise
 
     def head(self, key: str) -> ObjectInfo:
-        """See ``ObjectStore``."""
         with self._bucket_confirmed():
             return ObjectInfo(key, *self.object_at(key).look(checksums=False)[:3])
 
@@ -113,7 +111,6 @@ class S3Store(BucketStore[S3Object]):
             return retained_by(self._client, self._bucket, self._prefix + prefix)
 
     def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
-        """See ``ObjectStore``."""
         with translated(f"{self._url}: listing uploads in parts"):
             begun = list(self._uploads(self._prefix))
         if not begun and not is_aws(self._clients.endpoint):
@@ -132,7 +129,6 @@ class S3Store(BucketStore[S3Object]):
         return [one for one in found if one is not None]
 
     def abort_upload(self, upload: MultipartUpload) -> bool:
-        """See ``ObjectStore``."""
         with translated(f"{self._url}: aborting the upload of {upload.key!r}"):
             try:
                 with failing():
@@ -171,30 +167,22 @@ class S3Store(BucketStore[S3Object]):
         key = listed["Key"].removeprefix(self._prefix)
         return MultipartUpload(key, listed["UploadId"], begun, newest, size)
 
-    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: delete markers are removed."""
-        return self._versions().undelete(objects)
-
-    def kept_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
-        """See ``ObjectStore``: versions and delete markers are looked at."""
-        return self._versions().kept(objects)
-
-    def _versions(self) -> S3Versions:
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        """Remove delete markers, or look whether they could be removed."""
         # What is asked again while it still works on it, some servers bring back not at all.
         client = clients(self._patient()).usual
-        return S3Versions(
+        versions = S3Versions(
             client, self._bucket, self._prefix, self._url, self._config.page_size,
             lambda start, end: self.list("", start, end),
         )  # fmt: skip
+        return versions.kept(objects) if dry_run else versions.undelete(objects)
 
     def _patient(self) -> StoreConfig:
         return replace(self._config, read_timeout_s=max(self._config.read_timeout_s, PATIENCE_S))
 
-    def _copied(
-        self, source: S3Object, target: S3Object, *, size: int, etag: str, if_absent: bool
-    ) -> Copied | None:
+    def _copied(self, source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
         """A small object that may be overwritten takes one request."""
-        return copy(source, target, size=size, etag=etag, if_absent=if_absent, sizes=self.sizes)
+        return copy(source, target, asked, self.sizes)
 
     def _deletes(
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
