@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
 import google_crc32c
 
@@ -15,24 +16,13 @@ from lakegc_assets.storage.values import Copied, CopyRequest
 
 __all__ = ["Copied", "copy_object"]
 
-
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
-
-
-class _Crc32c:
-    """Google's, with the names of hashlib."""
-
-    def __init__(self) -> None:
-        self._sum: Any = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
-
-    def update(self, data: bytes, /) -> None:
-        self._sum.update(data)
-
-    def hexdigest(self) -> str:
-        return str(self._sum.hexdigest().decode())
+#: Checksums by which a stream is compared, the first that its store names. CRC-64/NVME is left to
+#: the stores: in Python it is too slow.
+_DIGESTS: Final[Mapping[str, Callable[[], Any]]] = {
+    "md5": partial(hashlib.md5, usedforsecurity=False),
+    "sha256": hashlib.sha256,
+    "crc32c": google_crc32c.Checksum,
+}
 
 
 def copy_object(
@@ -79,65 +69,48 @@ def copy_object(
     if copied is not None:
         return copied
     with source.stream(source_key, etag) as pieces:
-        passing = _Passing(pieces, size, where)
-        copied = target.put_stream(target_key, iter(passing), size, if_absent=if_absent)
-    if copied.verified_by == "size" and passing.compared is not None:
-        return Copied(copied.etag, passing.compared)
+        name = next((one for one in _DIGESTS if one in pieces.checksums), None)
+        passing = _compared(pieces, size, name, where)
+        copied = target.put_stream(target_key, passing, size, if_absent=if_absent)
+    if copied.verified_by == "size" and name is not None:
+        return Copied(copied.etag, name)
     return copied
 
 
-class _Passing:
-    """A content that is compared with its size, and with what its store names of it.
+def _compared(pieces: Pieces, size: int, name: str | None, where: str) -> Iterator[bytes]:
+    """The same pieces, of which the last one passes only when all are what the store names.
 
-    Attributes:
-        compared: name of the checksum that it is compared by; None where the store names none.
+    Args:
+        pieces: of the content.
+        size: that it must have, in bytes.
+        name: of the checksum that it is compared by; None for none.
+        where: names the object.
+
+    Raises:
+        ChangedError: it has another size.
+        StorageError: it has another checksum.
     """
-
-    def __init__(self, pieces: Pieces, size: int, where: str) -> None:
-        self._pieces = pieces
-        self._size = size
-        self._where = where
-        self.compared = _best(pieces.checksums)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Give the pieces. Raises ChangedError or StorageError before the last one has passed."""
-        digest = None if self.compared is None else _DIGESTS[self.compared]()
-        done = 0
-        held = b""
-        for piece in self._pieces:
-            done += len(piece)
-            if done > self._size:
-                break
-            if digest is not None:
-                digest.update(piece)
-            # The last one must not pass before all is compared.
-            if held:
-                yield held
-            held = piece
-        if done != self._size:
-            what = "more" if done > self._size else f"{done}"
-            raise ChangedError(f"{self._where} has {what} bytes, {self._size} were expected")
-        if digest is not None and self.compared is not None:
-            named = self._pieces.checksums[self.compared]
-            if digest.hexdigest() != named:
-                raise StorageError(
-                    f"{self._where}: what was read has the {self.compared} {digest.hexdigest()}, "
-                    f"and the store names {named}: it is damaged, or was on its way"
-                )
+    digest = None if name is None else _DIGESTS[name]()
+    done = 0
+    held = b""
+    for piece in pieces:
+        done += len(piece)
+        if done > size:
+            break
+        if digest is not None:
+            digest.update(piece)
         if held:
             yield held
-
-
-def _best(named: Mapping[str, str]) -> str | None:
-    """The checksum among those that a store names by which a stream is compared, if there is one.
-
-    CRC-64/NVME is left to the stores: in Python it is too slow.
-    """
-    return next((name for name in _DIGESTS if name in named), None)
-
-
-def _md5() -> _Digest:
-    return hashlib.md5(usedforsecurity=False)
-
-
-_DIGESTS: Final = {"md5": _md5, "sha256": hashlib.sha256, "crc32c": _Crc32c}
+        held = piece
+    if done != size:
+        what = "more" if done > size else f"{done}"
+        raise ChangedError(f"{where} has {what} bytes, {size} were expected")
+    if digest is not None and name is not None:
+        found, expected = digest.digest().hex(), pieces.checksums[name]
+        if found != expected:
+            raise StorageError(
+                f"{where}: what was read has the {name} {found}, and the store names {expected}: "
+                "it is damaged, or was on its way"
+            )
+    if held:
+        yield held

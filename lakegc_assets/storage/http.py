@@ -23,7 +23,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
-from requests.auth import AuthBase
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -140,7 +139,7 @@ class HttpClient:
         self._tries = config.max_attempts
         self._session = requests.Session()
         # Without a handler of its own, requests would send what ~/.netrc holds.
-        self._session.auth = _Signed()
+        self._session.auth = lambda request: request
         self._session.headers.clear()
         self._session.headers["User-Agent"] = "lakegc-assets"
         self._session.headers["Accept-Encoding"] = "identity"
@@ -273,13 +272,6 @@ def require_soon(started: float, limit: float) -> None:
         raise HttpFailure(
             "ConnectionFailed", f"nothing was sent: credentials took longer than {limit:g} s"
         )
-
-
-class _Signed(AuthBase):
-    """Leaves a request as the signer made it."""
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        return request
 
 
 def _of_exception(error: requests.RequestException) -> HttpFailure:

@@ -20,26 +20,15 @@ def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) ->
         compression: Parquet's name of the codec, or ``none``.
         plain: write numbers as they are, for columns that do not compress.
     """
-    sink = pa.BufferOutputStream()
+    options: dict[str, Any] = {"compression": compression}
     if plain:
         texts = [field.name for field in rows.schema if field.type not in _NUMBERS]
-        pq.write_table(
-            rows,
-            sink,
-            compression=dict.fromkeys(texts, compression),
-            use_dictionary=texts,
-            write_statistics=texts,
-            write_page_checksum=True,
-        )
-    else:
-        level = 1 if compression == "zstd" else None
-        pq.write_table(
-            rows,
-            sink,
-            compression=compression,
-            compression_level=level,
-            write_page_checksum=True,
-        )
+        options["compression"] = dict.fromkeys(texts, compression)
+        options |= {"use_dictionary": texts, "write_statistics": texts}
+    elif compression == "zstd":
+        options["compression_level"] = 1
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, write_page_checksum=True, **options)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 

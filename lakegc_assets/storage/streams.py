@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,64 +75,46 @@ def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterat
     Raises:
         ChangedError: it has another etag.
     """
-    try:
-        first = opened_at(0, etag)
-    except HttpFailure as failure:
-        raise _explained(failure, where) from failure
-    with closing(_Reading(opened_at, first, tries, where)) as read:
-        read.require(first.etag, etag)
-        yield Pieces(read.pieces(), first.checksums)
 
-
-class _Reading:
-    """One read of an object.
-
-    Args are those of ``reading``, and the answer from the first byte on.
-    """
-
-    def __init__(self, opened_at: Open, first: Opened, tries: int, where: str) -> None:
-        self._open = opened_at
-        self._opened = first
-        self._tries = tries
-        self._where = where
-
-    def close(self) -> None:
-        self._opened.close()
-
-    def require(self, found: str, etag: str | None) -> None:
-        if etag is not None and found != etag:
-            raise ChangedError(f"{self._where} has the etag {found}, {etag} was expected")
-
-    def pieces(self) -> Iterator[bytes]:
-        size, etag, done, failed = self._opened.size, self._opened.etag, 0, 0
-        if size is None:
-            raise StorageError(f"{self._where}: the answer does not have its length")
-        while True:
-            failure = HttpFailure("ConnectionFailed", "the answer broke off in the middle")
-            try:
-                for piece in self._opened.pieces:
-                    done += len(piece)
-                    failed = 0
-                    if done > size:
-                        raise StorageError(f"{self._where}: more than its {size} bytes were read")
-                    yield piece
-                if done == size:
-                    return
-            except HttpFailure as error:
-                failure = error
-            failed += 1
-            again = error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}
-            if not again or failed >= self._tries:
-                raise _explained(failure, self._where) from failure
-            self._reopen(done, etag)
-
-    def _reopen(self, done: int, etag: str) -> None:
-        self._opened.close()
+    def opened(offset: int, etag: str | None) -> Opened:
         try:
-            self._opened = self._open(done, etag)
+            answer = opened_at(offset, etag)
         except HttpFailure as failure:
-            raise _explained(failure, self._where) from failure
-        self.require(self._opened.etag, etag)
+            raise _explained(failure, where) from failure
+        stack.callback(answer.close)
+        if etag is not None and answer.etag != etag:
+            raise ChangedError(f"{where} has the etag {answer.etag}, {etag} was expected")
+        return answer
+
+    with ExitStack() as stack:
+        first = opened(0, etag)
+        yield Pieces(_pieces(first, opened, tries, where), first.checksums)
+
+
+def _pieces(answer: Opened, opened: Open, tries: int, where: str) -> Iterator[bytes]:
+    """The pieces of an answer, and of those behind it where it breaks off; see ``reading``."""
+    size, etag, done, failed = answer.size, answer.etag, 0, 0
+    if size is None:
+        raise StorageError(f"{where}: the answer does not have its length")
+    while True:
+        failure = HttpFailure("ConnectionFailed", "the answer broke off in the middle")
+        try:
+            for piece in answer.pieces:
+                done += len(piece)
+                failed = 0
+                if done > size:
+                    raise StorageError(f"{where}: more than its {size} bytes were read")
+                yield piece
+            if done == size:
+                return
+        except HttpFailure as error:
+            failure = error
+        failed += 1
+        again = error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}
+        if not again or failed >= tries:
+            raise _explained(failure, where) from failure
+        answer.close()
+        answer = opened(done, etag)
 
 
 def _explained(failure: HttpFailure, where: str) -> LakegcError:

@@ -190,13 +190,7 @@ class S3Store(BucketStore[S3Object]):
         del etags
         calls = S3Deletes(self._client, self._bucket, self._prefix, singly, deadline)
         return Bulk(
-            where=self._url,
-            keys_per_call=KEYS_PER_CALL,
-            problem=calls.problem,
-            send=calls.send,
-            look=calls.look,
-            alone=calls.alone,
-            deadline=deadline,
+            self._url, KEYS_PER_CALL, calls.problem, calls.send, calls.look, calls.alone, deadline
         )
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
