@@ -217,9 +217,9 @@ def test_many_keys_that_lie_together_take_few_requests(
         asked.append("list")
         return page(self, prefix, start, size)
 
-    def counted_removal(self: S3Versions, some: Any, markers: Any) -> Any:
+    def counted_removal(self: S3Versions, some: Any, calls: Any) -> Any:
         asked.append("remove")
-        return remove(self, some, markers)
+        return remove(self, some, calls)
 
     monkeypatch.setattr(S3Versions, "_page", counted_page)
     monkeypatch.setattr(S3Versions, "_remove_many", counted_removal)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.storage.bulk import Answer, Deadline, answer_of_one
@@ -22,7 +22,6 @@ from lakegc_assets.storage.s3.client import ending, failing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
 KEYS_PER_CALL: Final = 1000
 _NO_CONTENT: Final = 204
@@ -40,6 +39,7 @@ class S3Deletes:
         prefix: that keys are relative to.
         singly: one DeleteObject for each key.
         deadline: after which the store is to refuse them.
+        versions: ids of those that are deleted, by key; by default the latest are.
     """
 
     client: S3Client
@@ -47,6 +47,7 @@ class S3Deletes:
     prefix: str
     singly: bool
     deadline: Deadline | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, key: str) -> str | None:
         """Why a key cannot be sent, or None."""
@@ -64,13 +65,13 @@ class S3Deletes:
         if self.alone(keys[0]):
             (key,) = keys
             return {key: answer_of_one(lambda: self._send_one(key, etags))}
-        objects: list[ObjectIdentifierTypeDef] = [{"Key": self.prefix + key} for key in keys]
+        objects: list[Any] = [{"Key": self.prefix + key, **self._version(key)} for key in keys]
         if etags is not None:
             for identifier, key in zip(objects, keys, strict=True):
                 identifier["ETag"] = f'"{etags[key]}"'
         with _renewing(), ending(self.deadline):
             answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
-        answers = answers_in(answer)
+        answers = _answers_in(answer)
         strangers = answers.keys() - {entry["Key"] for entry in objects}
         if strangers:
             raise HttpFailure(
@@ -78,6 +79,9 @@ class S3Deletes:
                 f"the answer names {min(map(str, strangers))!r}, which was not asked for",
             )
         return {key: answers[self.prefix + key] for key in keys if self.prefix + key in answers}
+
+    def _version(self, key: str) -> dict[str, Any]:
+        return {"VersionId": self.versions[key]} if key in self.versions else {}
 
     def look(self, key: str) -> str:
         """The etag that an object has. Raises HttpFailure."""
@@ -91,7 +95,7 @@ class S3Deletes:
         condition: dict[str, Any] = {} if etags is None else {"IfMatch": f'"{etags[key]}"'}
         with _renewing(), ending(self.deadline):
             answer = self.client.delete_object(
-                Bucket=self.bucket, Key=self.prefix + key, **condition
+                Bucket=self.bucket, Key=self.prefix + key, **condition, **self._version(key)
             )
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         if status != _NO_CONTENT:
@@ -99,7 +103,7 @@ class S3Deletes:
         return answer.get("VersionId") if answer.get("DeleteMarker") else None
 
 
-def answers_in(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3's answer
+def _answers_in(answer: Any) -> Mapping[str | None, Answer]:  # noqa: ANN401 - boto3's answer
     """The answer for each key that an answer names; a contradiction is a failure."""
     answers: dict[str | None, Answer] = {}
     for entry in answer.get("Deleted", ()):

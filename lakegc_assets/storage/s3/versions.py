@@ -28,14 +28,13 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError, error_class, explained
 from lakegc_assets.storage.http import HttpFailure
-from lakegc_assets.storage.keys import key_problem, path_problem
+from lakegc_assets.storage.keys import key_problem
 from lakegc_assets.storage.s3.client import failing
-from lakegc_assets.storage.s3.deletes import S3Deletes, answers_in
+from lakegc_assets.storage.s3.deletes import S3Deletes
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
 
 #: How many markers may lie on top of one object: a delete whose answer was lost leaves another one.
 _MARKERS: Final = 16
@@ -298,42 +297,25 @@ class S3Versions:
 
     def _remove(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
         """Remove markers by their ids, and say what the store answered."""
-        calls = S3Deletes(self.client, self.bucket, "", singly=False)
-        alone = [key for key in markers if calls.alone(key)]
+        calls = S3Deletes(self.client, self.bucket, "", singly=False, versions=markers)
         together = [key for key in markers if not calls.alone(key)]
         batches = [together[at : at + _PORTION] for at in range(0, len(together), _PORTION)]
+        batches += [[key] for key in markers if calls.alone(key)]
         with ThreadPoolExecutor(_THREADS) as pool:
-            answers = list(pool.map(lambda keys: self._remove_many(keys, markers), batches))
-            singles = list(pool.map(lambda key: self._remove_one(key, markers[key]), alone))
-        of_single = dict(zip(alone, singles, strict=True))
-        return of_single | {key: failure for one in answers for key, failure in one.items()}
+            found = list(pool.map(lambda keys: self._remove_many(keys, calls), batches))
+        return {key: failure for one in found for key, failure in one.items()}
 
     def _remove_many(
-        self, keys: Sequence[str], markers: Mapping[str, str]
+        self, keys: Sequence[str], calls: S3Deletes
     ) -> Mapping[str, HttpFailure | None]:
-        objects: list[ObjectIdentifierTypeDef] = [
-            {"Key": key, "VersionId": markers[key]} for key in keys
-        ]
+        if problem := calls.problem(keys[0]):
+            return dict.fromkeys(keys, HttpFailure("InvalidKey", problem))
         try:
-            with failing():
-                answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects})
+            answers = calls.send(keys, None)
         except HttpFailure as failure:
             return dict.fromkeys(keys, failure)
-        answers = answers_in(answer)
-        failures = {key: answers.get(key, _UNNAMED) for key in keys}
-        return {
-            k: answer if isinstance(answer, HttpFailure) else None for k, answer in failures.items()
-        }
-
-    def _remove_one(self, key: str, version: str) -> HttpFailure | None:
-        if problem := path_problem(key):
-            return HttpFailure("InvalidKey", problem)
-        try:
-            with failing():
-                self.client.delete_object(Bucket=self.bucket, Key=key, VersionId=version)
-        except HttpFailure as failure:
-            return failure
-        return None
+        found = {key: answers.get(key, _UNNAMED) for key in keys}
+        return {key: one if isinstance(one, HttpFailure) else None for key, one in found.items()}
 
 
 def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
