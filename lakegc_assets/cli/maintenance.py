@@ -25,7 +25,7 @@ from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
 from lakegc_assets.leftovers.removal import Choices, Plan
 from lakegc_assets.leftovers.server import Server
-from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
+from lakegc_assets.leftovers.uploads import abort_uploads, plan_uploads
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import find_backup

@@ -22,20 +22,12 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.records import write_rows
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome
 
 #: No component and no repository can have this name.
 FOLDER: Final = "_leftover-removals"
 #: What is to go: an object, or an upload where ``upload_id`` is not empty.
-PLANNED: Final = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("etag", pa.string(), nullable=False),
-        pa.field("upload_id", pa.string(), nullable=False),
-    ]
-)
+PLANNED: Final = LISTING_SCHEMA.append(pa.field("upload_id", pa.string(), nullable=False))
 OUTCOMES: Final = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
@@ -52,16 +44,13 @@ _ROWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Removal:
-    """A removal that was begun.
+    """A removal that was begun; its id sorts by time.
 
     Attributes:
-        id: its own, which sorts by time.
-        kind: of the leftovers.
         where: repository, or URL of a namespace.
         url: that keys are relative to.
         by: who wanted it.
-        objects: that were to go.
-        size: of these, in bytes.
+        objects: that were to go, and their ``size`` in bytes.
         backup: URL below which each object was copied before; empty for no backup.
     """
 
@@ -80,12 +69,7 @@ class Removal:
 
 
 class Ledger:
-    """The records of one removal; only its own process writes to it.
-
-    Args:
-        root: of the artifacts.
-        removal: that it is about.
-    """
+    """The records of one removal; only its own process writes to it."""
 
     def __init__(self, root: ArtifactRoot, removal: Removal) -> None:
         self.removal = removal

@@ -5,34 +5,147 @@ everything younger than 30 days, every dump of refs, all that a dump names, and 
 metarange names which stays. The files are listed first and the server's commits dumped afterwards,
 so that what is committed in between is seen. They are reported only: a server may commit an old
 table at any time without writing it again (docs/safety.md).
+
+A dump is lakeFS's own list of all commits, branches and tags of a repository, of commits that
+nothing leads to as well. What a branch was compacted into stands in a field that some servers do
+not have: so every value that could be the id of a table counts, whatever its field is called.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.entry import decode_commit_data
+from lakegc_assets.graveler.errors import FormatError
+from lakegc_assets.graveler.sstable import SSTable, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.leftovers.dumps import read_dump_of, read_dumps
 from lakegc_assets.mark.live_ranges import Tables, all_tables
-from lakegc_assets.mark.metaranges import ranges_of, table_url
+from lakegc_assets.mark.metaranges import fetch, ranges_of, table_url
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
+_ENTITIES: Final = ("commit", "branch", "tag")
+#: A protobuf's string of 64 hex digits; matches may overlap.
+_ID: Final = re.compile(rb"(?=\x40([0-9a-f]{64}))")
+_PLAIN_ID: Final = re.compile(rb"[0-9a-f]{64}")
+_THREADS: Final = 8
 #: What is younger may be of a commit, a merge or an import that goes on.
 MIN_AGE: Final = timedelta(days=30)
 _FOLDER: Final = "_lakefs/"
 _TABLE: Final = re.compile(rf"{_FOLDER}[0-9a-f]{{64}}")
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """Contents of some files of dumps.
+
+    Attributes:
+        commits: ids of the commits that they list.
+        needed: ids of commits that these, or branches and tags, say that there are.
+        metaranges: of these commits.
+        ranges: that they say a dump consists of.
+        named: everything in them that may be the id of a table.
+    """
+
+    commits: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
+    metaranges: frozenset[str] = frozenset()
+    ranges: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
+
+
+def read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
+    """Read the files below ``_lakefs/`` that are dumps of refs.
+
+    Args:
+        connections: how the store is reached.
+        ids: of the files, metaranges and ranges alike.
+
+    Raises:
+        IntegrityError: one is missing or damaged, or no dump.
+    """
+    found = thread_map(partial(_read, connections), sorted(ids), _THREADS)
+    return _joined(found)
+
+
+def read_dump_of(connections: Connections, metarange_id: str, listed: Collection[str]) -> Dumped:
+    """Read one dump, of all ranges that its metarange names.
+
+    Args:
+        connections: how the store is reached.
+        metarange_id: of the dump.
+        listed: ids of the files of dumps that the store lists.
+
+    Raises:
+        IntegrityError: a file is missing or damaged, or not listed.
+    """
+    metarange = read_dumps(connections, [metarange_id])
+    if missing := sorted({metarange_id, *metarange.ranges} - set(listed)):
+        raise IntegrityError(
+            f"{table_url(connections.namespace_url, missing[0])}, which lakeFS has just written, "
+            "is not listed: run again"
+        )
+    return _joined([metarange, read_dumps(connections, metarange.ranges)])
+
+
+def _joined(found: Collection[Dumped]) -> Dumped:
+    return Dumped(
+        *(
+            frozenset().union(*(getattr(one, field.name) for one in found))
+            for field in fields(Dumped)
+        )
+    )
+
+
+def _read(connections: Connections, table_id: str) -> Dumped:
+    data = fetch(connections.store(), connections.namespace_url, table_id)
+    entity, table = _table(data, table_url(connections.namespace_url, table_id))
+    named = {one.decode() for record in table.records for one in _ID.findall(record.value)}
+    ids = {r.identity.decode() for r in table.records if _PLAIN_ID.fullmatch(r.identity)}
+    if table.properties["type"] == b"metaranges":
+        if len(ids) != len(table.records):
+            raise IntegrityError(f"the dump {table_id} names its ranges in an unknown form")
+        return Dumped(ranges=frozenset(ids), named=frozenset(named | ids))
+    if entity != "commit":
+        # The identity of a branch, and of a tag, is its commit.
+        return Dumped(needed=frozenset(ids), named=frozenset(named | ids))
+    try:
+        commits = [decode_commit_data(record.value) for record in table.records]
+    except ValueError as error:
+        raise IntegrityError(f"the dump {table_id} has a damaged commit: {error}") from error
+    metaranges = {one.metarange_id for one in commits} - {""}
+    if not metaranges <= named:
+        raise IntegrityError(f"the dump {table_id} names metaranges in an unknown form")
+    return Dumped(
+        commits=frozenset(one.id for one in commits),
+        needed=frozenset(parent for one in commits for parent in one.parents),
+        metaranges=frozenset(metaranges),
+        named=frozenset(named | ids),
+    )
+
+
+def _table(data: bytes, name: str) -> tuple[str, SSTable]:
+    """The kind of a dump, and its table."""
+    for entity in _ENTITIES[:-1]:
+        try:
+            return entity, read_dump(data, name, entity)
+        except FormatError as error:
+            if "no dump of refs" not in str(error):
+                raise
+    return _ENTITIES[-1], read_dump(data, name, _ENTITIES[-1])
 
 
 @dataclass(frozen=True)
@@ -73,12 +186,10 @@ def unreferenced_tables(
         IntegrityError: a table is missing or damaged, or cannot be told; or a dump is not whole.
         LakeFSError: the server does not dump its refs.
     """
-    store = connections.store()
-    listed = _tables(store)
-    old = listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
+    listed, old = _tables(connections.store())
     if not old.num_rows:
         return UnreferencedTables(ctx.repository, old, 0, listed.num_rows, 0)
-    commits = _commits(ctx, client)
+    commits = frozenset(load_commits(client, ctx.repository, _heads(client, ctx.repository)))
     known = _known(ctx, client, connections, commits)
     unnamed = _unnamed(ctx, connections, old, known)
     if unnamed:
@@ -108,9 +219,7 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
     Raises:
         IntegrityError: something that is named cannot be read.
     """
-    store = connections.store()
-    listed = _tables(store)
-    old = listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
+    _, old = _tables(connections.store())
     if not old.num_rows:
         return True
     commits = load_commits(client, ctx.repository, _heads(client, ctx.repository))
@@ -200,13 +309,14 @@ def _unnamed(
     return ids - set(named.to_pylist())
 
 
-def _tables(store: ObjectStore) -> pa.Table:
-    """The ranges and metaranges that a store lists, dumps included."""
+def _tables(store: ObjectStore) -> tuple[pa.Table, pa.Table]:
+    """The ranges and metaranges that a store lists, dumps included; and those that are old."""
     pages = [LISTING_SCHEMA.empty_table()]
     for page in store.list_to_the_end(_FOLDER):
         which = [_TABLE.fullmatch(key) is not None for key in page["key"].to_pylist()]
         pages.append(pa.table(page.filter(pa.array(which, pa.bool_()))))
-    return pa.concat_tables(pages)
+    listed = pa.concat_tables(pages)
+    return listed, listed.filter(pc.less(listed["last_modified"], store.server_time() - MIN_AGE))
 
 
 def _chosen(listed: pa.Table, ids: Collection[str]) -> pa.Table:
@@ -216,8 +326,3 @@ def _chosen(listed: pa.Table, ids: Collection[str]) -> pa.Table:
 
 def _heads(client: LakeFSClient, repository: str) -> set[str]:
     return {one.commit_id for refs in (client.branches, client.tags) for one in refs(repository)}
-
-
-def _commits(ctx: RunContext, client: LakeFSClient) -> frozenset[str]:
-    """All commits that the logs of branches and tags have."""
-    return frozenset(load_commits(client, ctx.repository, _heads(client, ctx.repository)))

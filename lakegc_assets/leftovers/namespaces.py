@@ -20,7 +20,7 @@ from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import removals
-from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import known_server
 from lakegc_assets.recovery.backup_location import placed
 from lakegc_assets.storage.base import ObjectStore
@@ -75,19 +75,14 @@ def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[P
     problems: list[Problem] = []
     repositories = server.repositories()
     for url in server.namespace_roots:
-        try:
+        places: list[StorageNamespace] = []
+        with noting(problems, url):
             root = StorageNamespace.parse(url)
             places = list(_namespaces_below(server, root, repositories, problems))
-        except LakegcError as error:
-            problems.append(Problem(url, str(error)))
-            continue
         for place in places:
-            if place.url() in found:
-                continue
-            try:
-                found[place.url()] = look(server, place)
-            except LakegcError as error:
-                problems.append(Problem(place.url(), str(error)))
+            if place.url() not in found:
+                with noting(problems, place.url()):
+                    found[place.url()] = look(server, place)
     return [found[url] for url in sorted(found)], problems
 
 

@@ -106,13 +106,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices of the person who removes something.
+    """The choices of the person (``by``) who removes something, and has confirmed one plan.
 
-    Attributes:
-        by: who it is.
-        plan_id: of the plan that was confirmed.
-        backup_url: place of copies; None for none.
-        without_backup: delete also where nothing keeps what is deleted.
+    Objects are copied to ``backup_url``, or deleted also where nothing keeps what is deleted
+    (``without_backup``).
     """
 
     by: str
@@ -123,12 +120,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Safeguard:
-    """The protection of deleted objects.
-
-    Attributes:
-        backup: where each object is copied first; None for nowhere.
-        condition: which calls of the store honour the etag that a key must still have.
-    """
+    """The store to which each object is copied first, and the calls that honour a key's etag."""
 
     backup: ObjectStore | None = None
     condition: Condition = "none"
@@ -325,9 +317,10 @@ def planned(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 def planned_objects(listed: pa.Table) -> pa.Table:
     """Rows of ``PLANNED`` of what a store lists."""
-    empty = pa.array([""] * listed.num_rows, pa.string())
-    columns = [listed[name] for name in PLANNED.names[:-1]]
-    return pa.table([*columns, empty], schema=PLANNED)
+    return pa.table(
+        [*listed.select(PLANNED.names[:-1]).columns, pa.array([""] * listed.num_rows, pa.string())],
+        schema=PLANNED,
+    )
 
 
 def _turns(rows: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:

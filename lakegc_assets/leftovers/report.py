@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.leftovers.ledger import Removal, unfinished
 from lakegc_assets.leftovers.metadata import (
     UnreferencedTables,
@@ -16,7 +15,7 @@ from lakegc_assets.leftovers.metadata import (
 )
 from lakegc_assets.leftovers.namespaces import LeftoverNamespace, leftover_namespaces
 from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
-from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.leftovers.uploads import (
     LeftoverUploads,
     UncommittedBlobs,
@@ -68,29 +67,17 @@ class Leftovers:
         return {
             "namespaces": [{**asdict(one), "newest": _text(one.newest)} for one in self.namespaces],
             "uploads": [
-                {
-                    "where": one.where,
-                    "url": one.url,
-                    "bytes": one.size,
-                    "uploads": [
-                        {
-                            **upload._asdict(),
-                            "begun": _text(upload.begun),
-                            "newest": _text(upload.newest),
-                        }
-                        for upload in one.uploads
+                _placed(
+                    one,
+                    uploads=[
+                        {**u._asdict(), "begun": _text(u.begun), "newest": _text(u.newest)}
+                        for u in one.uploads
                     ],
-                }
+                )
                 for one in self.uploads
             ],
             "uncommitted_blobs": [
-                {
-                    "where": one.where,
-                    "url": one.url,
-                    "bytes": one.size,
-                    "blobs": [blob._asdict() for blob in one.blobs],
-                }
-                for one in self.blocks
+                _placed(one, blobs=[blob._asdict() for blob in one.blobs]) for one in self.blocks
             ],
             "metadata": [
                 {
@@ -130,28 +117,26 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     problems += [*more, *of_blocks, *of_retained]
     metadata: list[UnreferencedTables] = []
     for one in server.chosen(names):
-        if one.read_only:
-            # lakeFS dumps no refs of it, and nobody writes to it.
-            continue
-        ctx = server.context(one.id)
-        try:
-            client, connections = ctx.connect()
-            if is_accounted_for(ctx, client, connections):
-                continue
-            found = unreferenced_tables(ctx, client, connections)
-        except LakegcError as error:
-            problems.append(Problem(one.id, f"ranges and metaranges: {error}"))
-            continue
-        if found.tables.num_rows:
-            metadata.append(found)
+        # lakeFS dumps no refs of one that is read-only, and nobody writes to it.
+        if not one.read_only:
+            ctx = server.context(one.id)
+            with noting(problems, one.id, "ranges and metaranges: "):
+                client, connections = ctx.connect()
+                if is_accounted_for(ctx, client, connections):
+                    continue
+                found = unreferenced_tables(ctx, client, connections)
+                if found.tables.num_rows:
+                    metadata.append(found)
     removals: list[Removal] = []
-    try:
+    with noting(problems, server.root.url, "the records of removals: "):
         removals = unfinished(server.root)
-    except LakegcError as error:
-        problems.append(Problem(server.root.url, f"the records of removals: {error}"))
     # A root that cannot be read is told by each kind.
     once = list(dict.fromkeys(problems))
     return Leftovers(namespaces, uploads, blocks, metadata, retained, removals, once)
+
+
+def _placed(one: LeftoverUploads | UncommittedBlobs, **those: object) -> dict[str, Any]:
+    return {"where": one.where, "url": one.url, "bytes": one.size, **those}
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.storage.values import Retained
 from lakegc_assets.wording import counted
 
@@ -35,12 +34,8 @@ class RetainedObjects:
     Attributes:
         repository: its name.
         kind: of what keeps it, as ``storage.values.Recovery`` has it.
-        objects: versions, soft-deleted objects or files in the trash.
-        size: of these, in bytes.
-        markers: delete markers.
-        locked: of the objects, how many a lock or a legal hold keeps; None where nobody may know.
-            See ``NOT_COUNTED``.
-        locked_until: when the last of these locks ends, UTC; None where none has an end.
+        objects, size, markers, locked, locked_until: as ``storage.values.Retained`` has them. Of
+            locks see ``NOT_COUNTED``.
         days: after which each goes; None where nothing ends it, or nobody knows.
         notice: a sentence about it.
         rule: the life-cycle rule that would end it, in the form of the store; empty where none is
@@ -71,15 +66,12 @@ def retained_objects(
     found: list[RetainedObjects] = []
     problems: list[Problem] = []
     for one in server.chosen(names):
-        try:
+        with noting(problems, one.id):
             place = StorageNamespace.parse(one.storage_namespace)
             store = server.open(place.url())
-            kept = store.recovery()
-            held = store.retained(_DATA)
-        except LakegcError as error:
-            problems.append(Problem(one.id, str(error)))
-            continue
-        if held.objects or held.markers:
+            kept, held = store.recovery(), store.retained(_DATA)
+            if not (held.objects or held.markers):
+                continue
             endless = kept.kind in {"versions", "nothing"} and kept.days is None
             rule = life_cycle_rule(place, one.id) if endless else ""
             notice = store.data_protection().notice
@@ -112,31 +104,29 @@ def life_cycle_rule(place: StorageNamespace, name: str) -> str:
         One rule as JSON, to be added to those that there are; empty where stores have no rules.
     """
     start = place.key(_DATA)
-    rule: dict[str, Any]
-    if place.scheme == "s3":
-        rule = {
+    version_rules: dict[str, dict[str, Any]] = {
+        "s3": {
             "ID": f"lakegc-{name}",
             "Status": "Enabled",
             "Filter": {"Prefix": start},
             "NoncurrentVersionExpiration": {"NoncurrentDays": _DAYS},
             "Expiration": {"ExpiredObjectDeleteMarker": True},
-        }
-    elif place.scheme == "gs":
-        rule = {
+        },
+        "gs": {
             "action": {"type": "Delete"},
             "condition": {"daysSinceNoncurrentTime": _DAYS, "matchesPrefix": [start]},
-        }
-    elif place.scheme == "azure":
-        container = place.authority.partition("/")[2]
-        rule = {
+        },
+        "azure": {
             "enabled": True,
             "name": f"lakegc-{name}",
             "type": "Lifecycle",
             "definition": {
                 "actions": {"version": {"delete": {"daysAfterCreationGreaterThan": _DAYS}}},
-                "filters": {"blobTypes": ["blockBlob"], "prefixMatch": [f"{container}/{start}"]},
+                "filters": {
+                    "blobTypes": ["blockBlob"],
+                    "prefixMatch": [f"{place.authority.partition('/')[2]}/{start}"],
+                },
             },
-        }
-    else:
-        return ""
-    return json.dumps(rule)
+        },
+    }
+    return json.dumps(version_rules[place.scheme]) if place.scheme in version_rules else ""

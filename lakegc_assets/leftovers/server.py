@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
@@ -24,15 +25,19 @@ _NOT_WHOLE: Final = (
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that could not be looked at.
-
-    Attributes:
-        where: a repository, or the URL of a place.
-        what: why, in a sentence.
-    """
+    """A repository, or the URL of a place, that could not be looked at, and why, in a sentence."""
 
     where: str
     what: str
+
+
+@contextmanager
+def noting(problems: list[Problem], where: str, what: str = "") -> Iterator[None]:
+    """Add an error to ``problems``, and go on behind the block; ``what`` comes before its text."""
+    try:
+        yield
+    except LakegcError as error:
+        problems.append(Problem(where, f"{what}{error}"))
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,53 @@
 """Uploads in parts that nobody completed or aborted, in the namespaces of a server.
 
 Their parts are in no listing, so no mark finds them. lakeFS's S3 gateway and clients that upload to
-the store themselves leave them behind when they die.
+the store themselves leave them behind when they die. An upload that is aborted loses its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
-from lakegc_assets.errors import LakegcError
-from lakegc_assets.leftovers.server import Problem, Server
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.graveler.namespace import StorageNamespace
+from lakegc_assets.leftovers.ledger import Ledger
+from lakegc_assets.leftovers.namespaces import guarded
+from lakegc_assets.leftovers.removal import (
+    AGAIN,
+    Choices,
+    Plan,
+    begun,
+    close_earlier,
+    planned,
+)
+from lakegc_assets.leftovers.server import Problem, Server, noting
+from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
+from lakegc_assets.storage.values import (
+    DeleteOutcome,
+    MultipartUpload,
+    UncommittedBlob,
+    require_removed,
+)
 
 #: An upload that got its last part later may still be completed.
 MIN_AGE: Final = timedelta(days=7)
+#: Uploads that are aborted after one look at all that there are.
+_BATCH: Final = 100
+
+_Found = TypeVar("_Found", MultipartUpload, UncommittedBlob)
 
 
 @dataclass(frozen=True)
 class LeftoverUploads:
-    """The old uploads of one place.
+    """The old uploads of a place (a repository, or the URL of a root), the oldest first.
 
-    Attributes:
-        where: repository, or URL of a root.
-        url: that their keys are relative to.
-        uploads: the oldest first.
+    Their keys are relative to ``url``.
     """
 
     where: str
@@ -49,12 +69,7 @@ class LeftoverUploads:
 class UncommittedBlobs:
     """Blobs of a place of which there are only blocks that nobody has committed.
 
-    The store drops them by itself, and tells of none how old it is: they are reported only.
-
-    Attributes:
-        where: repository, or URL of a root.
-        url: that their keys are relative to.
-        blobs: each with the bytes of its blocks.
+    The store drops them by itself, and reports of none how old it is: they are reported only.
     """
 
     where: str
@@ -79,50 +94,35 @@ def leftover_uploads(
     Returns:
         A value for each place that has some, each upload once; and what could not be looked at.
     """
-    found: list[LeftoverUploads] = []
-    problems: list[Problem] = []
-    seen: set[tuple[str, str]] = set()
-    for where, url in _places(server, names):
-        try:
-            store = server.open(url)
-            old = [
-                one
-                for one in old_uploads(store)
-                if (f"{store.url}/{one.key}", one.upload_id) not in seen
-            ]
-            seen |= {(f"{store.url}/{one.key}", one.upload_id) for one in old}
-            if old:
-                found.append(LeftoverUploads(where, store.url, old))
-        except LakegcError as error:
-            problems.append(Problem(where, str(error)))
-    return found, problems
+    found, problems = _new_in(server, names, old_uploads)
+    return [LeftoverUploads(*one) for one in found], problems
 
 
 def uncommitted_blobs(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[UncommittedBlobs], list[Problem]]:
-    """The uncommitted blobs of repositories, and of all roots where no repository is named.
+    """The uncommitted blobs of the same places, as ``leftover_uploads`` returns uploads."""
+    found, problems = _new_in(server, names, lambda store: store.uncommitted_blobs())
+    return [UncommittedBlobs(*one) for one in found], problems
 
-    Args:
-        server: of the repositories.
-        names: of repositories; none for all.
 
-    Returns:
-        A value for each place that has some, each blob once; and what could not be looked at.
-    """
-    found: list[UncommittedBlobs] = []
+def _new_in(
+    server: Server, names: Sequence[str], list_in: Callable[[ObjectStore], Sequence[_Found]]
+) -> tuple[list[tuple[str, str, list[_Found]]], list[Problem]]:
+    """The places that have something, their URLs, and what no place before them has."""
+    found: list[tuple[str, str, list[_Found]]] = []
     problems: list[Problem] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for where, url in _places(server, names):
-        try:
+        with noting(problems, where):
             store = server.open(url)
-            blobs = [b for b in store.uncommitted_blobs() if f"{store.url}/{b.key}" not in seen]
-        except LakegcError as error:
-            problems.append(Problem(where, str(error)))
-            continue
-        seen |= {f"{store.url}/{one.key}" for one in blobs}
-        if blobs:
-            found.append(UncommittedBlobs(where, store.url, blobs))
+            ids = {
+                (f"{store.url}/{one.key}", getattr(one, "upload_id", "")): one
+                for one in list_in(store)
+            }
+            if new := [one for name, one in ids.items() if name not in seen]:
+                found.append((where, store.url, new))
+            seen |= ids.keys()
     return found, problems
 
 
@@ -142,3 +142,77 @@ def old_uploads(store: ObjectStore) -> list[MultipartUpload]:
 def latest_part(store: ObjectStore) -> datetime:
     """The time by the store's clock before which the last part of an old upload was written."""
     return store.server_time() - MIN_AGE
+
+
+def plan_uploads(server: Server, repository: str) -> Plan:
+    """Plan the abortion of the uploads of a repository.
+
+    Raises:
+        ConfigurationError: there is no such repository.
+        LakegcError: nobody can tell.
+    """
+    (found,) = server.chosen([repository])
+    store = server.open(found.storage_namespace)
+    rows = [(one.key, one.size, one.newest, "", one.upload_id) for one in old_uploads(store)]
+    return Plan("uploads", repository, store, planned(rows))
+
+
+def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[str]:
+    """Abort the old uploads of a repository; their number by what became of them.
+
+    Raises:
+        RefusedError: they are not what was confirmed; somebody is at work on the repository, it is
+            on hold, or another server collects it.
+        LakegcError: something could not be read, recorded or aborted; remove them again.
+    """
+    (found,) = server.chosen([repository])
+    place = StorageNamespace.parse(found.storage_namespace)
+    with repository_lock(place.url()):
+        plan = plan_uploads(server, repository)
+        plan.require(choices.plan_id)
+        if not plan.rows.num_rows:
+            close_earlier(server, plan)
+            return Counter()
+        require_one_server(server.client, repository, plan.store)
+        _require_unguarded(server, place)
+        ledger, _ = begun(server, plan, choices)
+        totals = _abort(server, plan, place, ledger)
+        ledger.end(dict(totals))
+        close_earlier(server, plan)
+    return totals
+
+
+def _require_unguarded(server: Server, place: StorageNamespace) -> None:
+    if why := guarded(server, place):
+        raise RefusedError(f"the uploads of {place.url()} stay: {why}")
+
+
+def _abort(server: Server, plan: Plan, place: StorageNamespace, ledger: Ledger) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for at in range(0, plan.rows.num_rows, _BATCH):
+        _require_unguarded(server, place)
+        # Somebody may have ended one of them, or gone on with it.
+        before = latest_part(plan.store)
+        now = {one.upload_id: one for one in plan.store.multipart_uploads(before)}
+        rows = plan.rows.slice(at, _BATCH).to_pylist()
+        outcomes = [
+            _aborted(plan.store, now.get(row["upload_id"]), row["key"], before) for row in rows
+        ]
+        ledger.add(outcomes, [row["upload_id"] for row in rows])
+        totals.update(one.outcome for one in outcomes)
+        require_removed(outcomes, plan.store.url, AGAIN)
+    return totals
+
+
+def _aborted(
+    store: ObjectStore, upload: MultipartUpload | None, key: str, before: datetime
+) -> DeleteOutcome:
+    if upload is None or upload.key != key:
+        return DeleteOutcome(key, "already_missing", None, "it was completed or aborted")
+    if upload.newest >= before:
+        return DeleteOutcome(key, "spared", None, f"somebody has gone on with it: {upload.newest}")
+    try:
+        gone = not store.abort_upload(upload)
+    except LakegcError as error:
+        return DeleteOutcome(key, "failed", type(error).__name__, str(error))
+    return DeleteOutcome(key, "already_missing" if gone else "deleted")

@@ -20,9 +20,8 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.leftovers.ledger import FOLDER, Ledger, unfinished
-from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
+from lakegc_assets.leftovers.namespace_removal import named_by, plan_namespace, remove_namespace
 from lakegc_assets.leftovers.namespaces import guarded, leftover_namespaces
-from lakegc_assets.leftovers.references import named_by
 from lakegc_assets.leftovers.removal import COPIES, Choices
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER

@@ -16,8 +16,7 @@ from lakegc_assets.leftovers.ledger import Ledger, unfinished
 from lakegc_assets.leftovers.removal import Choices
 from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
-from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
-from lakegc_assets.leftovers.uploads import leftover_uploads
+from lakegc_assets.leftovers.uploads import abort_uploads, leftover_uploads, plan_uploads
 from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.mark.installation import Server as Collector
 from lakegc_assets.run.lock import repository_lock
