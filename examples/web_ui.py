@@ -24,7 +24,7 @@ from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.jobs import dagster_home
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.lakefs.credentials import is_configured
+from lakegc_assets.lakefs.config import is_configured
 
 _PLACES = ("DAGSTER_HOME", "LAKEGC_ARTIFACT_ROOT", "LAKEGC_BACKUP_URL")
 _WORKSPACE = "workspace.yaml"

@@ -18,9 +18,8 @@ from lakegc_assets.checks.witness_cache import fetch
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.run.connections import Connections
 
 #: Columns of questions: the entry with this number in a range, and a branch whose HEAD has it.

@@ -21,7 +21,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
-from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
 from lakegc_assets.leftovers.removal import Choices, Plan
 from lakegc_assets.leftovers.server import Server

@@ -20,7 +20,7 @@ from lakegc_assets.definitions import component
 from lakegc_assets.defs.metrics import collector_of, metrics_file
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.exposition import registry_of, text_of
-from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.storage.files import write_file
 
 

@@ -22,8 +22,8 @@ from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.history import freed_by_week, largest, last_weeks, marks_over_time
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import counted
 

@@ -31,7 +31,7 @@ from lakegc_assets.defs.stages import stage
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.history import marks_over_time
 from lakegc_assets.forecast.forecast import forecast
-from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.candidates import find_candidates

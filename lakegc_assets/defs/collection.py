@@ -16,9 +16,9 @@ from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies, settings_of
 from lakegc_assets.defs.requests import MODE_TAG, REPOSITORY_TAG
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.command_line import printing
 
 _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]

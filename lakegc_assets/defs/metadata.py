@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.credentials import API_PATH
+from lakegc_assets.lakefs.config import API_PATH, LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 
 

@@ -26,8 +26,8 @@ from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
 from lakegc_assets.defs.requests import RETRIES
 from lakegc_assets.defs.stages import one_step_job
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.prune.decisions import SUCCESSES
 from lakegc_assets.prune.prune import Judged, Pruned, prune
 from lakegc_assets.prune.removal import ATTEMPT, PRUNING

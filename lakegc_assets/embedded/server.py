@@ -25,7 +25,7 @@ from lakegc_assets.embedded.lake import Lake
 from lakegc_assets.embedded.lake.layouts import Layout
 from lakegc_assets.embedded.lake.settings import ServerSettings
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.lakefs.credentials import ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
+from lakegc_assets.lakefs.config import ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.files import flush, locked, open_directories, temporary_name
 from lakegc_assets.storage.files import replace as replace_file

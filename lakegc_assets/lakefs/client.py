@@ -1,4 +1,4 @@
-"""The client of a collector: all that can be read, retention rules, and what the server prepares.
+"""Ask a lakeFS server what it has and serves, and believe no answer that contradicts itself.
 
 The calls are those of lakeFS's REST API (https://docs.lakefs.io/latest/reference/api). The calls
 that change a repository are in ``writes``; none of them is needed to collect.
@@ -6,43 +6,96 @@ that change a repository are in ``writes``; none of them is needed to collect.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from functools import cache
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import requests
 
+from lakegc_assets.lakefs.calls import LARGEST_PAGE, Calls, Listing
 from lakegc_assets.lakefs.errors import (
+    AuthenticationError,
+    BadRequestError,
     EndpointNotFoundError,
+    ForbiddenError,
     NoRulesError,
     NotFoundError,
     PrepareCommitsFailedError,
     TimedOutError,
     UnexpectedAnswerError,
+    UnsupportedServerError,
+    read_only,
 )
 from lakegc_assets.lakefs.models import (
+    Branch,
+    Change,
+    ChangePage,
+    Commit,
+    DiffEntry,
     DumpedRefs,
     DumpStatus,
+    GracePeriod,
+    ObjectStats,
+    Page,
     PrepareCommitsStatus,
     PreparedCommits,
     PreparedCommitsResult,
+    Repository,
+    ServerConfig,
+    StorageConfig,
+    Tag,
     TaskCreated,
     UncommittedPage,
+    UsageReport,
+    VersionConfig,
 )
-from lakegc_assets.lakefs.reads import Reads
-from lakegc_assets.lakefs.transport import Transport, parse, path_of
+from lakegc_assets.lakefs.transport import Transport, parse, path_of, server_date
+from lakegc_assets.wording import counted
 
+logger = logging.getLogger(__name__)
+
+OLDEST_VERSION = (0, 87)
+#: Commits in the first page of a log: most branches have left what is known not long ago.
+_FIRST_OF_LOG = 30
+_START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 T = TypeVar("T")
-
 _FIRST_POLL_S = 0.1
 _LONGEST_POLL_S = 10.0
 
 
-class LakeFSClient(Reads):
-    """The calls of a collector; every one may raise any ``LakeFSError``.
+def utc_now() -> datetime:
+    """Our own clock."""
+    return datetime.now(timezone.utc)
 
-    The prepare calls answer when the work is done: a page of staged addresses takes a real server
-    up to a minute. The task that computes the active commits has a timeout as a whole.
+
+def branch_ref(branch: str) -> str:
+    """The ref of a branch and what is staged on it.
+
+    lakeFS takes hexadecimal digits for the commit whose id begins so, if there is just one. What
+    ends in ``$`` is a branch to it, or an error.
+    """
+    return f"{branch}$" if _START_OF_COMMIT_ID.fullmatch(branch) else branch
+
+
+@cache
+def _log_odd_version(endpoint: str, version: str) -> None:
+    """Log that a version is no number, once in a process: every stage of a run asks for it."""
+    logger.warning(
+        "%s has version %r, which cannot be compared with %d.%d: taken for a newer one",
+        endpoint, version, *OLDEST_VERSION,
+    )  # fmt: skip
+
+
+class LakeFSClient(Calls):
+    """The calls of a collector: all that can be read, rules, and what the server prepares.
+
+    Every one may raise any ``LakeFSError``. The prepare calls answer when the work is done: a page
+    of staged addresses takes a real server up to a minute. The task that computes the active
+    commits has a timeout as a whole.
     """
 
     def __init__(
@@ -55,6 +108,204 @@ class LakeFSClient(Reads):
         super().__init__(transport)
         self._prepare_read_timeout_s = prepare_read_timeout_s
         self._prepare_commits_timeout_s = prepare_commits_timeout_s
+
+    # The server
+
+    def server_config(self) -> ServerConfig:
+        """Version and block store of the server."""
+        try:
+            return self._get(ServerConfig, "config")
+        except EndpointNotFoundError:
+            # Older servers have the two halves as calls of their own.
+            return ServerConfig(
+                version_config=self._get(VersionConfig, "config", "version"),
+                storage_config=self._get(StorageConfig, "config", "storage"),
+            )
+
+    def check_supported(self) -> str:
+        """The server's version, if it has the calls that a collector needs.
+
+        A version that is not a number (a build of one's own) is taken with a warning.
+
+        Raises:
+            UnsupportedServerError: older than 0.87.
+        """
+        version = self.server_config().version
+        numbers = re.match(r"v?(\d+)\.(\d+)", version)
+        if numbers is None:
+            _log_odd_version(self.transport.endpoint, version)
+        elif (int(numbers[1]), int(numbers[2])) < OLDEST_VERSION:
+            raise UnsupportedServerError(
+                f"{self.transport.endpoint} is lakeFS {version}; garbage collection needs "
+                f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer: upgrade the server"
+            )
+        return version
+
+    def installation_id(self) -> str | None:
+        """The id that the server was given when it was set up; None where it does not tell.
+
+        It comes with the report of its use, which a server may not make, or not show to everybody.
+        """
+        try:
+            return self._get(UsageReport, "usage-report", "summary").installation_id or None
+        except (BadRequestError, ForbiddenError, NotFoundError, UnexpectedAnswerError):
+            return None
+
+    def grace_period(self) -> timedelta:
+        """For how long an address that the server handed out may still be linked."""
+        found = self._get(GracePeriod, "config", "garbage-collection")
+        return timedelta(seconds=found.grace_period)
+
+    def server_time(self) -> datetime:
+        """The server's clock, in UTC, to the second (from the ``Date`` header)."""
+        return server_date(self.transport.call("GET", path_of("healthcheck")))
+
+    def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
+        """The server's clock minus ``now``; exact to half a second and half the call's duration."""
+        before = now()
+        theirs = self.server_time() + timedelta(seconds=0.5)
+        return theirs - (before + (now() - before) / 2)
+
+    # Repositories and refs
+
+    def repository(self, repository: str) -> Repository:
+        """A repository."""
+        found = self._get(Repository, "repositories", repository)
+        if found.id != repository:
+            raise UnexpectedAnswerError(
+                f"{self.transport.endpoint} was asked for repository {repository!r} and "
+                f"answered with {found.id!r}"
+            )
+        return found
+
+    def may_have_repository(self, name: str) -> bool:
+        """False only where the server says that there is no repository of this name."""
+        try:
+            self.repository(name)
+        except (AuthenticationError, ForbiddenError):
+            return True
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        return True
+
+    def writable_repository(self, repository: str) -> Repository:
+        """A repository in which something can be collected.
+
+        Raises:
+            ReadOnlyRepositoryError: it is read-only.
+        """
+        found = self.repository(repository)
+        if found.read_only:
+            raise read_only(f"{self.transport.endpoint}, {repository!r}")
+        return found
+
+    def repositories(self, prefix: str = "") -> Iterator[Repository]:
+        """All repositories that the user may see, by name."""
+        params = {"prefix": prefix} if prefix else {}
+        return self._list(Listing(Page[Repository], ("repositories",), "id", params))
+
+    def branches(
+        self, repository: str, *, after: str = "", show_hidden: bool = True
+    ) -> Iterator[Branch]:
+        """All branches behind a name, by name; by default the hidden ones, too."""
+        params = {"show_hidden": "true"} if show_hidden else {}
+        path = ("repositories", repository, "branches")
+        return self._list(Listing(Page[Branch], path, "id", params, after))
+
+    def branch(self, repository: str, branch: str) -> Branch:
+        """A branch."""
+        return self._get(Branch, "repositories", repository, "branches", branch)
+
+    def tags(self, repository: str, *, after: str = "") -> Iterator[Tag]:
+        """All tags behind a name, by name."""
+        path = ("repositories", repository, "tags")
+        return self._list(Listing(Page[Tag], path, "id", {}, after))
+
+    def tag(self, repository: str, tag: str) -> Tag:
+        """A tag."""
+        return self._get(Tag, "repositories", repository, "tags", tag)
+
+    def commit(self, repository: str, commit_id: str) -> Commit:
+        """A commit."""
+        return self._get(Commit, "repositories", repository, "commits", commit_id)
+
+    def log(self, repository: str, ref: str, *, first_parent: bool = True) -> Iterator[Commit]:
+        """The commits behind a ref, newest first; at least one.
+
+        Servers that do not know ``first_parent`` list all ancestors.
+
+        Raises:
+            UnexpectedAnswerError: the list ends although a first parent has not come; only who
+                reads it to its end learns of that.
+        """
+        params = {"first_parent": "true"} if first_parent else {}
+        path = ("repositories", repository, "refs", ref, "commits")
+        seen: set[str] = set()
+        awaited: set[str] = set()
+        listing = Listing(
+            Page[Commit], path, key=None, params=params, amount=_FIRST_OF_LOG, growing=True
+        )
+        for commit in self._list(listing):
+            seen.add(commit.id)
+            # Of a merge from before the parents were switched, either may be the main one.
+            if commit.version >= 1 or len(commit.parents) == 1:
+                awaited.update(commit.parents[:1])
+            yield commit
+        if not seen or not awaited <= seen:
+            raise UnexpectedAnswerError(
+                f"the log of {ref!r} in {repository!r} ends after {counted(len(seen), 'commit')}, "
+                f"although {len(awaited - seen)} of their first parents have not come: run again"
+            )
+
+    # Objects
+
+    def stat(self, repository: str, ref: str, path: str) -> ObjectStats:
+        """The object that a ref serves at a path, staged or committed."""
+        segments = ("repositories", repository, "refs", ref, "objects", "stat")
+        params = {"path": path, "user_metadata": "true", "presign": "false"}
+        try:
+            found = self._get(ObjectStats, *segments, params=params)
+        except EndpointNotFoundError as error:
+            # "Nothing is served there" would be a fact about the object: this is none.
+            raise UnexpectedAnswerError(str(error)) from error
+        if found.path != path:
+            raise UnexpectedAnswerError(f"asked for {path!r}, {ref!r} answered {found.path!r}")
+        return found
+
+    def objects(
+        self, repository: str, ref: str, prefix: str = "", amount: int = LARGEST_PAGE
+    ) -> Iterator[ObjectStats]:
+        """The objects that a ref serves, staged or committed, by path; read in pages as needed."""
+        return self._list(_served(repository, ref, amount, prefix=prefix))
+
+    def objects_page(
+        self, repository: str, ref: str, after: str = "", amount: int = LARGEST_PAGE
+    ) -> tuple[list[ObjectStats], bool]:
+        """One page of ``objects``, of what sorts (in bytes) after a path; whether more comes."""
+        page = self._page(_served(repository, ref, amount, after=after))
+        return list(page.results), page.pagination.has_more
+
+    def get_object(self, repository: str, ref: str, path: str) -> bytes:
+        """The bytes of an object; ``GoneError`` if they were collected."""
+        segments = ("repositories", repository, "refs", ref, "objects")
+        return self.transport.call("GET", path_of(*segments), params={"path": path}).content
+
+    def diff_branch(
+        self, repository: str, branch: str, prefix: str = "", after: str = ""
+    ) -> Iterator[DiffEntry]:
+        """Staged changes of a branch, in the order of their paths."""
+        params = {"prefix": prefix} if prefix else {}
+        path = ("repositories", repository, "branches", branch, "diff")
+        return self._list(Listing(Page[DiffEntry], path, "path", params, after))
+
+    def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
+        """The whole of ``diff_branch`` in pages, for who reads much of it."""
+        path = ("repositories", repository, "branches", branch, "diff")
+        return (page.results for page in self._pages(Listing(ChangePage, path, "path")))
+
+    # Retention rules, and what the server prepares
 
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
         """The retention rules as the server has them; None if, and only if, it has none."""
@@ -196,6 +447,16 @@ class LakeFSClient(Reads):
         return self.transport.call(
             "POST", path, json=body, repeatable=True, read_timeout_s=self._prepare_read_timeout_s
         )
+
+
+def _served(
+    repository: str, ref: str, amount: int, *, prefix: str = "", after: str = ""
+) -> Listing[Page[ObjectStats]]:
+    path = ("repositories", repository, "refs", ref, "objects", "ls")
+    params = {"user_metadata": "true", "presign": "false"}
+    if prefix:
+        params["prefix"] = prefix
+    return Listing(Page[ObjectStats], path, "path", params, after, amount)
 
 
 def _poll(ended: Callable[[], T | None], timeout_s: float) -> T | None:

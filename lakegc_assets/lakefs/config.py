@@ -1,17 +1,35 @@
-"""The settings of a lakeFS connection, which hold no secret and so may travel to Spark tasks."""
+"""The settings of a lakeFS connection, which hold no secret and so may travel to Spark tasks.
+
+Endpoint and key pair are looked up where lakectl's users keep them: in the variables
+``LAKECTL_SERVER_ENDPOINT_URL``, ``LAKECTL_CREDENTIALS_ACCESS_KEY_ID`` and
+``LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY``, and in the YAML file ``~/.lakectl.yaml`` (or the one that
+``LAKECTL_CONFIG_FILE`` names) with ``server.endpoint_url``, ``credentials.access_key_id`` and
+``credentials.secret_access_key`` (https://docs.lakefs.io/latest/reference/cli).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
+
+import yaml
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.credentials import Access, resolve
-from lakegc_assets.lakefs.transport import Limits, Transport
+from lakegc_assets.lakefs.transport import Access, Limits, Transport
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
 _Client = TypeVar("_Client", bound=LakeFSClient)
+API_PATH = "/api/v1"
+ENDPOINT_VARIABLE = "LAKECTL_SERVER_ENDPOINT_URL"
+KEY_VARIABLE = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
+# The name of a variable, not a secret.
+SECRET_VARIABLE = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105
+FILE_VARIABLE = "LAKECTL_CONFIG_FILE"
 
 
 @dataclass(frozen=True)
@@ -75,3 +93,141 @@ class LakeFSConfig(Limits):
             prepare_read_timeout_s=self.prepare_read_timeout_s,
             prepare_commits_timeout_s=self.prepare_commits_timeout_s,
         )
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str
+    endpoint: str | None
+    access_key_id: str | None
+    secret_access_key: str | None = field(repr=False)
+
+    def has_key(self) -> bool:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            missing = "access_key_id" if self.access_key_id is None else "secret_access_key"
+            raise ConfigurationError(
+                f"{self.name} has one half of a lakeFS key pair: {missing} is missing there"
+            )
+        return self.access_key_id is not None
+
+
+def resolve(
+    endpoint: str | None, credentials_file: str | None, environ: Mapping[str, str] | None = None
+) -> Access:
+    """Find the endpoint and the key pair.
+
+    Each is taken from the first place that has it: the arguments, the variables, lakectl's own
+    file. The key pair always comes from one place, and a named file must hold one.
+
+    Args:
+        endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
+        credentials_file: a file in lakectl's form; None to look elsewhere.
+        environ: the environment; ``os.environ`` by default.
+
+    Raises:
+        ConfigurationError: something is missing or malformed; says what to set.
+    """
+    environ = os.environ if environ is None else environ
+    sources = []
+    if credentials_file is not None:
+        named = _read_file(Path(credentials_file).expanduser())
+        if not named.has_key():
+            raise ConfigurationError(
+                f"{named.name} holds no credentials.access_key_id and credentials.secret_access_key"
+            )
+        sources.append(named)
+    sources.append(
+        _Source(
+            "the environment",
+            environ.get(ENDPOINT_VARIABLE) or None,
+            environ.get(KEY_VARIABLE) or None,
+            environ.get(SECRET_VARIABLE) or None,
+        )
+    )
+    default = _own_file(environ)
+    if FILE_VARIABLE in environ or default.is_file():
+        sources.append(_read_file(default))
+    found = endpoint or next((s.endpoint for s in sources if s.endpoint), None)
+    if found is None:
+        raise ConfigurationError(
+            f"no lakeFS endpoint: set {ENDPOINT_VARIABLE}, or server.endpoint_url in "
+            "~/.lakectl.yaml, or endpoint in the lakeFS resource's config"
+        )
+    pair = next((s for s in sources if s.has_key()), None)
+    if pair is None or pair.access_key_id is None or pair.secret_access_key is None:
+        raise ConfigurationError(
+            f"no lakeFS credentials: set {KEY_VARIABLE} and {SECRET_VARIABLE}, or write "
+            "credentials.access_key_id and credentials.secret_access_key to ~/.lakectl.yaml, or "
+            "name such a file in credentials_file"
+        )
+    return Access(normal_endpoint(found), pair.access_key_id, pair.secret_access_key)
+
+
+def is_configured(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether there is any of what ``resolve`` looks for, complete or not.
+
+    Args:
+        environ: the environment; ``os.environ`` by default.
+    """
+    environ = os.environ if environ is None else environ
+    names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE, FILE_VARIABLE)
+    return any(environ.get(name) for name in names) or _own_file(environ).is_file()
+
+
+def _own_file(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get(FILE_VARIABLE) or "~/.lakectl.yaml").expanduser()
+
+
+def normal_endpoint(url: str) -> str:
+    """The base URL of the API, whichever way the server's address was written.
+
+    Raises:
+        ConfigurationError: not an http(s) URL, or it carries a user, query or fragment.
+    """
+    if "@" in url:
+        raise ConfigurationError(
+            "the lakeFS endpoint must not carry a user or password: remove what is before the '@'"
+        )
+    try:
+        parts = urlsplit(url.strip())
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"the lakeFS endpoint {url!r} is not a URL like https://lakefs.example.com"
+        )
+    path = parts.path.rstrip("/").removesuffix(API_PATH).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}{API_PATH}"
+
+
+def _read_file(path: Path) -> _Source:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read ({type(error).__name__})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        # YAML's own message quotes the file, and with it the secret.
+        raise ConfigurationError(f"{path}{line}: not valid YAML") from None
+    if content is None:
+        content = {}
+    return _Source(
+        str(path),
+        _text(path, content, "server", "endpoint_url"),
+        _text(path, content, "credentials", "access_key_id"),
+        _text(path, content, "credentials", "secret_access_key"),
+    )
+
+
+def _text(path: Path, content: object, section: str, name: str) -> str | None:
+    part = content.get(section) if isinstance(content, dict) else content
+    value = part.get(name) if isinstance(part, dict) else part
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{path}: {section}.{name} must be a quoted text")
+    if not isinstance(part, dict) or not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: {section} must be a section with {name} in it")
+    return value

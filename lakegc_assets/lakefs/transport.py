@@ -2,8 +2,11 @@
 
 Repeats are made here rather than by urllib3, because requests reads the body after urllib3's part
 is over: an answer that breaks off in the middle would not be repeated, nor would a ``POST`` that
-is known to be harmless. A server that is away is waited for, by all clients of this process
-together (``outages``), where the settings say so.
+is known to be harmless.
+
+A server that is away is waited for, where the settings say so, by all clients of this process
+together: a thousand calls to it wait as long as one does. In a process that Spark starts for a task
+the count begins anew.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import logging
 import random
 import socket
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from time import monotonic, sleep
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import pydantic
@@ -24,15 +28,16 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 from urllib3.exceptions import (
+    InvalidHeader,
     MaxRetryError,
     NameResolutionError,
     NewConnectionError,
     ReadTimeoutError,
 )
+from urllib3.util import Retry
 
 from lakegc_assets import traffic
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.lakefs.credentials import Access
 from lakegc_assets.lakefs.errors import (
     AWAY,
     ConnectionFailedError,
@@ -43,7 +48,6 @@ from lakegc_assets.lakefs.errors import (
     UnexpectedAnswerError,
     of_status,
 )
-from lakegc_assets.lakefs.outages import is_to_be_told, note_answer, note_away
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,10 @@ _REDIRECT = range(300, 400)
 _LONGEST_CALL = 400
 
 M = TypeVar("M", bound=pydantic.BaseModel)
+#: After so many seconds without a failed call nobody knows whether a server was away meanwhile.
+_FORGOTTEN_S: Final = 60.0
+#: Seconds between two lines in the log about one server.
+_QUIET_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +93,15 @@ class Limits:
             raise ConfigurationError(f"wait_s must be 0 s or more, and end: {self}")
         if self.max_attempts < 1:
             raise ConfigurationError(f"max_attempts must be 1 or more: {self}")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Endpoint (ending in ``/api/v1``) and key pair of a server; its repr shows no secret."""
+
+    endpoint: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
 
 
 def path_of(*segments: str) -> str:
@@ -184,7 +201,7 @@ class Transport:
             attempt += 1
 
     def _pause(self, attempt: int, error: LakeFSError, began: float) -> float | None:
-        """Seconds until the next attempt, which is told; None where there is to be none.
+        """Seconds until the next attempt, which is logged; None where there is to be none.
 
         Args:
             attempt: that failed, from 1.
@@ -208,12 +225,12 @@ class Transport:
             )  # fmt: skip
             return pause
         # Others may have waited for longer; and one call that alone gets no answer ends, too.
-        waited = max(note_away(self.endpoint), monotonic() - began)
+        waited = max(_note_away(self.endpoint), monotonic() - began)
         left = limits.wait_s - waited
         if attempt >= limits.max_attempts and left <= 0:
             error.args = (f"{error}. It was waited for {waited:.0f} s (lakefs_wait_seconds)",)
             return None
-        if is_to_be_told(self.endpoint):
+        if _is_to_be_logged(self.endpoint):
             logger.warning(
                 "lakeFS at %s is away: waiting for it, %.0f s of %.0f s: %s",
                 self.endpoint, waited, limits.wait_s, error,
@@ -231,7 +248,7 @@ class Transport:
             )
         except requests.RequestException as error:
             raise _of_exception(call, error) from error
-        if response.status_code not in AWAY and (seconds := note_answer(self.endpoint)):
+        if response.status_code not in AWAY and (seconds := _note_answer(self.endpoint)):
             logger.warning("lakeFS at %s answers again, after %.0f s", self.endpoint, seconds)
         if response.ok and response.status_code not in _REDIRECT:
             return response
@@ -336,13 +353,51 @@ def _message(response: requests.Response) -> str | None:
 
 
 def _retry_after_s(response: requests.Response) -> float | None:
-    value = response.headers.get("Retry-After", "").strip()
-    if value.isdecimal():
-        return float(value)
     try:
-        date = parsedate_to_datetime(value)
-    except (TypeError, ValueError):
+        return Retry().parse_retry_after(response.headers["Retry-After"])
+    except (KeyError, ValueError, OverflowError, InvalidHeader):
         return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone.utc)
-    return max(0.0, (date - datetime.now(timezone.utc)).total_seconds())
+
+
+@dataclass
+class _Outage:
+    """Times by ``monotonic``: of the first failed call, of the last one, of the last line."""
+
+    since: float
+    last: float
+    logged: float
+
+
+_outages: dict[str, _Outage] = {}
+_changing = threading.Lock()
+
+
+def _note_away(endpoint: str) -> float:
+    """Count a call that failed because a server is away; since how many seconds it is."""
+    with _changing:
+        now = monotonic()
+        known = _outages.get(endpoint)
+        if known is None or now - known.last > _FORGOTTEN_S:
+            known = _outages[endpoint] = _Outage(now, now, now - 2 * _QUIET_S)
+        known.last = now
+        return now - known.since
+
+
+def _note_answer(endpoint: str) -> float:
+    """Count a call that was answered; for how many seconds the server was away, 0 if it was not."""
+    # Most calls have nothing to change, and need not wait for each other.
+    if endpoint not in _outages:
+        return 0.0
+    with _changing:
+        known = _outages.pop(endpoint, None)
+        return 0.0 if known is None else monotonic() - known.since
+
+
+def _is_to_be_logged(endpoint: str) -> bool:
+    """True if a line about a server that is away is due; the next one then is not, for a while."""
+    with _changing:
+        known, now = _outages.get(endpoint), monotonic()
+        if known is None or now - known.logged < _QUIET_S:
+            return False
+        known.logged = now
+        return True

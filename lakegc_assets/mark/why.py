@@ -16,10 +16,9 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import DiffEntry
-from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark import holder_relations, references
 from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN, RULE

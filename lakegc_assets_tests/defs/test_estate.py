@@ -21,8 +21,8 @@ from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.estate.history import freed_by_week, largest
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets_tests.defs.daemon import turn_on
 from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept

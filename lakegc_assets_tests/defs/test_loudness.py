@@ -24,8 +24,8 @@ from lakegc_assets.defs.policy import NoticeSection
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
 from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedError, LakeFSError
-from lakegc_assets.lakefs.reads import utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.defs.daemon import Daemon

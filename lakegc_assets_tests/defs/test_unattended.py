@@ -25,7 +25,7 @@ from lakegc_assets.defs.prune import DagsterRecords
 from lakegc_assets.defs.requests import first_tags, is_unattended, require_own_config
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 

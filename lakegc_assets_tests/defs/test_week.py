@@ -28,7 +28,7 @@ from lakegc_assets.defs.requests import is_retried
 from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.sensors import repositories_sensor
 from lakegc_assets.defs.waves import waves_sensor
-from lakegc_assets.lakefs.reads import utc_now
+from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site

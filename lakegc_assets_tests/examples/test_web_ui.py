@@ -17,8 +17,7 @@ from lakegc_assets.defs.partitions import add_partition
 from lakegc_assets.defs.schedules import next_tick
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.credentials import is_configured
+from lakegc_assets.lakefs.config import LakeFSConfig, is_configured
 
 _NAMES = (
     "LAKECTL_SERVER_ENDPOINT_URL", "LAKECTL_CREDENTIALS_ACCESS_KEY_ID",

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.lakefs.credentials import (
+from lakegc_assets.lakefs.config import (
     ENDPOINT_VARIABLE,
     FILE_VARIABLE,
     KEY_VARIABLE,
     SECRET_VARIABLE,
+    LakeFSConfig,
     normal_endpoint,
     resolve,
 )

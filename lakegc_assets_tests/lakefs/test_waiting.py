@@ -51,8 +51,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", clock.sleep)
-    for module in ("transport", "outages"):
-        monkeypatch.setattr(f"lakegc_assets.lakefs.{module}.monotonic", clock)
+    monkeypatch.setattr("lakegc_assets.lakefs.transport.monotonic", clock)
     return clock
 
 

@@ -12,10 +12,9 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
-from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
-from lakegc_assets.lakefs.reads import branch_ref
 from lakegc_assets.mark.addresses import live_spellings
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery import relations
