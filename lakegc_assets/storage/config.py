@@ -46,7 +46,17 @@ class GcsAccess:
 
 @dataclass(frozen=True)
 class S3Access:
-    """Access to one more S3-compatible server; the attributes are those of ``StoreConfig``."""
+    """Access to one S3-compatible server.
+
+    Attributes:
+        endpoint_url: of the server; None for AWS itself.
+        region: of the bucket.
+        addressing: where the bucket's name goes. ``auto`` is ``path`` for every endpoint outside
+            amazonaws.com, since few of them resolve ``bucket.host``.
+        profile: in ``~/.aws``.
+        credentials_file: written by ``write_credentials_file``; it is read again while it is used,
+            so a renewed one takes effect. None for boto3's own chain.
+    """
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -56,20 +66,13 @@ class S3Access:
 
 
 @dataclass(frozen=True)
-class StoreConfig:
+class StoreConfig(S3Access):
     """Access to object stores. It holds no secrets: those are read where a store is opened.
 
     What is None here comes from the AWS variables (``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_DEFAULT_REGION``, ``AWS_PROFILE``, ...) and from ``~/.aws``.
 
     Attributes:
-        endpoint_url: of an S3-compatible server; None for AWS itself.
-        region: of the bucket.
-        addressing: where the bucket's name goes. ``auto`` is ``path`` for every endpoint outside
-            amazonaws.com, since few of them resolve ``bucket.host``.
-        profile: in ``~/.aws``.
-        credentials_file: written by ``write_credentials_file``; it is read again while it is used,
-            so a renewed one takes effect. None for boto3's own chain.
         local_root: directory in which a lakeFS with local storage keeps ``local://`` namespaces.
         connect_timeout_s: seconds, for each try.
         read_timeout_s: seconds without a byte, for each try.
@@ -84,11 +87,6 @@ class StoreConfig:
             function that ``run.connections.reads_tables`` marks. Picklable.
     """
 
-    endpoint_url: str | None = None
-    region: str | None = None
-    addressing: Literal["auto", "path", "virtual"] = "auto"
-    profile: str | None = None
-    credentials_file: str | None = None
     local_root: str | None = None
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 10.0
@@ -109,7 +107,7 @@ class StoreConfig:
         place = StorageNamespace.parse(url)
         for bucket, access in self.elsewhere:
             if (place.scheme, place.authority) == ("s3", bucket):
-                own = {field.name: getattr(access, field.name) for field in fields(access)}
+                own = {field.name: getattr(access, field.name) for field in fields(S3Access)}
                 return replace(self, **own, elsewhere=())
         return self
 

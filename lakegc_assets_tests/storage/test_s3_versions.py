@@ -14,7 +14,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_recovery
-from lakegc_assets.storage.s3.versions import S3Versions
+from lakegc_assets.storage.s3.deletes import S3Versions
 from lakegc_assets.storage.values import Lost
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
 from lakegc_assets_tests.storage.s3_answers import SPACE, error

@@ -1,24 +1,45 @@
-"""Deletes on S3: many keys in XML, or a single one in a URL.
+"""Deletes on S3, many keys in XML or a single one in a URL; and the recovery of what was deleted.
 
 Conditions: ``If-Match`` of DeleteObject, and ``ETag`` of a key in DeleteObjects. AWS honours both,
 and asks for ``s3:GetObject`` besides ``s3:DeleteObject``; other servers honour one, both or none.
 
-Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html
+In a bucket with versions a delete puts a marker on top of an object's versions, and so does each
+delete of what is deleted already; the object is back once all markers on top are gone. Only markers
+are ever removed here, by their ids, and only where the newest version below has the etag and size
+of what is to come back. Whoever writes meanwhile puts a version on top of the marker, which then is
+no longer what its readers see, so that nothing they wrote is touched. A marker without an id of its
+own (``null``) is never removed: a writer's object may have taken its place, and its id.
+
+Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html and
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeleteMarker.html
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bulk import Answer, Deadline, answer_of_one
-from lakegc_assets.storage.errors import usual_code
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    StorageError,
+    error_class,
+    explained,
+    usual_code,
+)
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.s3.client import ending, failing
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -27,6 +48,20 @@ KEYS_PER_CALL: Final = 1000
 _NO_CONTENT: Final = 204
 # What XML 1.0 cannot carry, or parsers change: such keys can be sent in a URL only.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+#: How many markers may lie on top of one object: a delete whose answer was lost leaves another one.
+_MARKERS: Final = 16
+_THREADS: Final = 8
+#: Keys that one thread looks at, at least, and removes the markers of at once: so many fill a page
+#: of versions, and are removed before a server that works long on each loses its client.
+_PORTION: Final = 250
+#: Versions in a page about few keys; and keys that no listing is asked about.
+_FEW: Final = 16
+#: One listed object in so many is one that came back, where a listing costs less than a look.
+_SPARSE: Final = 20
+_UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
+#: What some servers cannot list.
+_CONTROL: Final = re.compile(r"[\x00-\x1f]")
+_ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
 
 
 @dataclass(frozen=True)
@@ -126,3 +161,309 @@ def _renewing() -> Iterator[None]:
     except RuntimeError as error:
         # That is how botocore says that credentials were renewed, and are expired still.
         raise HttpFailure("ExpiredToken", error) from error
+
+
+class Entry(NamedTuple):
+    """A version, or a marker (without etag and size)."""
+
+    version: str
+    etag: str = ""
+    size: int = -1
+
+
+@dataclass
+class History:
+    """Versions and markers of one key in a listing.
+
+    ``latest`` is what its readers see, ``newest`` the newest version that is no marker.
+    """
+
+    latest: Entry | None = None
+    markers: set[str] = field(default_factory=set)
+    newest: Entry | None = None
+
+
+class _Page(NamedTuple):
+    histories: Mapping[str, History]
+    entries: Mapping[str, int]
+    following: Mapping[str, str] | None
+
+    @property
+    def last(self) -> str:
+        return max(self.histories, default="")
+
+    def passed(self, key: str) -> bool:
+        """True if the page has all versions of a key that it could begin with."""
+        return self.following is None or key < self.last
+
+    def begins_before(self, key: str) -> bool:
+        """True if the page has something before a key."""
+        return any(named < key for named in self.histories)
+
+
+@dataclass(frozen=True)
+class S3Versions:
+    """The versions of a bucket; keys are relative to the prefix, ``where`` is the store's URL.
+
+    The client's retries are those of the calls; all of them may be repeated. ``listed`` lists what
+    is there between two keys.
+    """
+
+    client: S3Client
+    bucket: str
+    prefix: str
+    where: str
+    page_size: int
+    listed: Callable[[str | None, str | None], Iterator[pa.RecordBatch]]
+
+    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Remove the markers of deletes. See ``ObjectStore.undelete_many``."""
+        wanted, outcomes = self._askable(objects)
+        tried: dict[str, HttpFailure | None] = {}
+        for _ in range(_MARKERS + 1):
+            markers: dict[str, str] = {}
+            for key, history in self.look(wanted).items():
+                verdict = self._judge(wanted[key], history, tried, key)
+                if isinstance(verdict, str):
+                    markers[key] = verdict
+                else:
+                    outcomes[verdict.key] = verdict
+            if not markers:
+                break
+            tried |= self._remove(markers)
+            wanted = {key: wanted[key] for key in markers}
+            back = self._back([wanted[key] for key in markers if tried[key] is None])
+            outcomes |= {key: UndeleteOutcome(key, "restored") for key in back}
+            wanted = {key: one for key, one in wanted.items() if one.key not in back}
+            if not wanted:
+                break
+        for one in objects:
+            detail = "it has many delete markers, or gets new ones: restore again, which goes on"
+            outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
+        return [outcomes[one.key] for one in objects]
+
+    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
+        """Look whether the markers could be removed. See ``ObjectStore.kept_many``."""
+        wanted, outcomes = self._askable(objects)
+        for key, history in self.look(wanted).items():
+            judged, one = self._judge(wanted[key], history, {}, key), wanted[key]
+            back = UndeleteOutcome(one.key, "restored")
+            outcomes[one.key] = back if isinstance(judged, str) else judged
+        return [outcomes[one.key] for one in objects]
+
+    def _askable(
+        self, objects: Sequence[Lost]
+    ) -> tuple[dict[str, Lost], dict[str, UndeleteOutcome]]:
+        """Objects by their full keys, but for those that have no key, which have an outcome."""
+        outcomes: dict[str, UndeleteOutcome] = {}
+        wanted: dict[str, Lost] = {}
+        for one in objects:
+            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
+            if problem:
+                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
+            else:
+                wanted[self.prefix + one.key] = one
+        return wanted, outcomes
+
+    def _back(self, objects: Sequence[Lost]) -> set[str]:
+        """Keys of objects that a listing shows to be back; a look at versions takes far longer.
+
+        What it does not show is looked at among the versions.
+        """
+        lost = {one.key: (one.size, one.etag) for one in objects}
+        wanted = pa.array(list(lost), pa.string())
+        back, passed = set[str](), 0
+        if len(lost) <= _FEW:
+            return back
+        with suppress(StorageError, ConfigurationError):
+            for page in self.listed(min(lost)[:-1] or None, max(lost) + "\0"):
+                passed += page.num_rows
+                rows = page.filter(pc.is_in(page["key"], wanted))
+                columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
+                back |= {
+                    k for k, size, etag in zip(*columns, strict=True) if lost[k] == (size, etag)
+                }
+                if passed >= self.page_size and len(back) * _SPARSE < passed:
+                    break
+        return back
+
+    def look(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
+        """The history of each key, or the failure to read it."""
+        keys = sorted(full_keys)
+        plain = [key for key in keys if not _CONTROL.search(key)]
+        each = max(_PORTION, -(-len(plain) // _THREADS))
+        portions = [plain[at : at + each] for at in range(0, len(plain), each)]
+        portions += [[key] for key in keys if _CONTROL.search(key)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(self._walk, portions))
+        return {key: history for one in found for key, history in one.items()}
+
+    def _judge(
+        self,
+        lost: Lost,
+        history: History | HttpFailure,
+        tried: Mapping[str, HttpFailure | None],
+        key: str,
+    ) -> UndeleteOutcome | str:
+        """The outcome of an object, or the marker that is to be removed next."""
+        if isinstance(history, HttpFailure):
+            return self._failed(lost, history)
+        latest = history.latest
+        if latest is not None and latest.version not in history.markers:
+            ours = key in tried and (latest.etag, latest.size) == (lost.etag, lost.size)
+            return UndeleteOutcome(lost.key, "restored" if ours else "already_there")
+        if failure := tried.get(key):
+            return self._failed(lost, failure)
+        why = _not_kept(lost, latest, history.newest)
+        if latest is None or why:
+            return UndeleteOutcome(lost.key, "not_kept", None, why)
+        # Whoever deletes what is deleted already, as a request does that was late, deletes nothing.
+        return latest.version
+
+    def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:
+        detail = str(explained(failure.code, failure.message, self.where))
+        if error_class(failure.code) is AccessDeniedError:
+            detail = f"{detail}: {_ADVICE}"
+        return UndeleteOutcome(lost.key, "failed", failure.code, detail)
+
+    def _walk(self, keys: Sequence[str]) -> dict[str, History | HttpFailure]:
+        """Look at keys in their order, page by page, past what lies between them."""
+        found: dict[str, History | HttpFailure] = {}
+        prefix, size, at, last = _shared(keys[0], keys[-1]), self.page_size, 0, ""
+        try:
+            while at < len(keys):
+                start = max(last, keys[at][:-1])
+                # Nothing of the prefix comes before it; MinIO answers by 501 to such a marker.
+                inside = start.startswith(prefix) and start != ""
+                page = self._page(prefix, {"KeyMarker": start} if inside else {}, size)
+                first, certain = at, False
+                while at < len(keys) and page.passed(keys[at]):
+                    listed = page.histories.get(keys[at])
+                    # Some servers leave out the first version behind the key that a page follows.
+                    certain = certain or page.begins_before(keys[at])
+                    if (listed and not listed.latest) or not (listed or certain):
+                        listed = self._alone(keys[at])
+                    found[keys[at]] = listed or History()
+                    certain = certain or bool(listed and listed.latest)
+                    at += 1
+                used = sum(page.entries.get(key, 0) for key in keys[first:at])
+                if at == first:
+                    found[keys[at]] = self._alone(keys[at])
+                    at += 1
+                last = page.last
+                size = min(self.page_size, max(_FEW, 8 * used))
+        except HttpFailure as failure:
+            return dict.fromkeys(keys[at:], failure) | found
+        return found
+
+    def _alone(self, key: str) -> History:
+        """Look at one key, which comes before all others that start with it."""
+        history = History()
+        following: Mapping[str, str] | None = {}
+        while following is not None and history.newest is None:
+            page = self._page(key, following, _FEW)
+            listed = page.histories.get(key, History())
+            history = History(
+                history.latest or listed.latest, history.markers | listed.markers, listed.newest
+            )
+            following = None if page.passed(key) else page.following
+        if history.latest is None and (history.markers or history.newest):
+            raise HttpFailure("NoAnswer", "the list of versions does not say which is the latest")
+        return history
+
+    def _page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
+        """One page of the versions. Raises HttpFailure."""
+        with failing():
+            answer: Any = self.client.list_object_versions(
+                Bucket=self.bucket,
+                Prefix=prefix,
+                MaxKeys=size,
+                **start,  # type: ignore[arg-type]
+            )
+        histories: dict[str, History] = {}
+        entries: dict[str, int] = {}
+        encoded = answer.get("EncodingType") == "url"
+        for kind in ("Versions", "DeleteMarkers"):
+            for item in answer.get(kind, ()):
+                key, version = item.get("Key", ""), item.get("VersionId", "")
+                if not key.startswith(prefix) or not version:
+                    raise HttpFailure("NoAnswer", f"a list of versions of {prefix!r} has {key!r}")
+                if not encoded and _CONTROL.search(key):
+                    # XML may have changed it: it may be another key.
+                    if _CONTROL.search(prefix):
+                        raise HttpFailure("NoAnswer", f"the key {key!r} is not percent-encoded")
+                    continue
+                history = histories.setdefault(key, History())
+                entries[key] = entries.get(key, 0) + 1
+                _add(history, item, version, marker=kind == "DeleteMarkers")
+        following = None
+        if answer.get("IsTruncated"):
+            named = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
+            following = {
+                name: answer[member] for name, member in named.items() if answer.get(member)
+            }
+            if not entries or not following or following == start:
+                raise HttpFailure("NoAnswer", f"the list of versions of {prefix!r} does not go on")
+        return _Page(histories, entries, following)
+
+    def _remove(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
+        """Remove markers by their ids, and say what the store answered."""
+        calls = S3Deletes(self.client, self.bucket, "", singly=False, versions=markers)
+        together = [key for key in markers if not calls.alone(key)]
+        batches = [together[at : at + _PORTION] for at in range(0, len(together), _PORTION)]
+        batches += [[key] for key in markers if calls.alone(key)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(lambda keys: self._remove_many(keys, calls), batches))
+        return {key: failure for one in found for key, failure in one.items()}
+
+    def _remove_many(
+        self, keys: Sequence[str], calls: S3Deletes
+    ) -> Mapping[str, HttpFailure | None]:
+        if problem := calls.problem(keys[0]):
+            return dict.fromkeys(keys, HttpFailure("InvalidKey", problem))
+        try:
+            answers = calls.send(keys, None)
+        except HttpFailure as failure:
+            return dict.fromkeys(keys, failure)
+        found = {key: answers.get(key, _UNNAMED) for key in keys}
+        return {key: one if isinstance(one, HttpFailure) else None for key, one in found.items()}
+
+
+def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
+    """Why an object does not come back when a marker is removed, or None."""
+    if marker is None:
+        return "the bucket has no version of it"
+    if newest is None:
+        return "only delete markers are left: its versions were removed, as lifecycle rules do"
+    if (newest.etag, newest.size) != (lost.etag, lost.size):
+        return (
+            f"the newest version, {newest.version}, has {newest.size} bytes and the etag "
+            f"{newest.etag}; {lost.size} and {lost.etag} were expected"
+        )
+    if marker.version == "null":
+        return (
+            "its delete marker has no id of its own, since versioning is suspended: copy its "
+            f"version {newest.version} by hand"
+        )
+    return None
+
+
+def _shared(first: str, last: str) -> str:
+    """The longest prefix of two keys, and so of all between them."""
+    pairs = zip(first, last, strict=False)
+    return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _add(history: History, item: Mapping[str, Any], version: str, *, marker: bool) -> None:
+    """Add what a page says of one version. Raises HttpFailure where it contradicts itself."""
+    entry = Entry(version)
+    if marker:
+        history.markers.add(version)
+    else:
+        entry = Entry(version, str(item.get("ETag", "")).strip('"'), item.get("Size", -1))
+        # They come newest first.
+        history.newest = history.newest or entry
+    if item.get("IsLatest"):
+        if history.latest is not None:
+            raise HttpFailure("NoAnswer", f"two versions of {item.get('Key')!r} are the latest")
+        history.latest = entry

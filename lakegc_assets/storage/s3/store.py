@@ -17,11 +17,10 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in
 from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.s3.client import Clients, clients, failing, is_aws, translated
-from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes
+from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes, S3Versions
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
 from lakegc_assets.storage.s3.retention_settings import protection_of, recovery_of, retained_by
-from lakegc_assets.storage.s3.versions import S3Versions
 from lakegc_assets.storage.values import (
     Copied,
     CopyRequest,
