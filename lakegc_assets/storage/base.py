@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 
 import pyarrow as pa
@@ -103,11 +103,10 @@ class ObjectStore(ABC):
 
     def exists(self, key: str) -> bool:
         """True if there is such an object."""
-        try:
+        with suppress(ObjectNotFoundError):
             self.head(key)
-        except ObjectNotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> str:
@@ -248,31 +247,18 @@ class ObjectStore(ABC):
         raise StorageError(f"{self.url}: {upload.key!r} is no upload that could be aborted")
 
     def checksums(self, key: str) -> Mapping[str, str]:
-        """Checksums of the whole content that the store itself can name.
+        """Checksums of the whole content that the store itself can name, if any, in lower hex.
 
-        Args:
-            key: of the object.
-
-        Returns:
-            By name of the algorithm in lower case (md5, crc32c, crc64nvme, sha256), in lower hex;
-            empty where it names none.
-
-        Raises:
-            ObjectNotFoundError: there is no such object.
+        By name of the algorithm: md5, crc32c, crc64nvme, sha256. Raises ObjectNotFoundError.
         """
         self.head(key)
         return {}
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """Read an object in pieces, of some MiB at most.
+        """Read an object, which must have the etag, in pieces of some MiB at most.
 
-        Args:
-            key: of the object.
-            etag: that it must have.
-
-        Yields:
-            The pieces, in order; a content that breaks off is an error, never a shorter one.
+        A content that breaks off is an error, never a shorter one.
 
         Raises:
             ObjectNotFoundError: there is no such object.
@@ -308,10 +294,8 @@ class ObjectStore(ABC):
     ) -> Copied | None:
         """Copy an object of this or another store without reading it, and verify the copy.
 
-        See ``copies.copy_object`` for the errors.
-
-        Returns:
-            None where that cannot be done, or not so that nothing is overwritten: nothing was done.
+        None where that cannot be done, or not so that nothing is overwritten: nothing was done
+        then. See ``copies.copy_object`` for the errors.
         """
         del source, source_key, key, asked
         return None

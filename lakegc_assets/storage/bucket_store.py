@@ -49,16 +49,12 @@ _THREADS: Final = 16
 
 @dataclass(frozen=True)
 class Sizes:
-    """From which sizes on something is done in parts, in bytes.
+    """From which sizes on something is done in parts, in bytes."""
 
-    Attributes:
-        part: of an upload; what is no larger is sent at once. Parts are larger where there would
-            be more of them than the service takes. GCS takes multiples of 256 KiB only.
-        whole: the most that the service copies at once.
-        copied_part: of a copy in parts.
-    """
-
+    #: Of an upload; what is no larger is sent at once. Parts are larger where there would be more
+    #: of them than the service takes. GCS takes multiples of 256 KiB only.
     part: int = PART
+    #: The most that the service copies at once, and of a part of a larger copy.
     whole: int = 5 * 2**30
     copied_part: int = 5 * 2**30
 
@@ -145,15 +141,11 @@ _Object = TypeVar("_Object", bound=BucketObject)
 
 
 class BucketStore(ObjectStore, Generic[_Object]):
-    """The objects of a bucket or container below a prefix, by what each service adds.
+    """The objects of a bucket or container below a prefix, by what each service adds."""
 
-    Attributes:
-        keys_per_call: the most keys of a bulk delete.
-        starts_after: True if listings begin exactly behind ``start_after``.
-        sizes: from which sizes on something is done in parts.
-    """
-
+    #: The most keys of a bulk delete.
     keys_per_call: ClassVar[int]
+    #: True if listings begin exactly behind ``start_after``.
     starts_after: ClassVar[bool] = True
     sizes = Sizes()
 

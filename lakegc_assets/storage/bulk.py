@@ -45,11 +45,9 @@ _UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this
 class Deadline:
     """The moment until which the store may carry out what was asked for by one call.
 
-    Attributes:
-        expires_s: after ``since``; in the past from the beginning if it is negative, so that a
-            store can be tried with it.
-        since: by the store's clock, UTC; None for ``called``.
-        called: on a clock that nobody sets and that counts suspension, in seconds.
+    It is ``expires_s`` after ``since`` (by the store's clock, UTC; None for ``called``), and past
+    from the beginning if that is negative, so that a store can be tried with it. ``called`` is in
+    seconds, on a clock that nobody sets and that counts suspension.
     """
 
     expires_s: float

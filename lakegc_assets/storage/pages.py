@@ -24,12 +24,10 @@ _ZERO: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Page:
-    """One page of a listing, with full keys.
+    """One page of a listing, with full keys, and the token of the next one, None at the end.
 
-    Attributes:
-        objects: of ``LISTING_SCHEMA``, in strictly ascending order.
-        prefixes: common prefixes, where a delimiter was asked for.
-        next_token: what to ask for next, None at the end.
+    Objects (``LISTING_SCHEMA``) are in strictly ascending order. Common prefixes are there where a
+    delimiter was asked for.
     """
 
     objects: pa.RecordBatch
@@ -40,13 +38,10 @@ class Page:
 def follow(
     ask: Callable[[str | None], Page], prefix: str, where: str, *, one_level: bool = False
 ) -> Iterator[Page]:
-    """The pages of a listing, one after the other.
+    """The pages of a listing of a full prefix, one after the other.
 
-    Args:
-        ask: for the page of a token; None for the first one.
-        prefix: what was asked for, a full key.
-        where: for messages.
-        one_level: whether the delimiter ``/`` was asked for.
+    ``ask`` is called with the token of a page, None for the first one; with ``one_level`` the
+    delimiter ``/`` is asked for.
 
     Raises:
         StorageError: a page holds what was not asked for, or a token comes again.
@@ -121,11 +116,7 @@ def read_level(
 ) -> Prefixes:
     """Prefixes and objects in pages of a listing with a delimiter; see ``list_prefixes``.
 
-    Args:
-        pages: of the listing.
-        where: for messages.
-        max_objects: stop after more objects than this.
-        in_order: puts keys from the order of the store into byte order.
+    ``in_order`` puts keys from the order of the store into byte order.
 
     Raises:
         StorageError: names are not strictly ascending in the order of the store.

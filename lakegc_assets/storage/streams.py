@@ -41,14 +41,10 @@ class Pieces(Iterator[bytes]):
 
 @dataclass
 class Opened:
-    """A store's answer to a read, from some offset on.
+    """A store's answer to a read, from some offset on; ``close`` gives the connection back.
 
-    Attributes:
-        pieces: of what follows. They raise HttpFailure where it breaks off.
-        size: of the whole object, in bytes; None if the answer does not have it.
-        etag: of the object.
-        close: gives the connection back.
-        checksums: of the whole object.
+    The pieces of what follows raise HttpFailure where it breaks off. Size (None if the answer does
+    not have it), etag and checksums are those of the whole object.
     """
 
     pieces: Iterator[bytes]
@@ -66,11 +62,8 @@ Open = Callable[[int, str | None], Opened]
 def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterator[Pieces]:
     """Read a whole object; where an answer breaks off, what is missing is asked for.
 
-    Args:
-        opened_at: opens the object.
-        etag: that it must have; None for what it has at first.
-        tries: in a row without a piece.
-        where: names the URL and the key.
+    It must have the etag, or that which it has at first. After so many ``tries`` in a row without
+    a piece the read fails.
 
     Raises:
         ChangedError: it has another etag.

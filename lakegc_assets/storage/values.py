@@ -31,13 +31,10 @@ _MOST_DAYS: Final = 36_500
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One object of a store.
+    """One object of a store, with its size in bytes; its key is relative to the store's URL.
 
-    Attributes:
-        key: relative to the store's URL.
-        size: in bytes.
-        last_modified: UTC; to the microsecond where the store knows it so well.
-        etag: without quotes. It changes whenever the content does; it need not be an MD5.
+    Times are UTC, to the microsecond where the store knows it so well. The etag has no quotes; it
+    changes whenever the content does, and need not be an MD5.
     """
 
     key: str
@@ -58,7 +55,6 @@ class DeleteOutcome:
     """The outcome of one key that was to be deleted, by the store's own answer.
 
     Attributes:
-        key: as it was asked for.
         outcome: ``already_missing`` only where the store says so: S3 answers ``deleted`` for keys
             that did not exist, too. ``spared`` where another object than the expected one is there.
             ``locked`` where a lock, a hold or a retention policy keeps the object.
@@ -104,10 +100,8 @@ def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) 
 class Recovery(NamedTuple):
     """The protection of deleted objects by a store, as far as its settings say.
 
-    Attributes:
-        kind: ``unknown`` where it could not be found out.
-        days: for how many days; None where no end is known.
-        notice: in a sentence, for people: what is kept, until when, and that it is paid for.
+    ``days`` is None where no end is known. The notice is a sentence for people: what is kept, until
+    when, and that it is paid for.
     """
 
     kind: Literal["versions", "soft_delete", "trash", "nothing", "unknown"]
@@ -176,13 +170,10 @@ NO_PROTECTION: Final = DataProtection(
 
 
 class Lost(NamedTuple):
-    """An object that was deleted and is to come back.
+    """An object that was deleted and is to come back, as it was listed.
 
-    Attributes:
-        key: relative to the store's URL.
-        size: in bytes, as it was listed.
-        etag: as it was listed; only what has it comes back.
-        version: as the delete reported it; None where that is not known: it is searched for then.
+    Only what has its etag comes back. ``version`` is what the delete reported; None where that is
+    not known: it is searched for then.
     """
 
     key: str
@@ -193,14 +184,10 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True)
 class UndeleteOutcome:
-    """The outcome of one object that was to come back.
+    """The outcome of one object that was to come back, with the store's code when it failed.
 
-    Attributes:
-        key: as it was asked for.
-        outcome: ``already_there`` where an object is at the key, whatever it is: it is left alone.
-            ``not_kept`` where the store has nothing of it (any more).
-        error_code: the store's code when failed.
-        detail: for people; why nothing is kept, as far as that is known.
+    It is ``already_there`` where an object is at the key, whatever it is: that is left alone; and
+    ``not_kept`` where the store has nothing of it (any more), for which ``detail`` may have why.
     """
 
     key: str
