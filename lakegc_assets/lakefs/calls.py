@@ -25,14 +25,11 @@ P = TypeVar("P", bound=AnyPage)
 
 @dataclass(frozen=True)
 class Listing(Generic[P]):
-    """A list that the server gives in pages.
+    """A list that the server gives in pages of a model, by the segments of its path.
 
     Attributes:
-        model: of a page.
-        path: segments.
         key: the field by which the list is sorted; None for logs, which have no such field.
         params: beyond those of paging.
-        after: where to begin.
         amount: items in a page.
         growing: whether each page is larger than the one before it, for who often needs the first
             items only.
@@ -131,9 +128,9 @@ class Calls:
         if listing.key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
             keys = page.values(listing.key)
-            told = [after, *keys] if after else keys
-            if not all(map(lt, told, told[1:])):
-                low, high = next(pair for pair in pairwise(told) if pair[0] >= pair[1])
+            seen = [after, *keys] if after else keys
+            if not all(map(lt, seen, seen[1:])):
+                low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])
                 raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
             if paging.has_more and paging.next_offset < keys[-1]:
                 raise UnexpectedAnswerError(

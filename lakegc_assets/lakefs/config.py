@@ -164,11 +164,7 @@ def resolve(
 
 
 def is_configured(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether there is any of what ``resolve`` looks for, complete or not.
-
-    Args:
-        environ: the environment; ``os.environ`` by default.
-    """
+    """Return whether there is any of what ``resolve`` looks for, complete or not."""
     environ = os.environ if environ is None else environ
     names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE, FILE_VARIABLE)
     return any(environ.get(name) for name in names) or _own_file(environ).is_file()

@@ -62,7 +62,7 @@ class Tag(Model):
 class Commit(Model):
     """A commit; ``meta_range_id`` is empty for the one that a repository is created with.
 
-    ``version`` is 1 where the server does not tell: commits of version 0 were made before 2021,
+    ``version`` is 1 where the server does not say: commits of version 0 were made before 2021,
     and servers that are older than the field cannot be asked.
     """
 

@@ -203,10 +203,7 @@ class Transport:
     def _pause(self, attempt: int, error: LakeFSError, began: float) -> float | None:
         """Seconds until the next attempt, which is logged; None where there is to be none.
 
-        Args:
-            attempt: that failed, from 1.
-            error: with which it failed.
-            began: when the first attempt had failed.
+        The attempt with this number, from 1, has failed; the first one had when it ``began``.
         """
         limits, waits = self._limits, error.away and self._limits.wait_s > 0
         longest = min(

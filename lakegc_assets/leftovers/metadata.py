@@ -68,11 +68,7 @@ class Dumped:
 
 
 def read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
-    """Read the files below ``_lakefs/`` that are dumps of refs.
-
-    Args:
-        connections: how the store is reached.
-        ids: of the files, metaranges and ranges alike.
+    """Read the files below ``_lakefs/`` that are dumps of refs, metaranges and ranges alike.
 
     Raises:
         IntegrityError: one is missing or damaged, or no dump.
@@ -211,11 +207,6 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
 
     Each dump stays below ``_lakefs/``: a report that nothing is left over is to leave nothing.
 
-    Args:
-        ctx: of the repository.
-        client: of lakeFS.
-        connections: how the store and the cache are reached.
-
     Raises:
         IntegrityError: something that is named cannot be read.
     """
@@ -236,14 +227,10 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
 
 @dataclass(frozen=True)
 class _Known:
-    """The known tables, by ids.
+    """The ids of what is known, by the dump or the logs.
 
-    Attributes:
-        commits: of the dump, or of the logs.
-        heads: commits that branches and tags of the dump have.
-        dumps: files of dumps.
-        metaranges: below ``_lakefs/``.
-        named: all that any dump, or the logs, name.
+    These are all commits, those that branches and tags of the dump have, files of dumps and
+    metaranges below ``_lakefs/``, and all that any dump, or the logs, name.
     """
 
     commits: frozenset[str]
@@ -261,11 +248,7 @@ def _known(
 ) -> _Known:
     """Let lakeFS dump its refs, and read this dump and all others.
 
-    Args:
-        ctx: of the repository.
-        client: of lakeFS.
-        connections: how the store and the cache are reached.
-        before: commits that there were before, all of which a whole dump has.
+    A whole dump has all commits that there were ``before``. Raises IntegrityError: it is not whole.
     """
     dump = client.dump_refs(ctx.repository)
     tables = all_tables(ctx, connections, ())

@@ -51,11 +51,9 @@ class LeftoverNamespace:
     """A namespace that no repository of the server has.
 
     Attributes:
-        url: of the namespace.
         server: ``OURS``, ``OTHERS`` or ``NOBODY_KNOWS``.
         repository: that its marker names; None without one.
-        objects: in it, lakeFS's own included.
-        size: of these, in bytes.
+        objects: in it, lakeFS's own included, and their ``size`` in bytes.
         newest: when the newest of them was written, UTC; None where there is none.
         stays: why it is not to be removed; empty for no reason.
     """

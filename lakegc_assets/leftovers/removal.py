@@ -127,13 +127,7 @@ class Safeguard:
 
 
 def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
-    """The protection of the objects that a removal deletes.
-
-    Args:
-        server: whose namespaces a backup may not lie in.
-        plan: of the removal.
-        choices: of the person who removes.
-        removal_id: of the removal.
+    """The protection of the objects that a removal deletes, in no namespace of the server.
 
     Raises:
         ConfigurationError: the place of the backup is one where copies would be lost.
@@ -297,11 +291,9 @@ def _written(plan: Plan, key: str, why: str, totals: Counter[str]) -> RefusedErr
 
 
 def close_earlier(server: Server, plan: Plan) -> None:
-    """Record of removals that were killed that a later one has looked at all that they left.
+    """Record the end of removals that were killed: a later one has looked at all that they left.
 
-    Args:
-        server: of the artifacts.
-        plan: of the later one, which has ended, or has found nothing.
+    The plan is that of the later one, which has ended, or has found nothing.
     """
     for removal in unfinished(server.root):
         if (removal.kind, removal.url) == (plan.kind, plan.store.url):

@@ -96,12 +96,8 @@ def _locks(held: Retained, scheme: str) -> str:
 def life_cycle_rule(place: StorageNamespace, name: str) -> str:
     """A rule that ends old versions below a namespace after 30 days, as the store's tools take it.
 
-    Args:
-        place: the namespace.
-        name: of the repository.
-
-    Returns:
-        One rule as JSON, to be added to those that there are; empty where stores have no rules.
+    It is JSON, to be added to the rules that there are, and has the name of the repository; empty
+    where stores have no rules.
     """
     start = place.key(_DATA)
     version_rules: dict[str, dict[str, Any]] = {
