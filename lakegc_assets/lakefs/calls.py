@@ -6,15 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import lt
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import Generic, TypeVar
 
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.lakefs.models import AnyPage, Model, Page
 from lakegc_assets.lakefs.transport import Transport, parse, path_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 LARGEST_PAGE = 1000
 _GROWTH = 8
@@ -44,39 +40,11 @@ class Listing(Generic[P]):
     growing: bool = False
 
 
-class Calls:
-    """A connection to a server; shared by threads at will, but never pickled.
-
-    Attributes:
-        transport: sends the calls, and those for which there is no method here.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.transport.endpoint!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a lakeFS client holds a secret: send its LakeFSConfig instead")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self.transport.close()
+class Calls(Transport):
+    """A connection to a server, and what its answers are."""
 
     def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:
-        return parse(self.transport.call("GET", path_of(*path), params=params), model)
+        return parse(self.call("GET", *path, params=params), model)
 
     def _list(self, listing: Listing[Page[M]]) -> Iterator[M]:
         """Every item of a list, read in pages as needed; see ``_pages``."""
@@ -116,7 +84,7 @@ class Calls:
         asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
         if after:
             asked["after"] = after
-        page = parse(self.transport.call("GET", path, params=asked), listing.model)
+        page = parse(self.call("GET", *listing.path, params=asked), listing.model)
         paging = page.pagination
         where = f"{path} after {after!r}"
         if paging.results != len(page.results):

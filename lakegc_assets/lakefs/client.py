@@ -53,7 +53,7 @@ from lakegc_assets.lakefs.models import (
     UsageReport,
     VersionConfig,
 )
-from lakegc_assets.lakefs.transport import Transport, parse, path_of, server_date
+from lakegc_assets.lakefs.transport import Access, Limits, parse, server_date
 from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -100,12 +100,13 @@ class LakeFSClient(Calls):
 
     def __init__(
         self,
-        transport: Transport,
+        access: Access,
+        limits: Limits,
         *,
         prepare_read_timeout_s: float = 300.0,
         prepare_commits_timeout_s: float = 3600.0,
     ) -> None:
-        super().__init__(transport)
+        super().__init__(access, limits)
         self._prepare_read_timeout_s = prepare_read_timeout_s
         self._prepare_commits_timeout_s = prepare_commits_timeout_s
 
@@ -133,10 +134,10 @@ class LakeFSClient(Calls):
         version = self.server_config().version
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
-            _log_odd_version(self.transport.endpoint, version)
+            _log_odd_version(self.endpoint, version)
         elif (int(numbers[1]), int(numbers[2])) < OLDEST_VERSION:
             raise UnsupportedServerError(
-                f"{self.transport.endpoint} is lakeFS {version}; garbage collection needs "
+                f"{self.endpoint} is lakeFS {version}; garbage collection needs "
                 f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer: upgrade the server"
             )
         return version
@@ -158,7 +159,7 @@ class LakeFSClient(Calls):
 
     def server_time(self) -> datetime:
         """The server's clock, in UTC, to the second (from the ``Date`` header)."""
-        return server_date(self.transport.call("GET", path_of("healthcheck")))
+        return server_date(self.call("GET", "healthcheck"))
 
     def clock_skew(self, now: Callable[[], datetime] = utc_now) -> timedelta:
         """The server's clock minus ``now``; exact to half a second and half the call's duration."""
@@ -173,7 +174,7 @@ class LakeFSClient(Calls):
         found = self._get(Repository, "repositories", repository)
         if found.id != repository:
             raise UnexpectedAnswerError(
-                f"{self.transport.endpoint} was asked for repository {repository!r} and "
+                f"{self.endpoint} was asked for repository {repository!r} and "
                 f"answered with {found.id!r}"
             )
         return found
@@ -198,7 +199,7 @@ class LakeFSClient(Calls):
         """
         found = self.repository(repository)
         if found.read_only:
-            raise read_only(f"{self.transport.endpoint}, {repository!r}")
+            raise read_only(f"{self.endpoint}, {repository!r}")
         return found
 
     def repositories(self, prefix: str = "") -> Iterator[Repository]:
@@ -290,7 +291,7 @@ class LakeFSClient(Calls):
     def get_object(self, repository: str, ref: str, path: str) -> bytes:
         """The bytes of an object; ``GoneError`` if they were collected."""
         segments = ("repositories", repository, "refs", ref, "objects")
-        return self.transport.call("GET", path_of(*segments), params={"path": path}).content
+        return self.call("GET", *segments, params={"path": path}).content
 
     def diff_branch(
         self, repository: str, branch: str, prefix: str = "", after: str = ""
@@ -309,13 +310,13 @@ class LakeFSClient(Calls):
 
     def gc_rules(self, repository: str) -> dict[str, Any] | None:
         """The retention rules as the server has them; None if, and only if, it has none."""
-        path = path_of("repositories", repository)
+        path = ("repositories", repository)
         try:
             try:
-                response = self.transport.call("GET", f"{path}/settings/gc_rules")
+                response = self.call("GET", *path, "settings", "gc_rules")
             except EndpointNotFoundError:
                 # Older servers have the same call at another path.
-                response = self.transport.call("GET", f"{path}/gc/rules")
+                response = self.call("GET", *path, "gc", "rules")
         except EndpointNotFoundError:
             raise
         except NotFoundError:
@@ -334,14 +335,14 @@ class LakeFSClient(Calls):
         """
         path = ("repositories", repository, "gc", "prepare_commits")
         try:
-            task = parse(self._prepare(path_of(*path, "async")), TaskCreated)
+            task = parse(self._prepare(*path, "async"), TaskCreated)
         except NotFoundError:
             # An older server has only the synchronous call. It never means that there are no rules.
             self.repository(repository)
         else:
             return self._await(repository, task.id)
         try:
-            done = parse(self._prepare(path_of(*path)), PreparedCommitsResult)
+            done = parse(self._prepare(*path), PreparedCommitsResult)
         except NotFoundError as error:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, str(error)) from error
@@ -391,7 +392,7 @@ class LakeFSClient(Calls):
             UnexpectedAnswerError: it failed, with the server's words.
         """
         path = ("repositories", repository, "dump")
-        task = parse(self._prepare(path_of(*path)), TaskCreated)
+        task = parse(self._prepare(*path), TaskCreated)
 
         def ended() -> DumpStatus | None:
             status = self._get(DumpStatus, *path, params={"task_id": task.id})
@@ -417,12 +418,12 @@ class LakeFSClient(Calls):
             ReadOnlyRepositoryError: the repository is read-only.
             UnexpectedAnswerError: pages of different runs, or a token that does not advance.
         """
-        path = path_of("repositories", repository, "gc", "prepare_uncommited")
         seen: set[str] = set()
         run_id = None
         body: dict[str, str] = {}
         while True:
-            page = parse(self._prepare(path, body), UncommittedPage)
+            path = ("repositories", repository, "gc", "prepare_uncommited")
+            page = parse(self._prepare(*path, body=body), UncommittedPage)
             if run_id not in (None, page.run_id):
                 raise UnexpectedAnswerError(
                     f"preparing the staged objects of {repository!r}: a page of run "
@@ -442,11 +443,10 @@ class LakeFSClient(Calls):
             seen.add(token)
             body = {"continuation_token": token}
 
-    def _prepare(self, path: str, body: Mapping[str, str] | None = None) -> requests.Response:
+    def _prepare(self, *path: str, body: Mapping[str, str] | None = None) -> requests.Response:
         # A prepare call that is made twice writes two runs, of which one is never looked at.
-        return self.transport.call(
-            "POST", path, json=body, repeatable=True, read_timeout_s=self._prepare_read_timeout_s
-        )
+        timeout_s = self._prepare_read_timeout_s
+        return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=timeout_s)
 
 
 def _served(

@@ -20,7 +20,7 @@ import yaml
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.transport import Access, Limits, Transport
+from lakegc_assets.lakefs.transport import Access, Limits
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
 _Client = TypeVar("_Client", bound=LakeFSClient)
@@ -89,7 +89,8 @@ class LakeFSConfig(Limits):
 
     def _connect(self, client: type[_Client]) -> _Client:
         return client(
-            Transport(self.access(), self),
+            self.access(),
+            self,
             prepare_read_timeout_s=self.prepare_read_timeout_s,
             prepare_commits_timeout_s=self.prepare_commits_timeout_s,
         )

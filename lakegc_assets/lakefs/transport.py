@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from time import monotonic, sleep
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import pydantic
@@ -48,6 +48,9 @@ from lakegc_assets.lakefs.errors import (
     UnexpectedAnswerError,
     of_status,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +120,7 @@ def path_of(*segments: str) -> str:
 
 
 class Transport:
-    """One server, one key pair, one pool of connections.
+    """One server, one key pair, one pool of connections; shared by threads at will.
 
     It is never pickled: tasks take the settings and connect by themselves.
     """
@@ -144,10 +147,16 @@ class Transport:
         self._session.proxies, self._session.verify = found["proxies"], found["verify"]
 
     def __repr__(self) -> str:
-        return f"Transport({self.endpoint!r})"
+        return f"{type(self).__name__}({self.endpoint!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a lakeFS connection holds a secret: send its LakeFSConfig instead")
+        raise TypeError("a lakeFS client holds a secret: send its LakeFSConfig instead")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -156,8 +165,7 @@ class Transport:
     def call(
         self,
         method: str,
-        path: str,
-        *,
+        *segments: str,
         params: Mapping[str, str | int] | None = None,
         json: object = None,
         data: bytes | None = None,
@@ -168,8 +176,8 @@ class Transport:
         """Send a call, again where that is harmless, and return the successful answer.
 
         Args:
-            method: the HTTP method.
-            path: below the endpoint, from ``path_of``.
+            method: of HTTP.
+            segments: of the path below the endpoint, which are quoted here.
             params: of the query.
             json: body as a JSON value.
             data: body as bytes.
@@ -180,7 +188,9 @@ class Transport:
 
         Raises:
             LakeFSError: one of its subclasses, when the last attempt failed.
+            ConfigurationError: a segment is empty or a dot segment.
         """
+        path = path_of(*segments)
         repeatable = method in REPEATABLE if repeatable is None else repeatable
         name = f"{method} {self.endpoint}{path}" + (f"?{urlencode(params)}" if params else "")
         call = name[:_LONGEST_CALL]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Commit, MergeResult, ObjectStats, Repository
-from lakegc_assets.lakefs.transport import parse, path_of
+from lakegc_assets.lakefs.transport import parse
 
 
 class LakeFSWriter(LakeFSClient):
@@ -31,8 +31,7 @@ class LakeFSWriter(LakeFSClient):
         }
         if read_only:
             body["read_only"] = True
-        path = path_of("repositories")
-        return parse(self.transport.call("POST", path, json=body), Repository)
+        return parse(self.call("POST", "repositories", json=body), Repository)
 
     def create_branch(
         self, repository: str, branch: str, source: str, *, hidden: bool = False
@@ -41,21 +40,20 @@ class LakeFSWriter(LakeFSClient):
         body: dict[str, object] = {"name": branch, "source": source}
         if hidden:
             body["hidden"] = True
-        self.transport.call("POST", path_of("repositories", repository, "branches"), json=body)
+        self.call("POST", "repositories", repository, "branches", json=body)
 
     def delete_branch(self, repository: str, branch: str) -> None:
         """Delete a branch and what is staged on it."""
-        self.transport.call("DELETE", path_of("repositories", repository, "branches", branch))
+        self.call("DELETE", "repositories", repository, "branches", branch)
 
     def reset_branch(self, repository: str, branch: str) -> None:
         """Drop all that is staged on a branch."""
-        path = path_of("repositories", repository, "branches", branch)
-        self.transport.call("PUT", path, json={"type": "reset"})
+        body = {"type": "reset"}
+        self.call("PUT", "repositories", repository, "branches", branch, json=body)
 
     def create_tag(self, repository: str, tag: str, ref: str) -> None:
         """Make a tag at a ref."""
-        path = path_of("repositories", repository, "tags")
-        self.transport.call("POST", path, json={"id": tag, "ref": ref})
+        self.call("POST", "repositories", repository, "tags", json={"id": tag, "ref": ref})
 
     def upload_object(
         self,
@@ -71,16 +69,15 @@ class LakeFSWriter(LakeFSClient):
         headers = {"Content-Type": content_type}
         for name, value in (metadata or {}).items():
             headers[f"X-Lakefs-Meta-{name}"] = value
-        segments = path_of("repositories", repository, "branches", branch, "objects")
-        response = self.transport.call(
-            "POST", segments, params={"path": path}, data=content, headers=headers
-        )
-        return parse(response, ObjectStats)
+        segments = ("repositories", repository, "branches", branch, "objects")
+        params = {"path": path}
+        answer = self.call("POST", *segments, params=params, data=content, headers=headers)
+        return parse(answer, ObjectStats)
 
     def delete_object(self, repository: str, branch: str, path: str) -> None:
         """Stage the deletion of an object on a branch."""
-        segments = path_of("repositories", repository, "branches", branch, "objects")
-        self.transport.call("DELETE", segments, params={"path": path})
+        segments = ("repositories", repository, "branches", branch, "objects")
+        self.call("DELETE", *segments, params={"path": path})
 
     def commit_branch(
         self,
@@ -98,8 +95,8 @@ class LakeFSWriter(LakeFSClient):
             body["date"] = date
         if allow_empty:
             body["allow_empty"] = True
-        path = path_of("repositories", repository, "branches", branch, "commits")
-        return parse(self.transport.call("POST", path, json=body), Commit)
+        path = ("repositories", repository, "branches", branch, "commits")
+        return parse(self.call("POST", *path, json=body), Commit)
 
     def merge(
         self,
@@ -114,13 +111,13 @@ class LakeFSWriter(LakeFSClient):
         body: dict[str, object] = {"message": message}
         if squash:
             body["squash_merge"] = True
-        path = path_of("repositories", repository, "refs", source, "merge", destination)
-        return parse(self.transport.call("POST", path, json=body), MergeResult).reference
+        path = ("repositories", repository, "refs", source, "merge", destination)
+        return parse(self.call("POST", *path, json=body), MergeResult).reference
 
     def revert(self, repository: str, branch: str, ref: str, *, parent_number: int = 0) -> None:
         """Commit the opposite of a commit; of a merge, ``parent_number`` (from 1) to go back to."""
-        path = path_of("repositories", repository, "branches", branch, "revert")
-        self.transport.call("POST", path, json={"ref": ref, "parent_number": parent_number})
+        body = {"ref": ref, "parent_number": parent_number}
+        self.call("POST", "repositories", repository, "branches", branch, "revert", json=body)
 
     def set_gc_rules(
         self,
@@ -134,9 +131,8 @@ class LakeFSWriter(LakeFSClient):
             for branch, days in (branches or {}).items()
         ]
         body = {"default_retention_days": default_retention_days, "branches": rules}
-        path = path_of("repositories", repository, "settings", "gc_rules")
-        self.transport.call("PUT", path, json=body)
+        self.call("PUT", "repositories", repository, "settings", "gc_rules", json=body)
 
     def delete_gc_rules(self, repository: str) -> None:
         """Remove the retention rules, so that every commit stays active."""
-        self.transport.call("DELETE", path_of("repositories", repository, "settings", "gc_rules"))
+        self.call("DELETE", "repositories", repository, "settings", "gc_rules")

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from lakegc_assets.cli.main import main
-from lakegc_assets.lakefs.transport import path_of
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.leftovers.conftest import age, orphan
 from lakegc_assets_tests.site import Site
@@ -27,7 +26,7 @@ def reported(site: Site) -> Site:
     site.calendar.days_ago = 0
     site.client.create_repository("gone", "local://team/gone")
     site.client.upload_object("gone", "main", "x", b"1234")
-    site.client.transport.call("DELETE", path_of("repositories", "gone"))
+    site.client.call("DELETE", "repositories", "gone")
     return site
 
 

@@ -251,12 +251,11 @@ def test_secrets_show_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         with config.connect() as client:
             with pytest.raises(errors.ServerError) as caught:
                 client.grace_period()
-            shown = [repr(config), repr(client), repr(client.transport), str(caught.value)]
+            shown = [repr(config), repr(client), str(caught.value)]
             assert dict(server.asked[0].headers)["Authorization"].startswith("Basic ")
             assert not any("hush-hush" in text for text in [*shown, caplog.text])
-            for thing in (client, client.transport):
-                with pytest.raises(TypeError, match="LakeFSConfig"):
-                    pickle.dumps(thing)
+            with pytest.raises(TypeError, match="LakeFSConfig"):
+                pickle.dumps(client)
     assert pickle.loads(pickle.dumps(config)) == config
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.ranges import write_metarange, write_range
-from lakegc_assets.lakefs.transport import path_of
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, SETTINGS, SmallLake, running
@@ -61,7 +60,7 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
         client.create_repository("old", "local://team/old")
         client.upload_object("old", "main", "x", b"1234")
         client.commit_branch("old", "main", "first")
-        client.transport.call("DELETE", path_of("repositories", "old"))
+        client.call("DELETE", "repositories", "old")
         yield found
 
 

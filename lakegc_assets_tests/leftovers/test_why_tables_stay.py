@@ -142,12 +142,11 @@ def test_lakefs_takes_an_old_table_as_it_is(lake: SmallLake, server: Server) -> 
     assert set(found.tables["key"].to_pylist()) == {*lost}
     store = connections.store()
     before = [store.head(key) for key in lost]
-    client.transport.call(
-        "POST",
-        f"/repositories/{REPOSITORY}/branches/main/commits",
+    client.call(
+        "POST", "repositories", REPOSITORY, "branches", "main", "commits",
         params={"source_metarange": lost.metarange.removeprefix("_lakefs/")},
         json={"message": "of a tree that is there"},
-    )
+    )  # fmt: skip
     assert [store.head(key) for key in lost] == before
     tree = client.commit(REPOSITORY, lake.head("main")).meta_range_id
     (only,) = read_metarange(store.get(f"_lakefs/{tree}"), tree)

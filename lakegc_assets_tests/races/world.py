@@ -17,7 +17,7 @@ from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import ObjectStats
-from lakegc_assets.lakefs.transport import parse, path_of
+from lakegc_assets.lakefs.transport import parse
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
@@ -158,7 +158,7 @@ class World:
 
     def post(self, *path: str) -> None:
         """Call what has neither parameters nor a body."""
-        self.lake.client.transport.call("POST", path_of("repositories", REPOSITORY, *path))
+        self.lake.client.call("POST", "repositories", REPOSITORY, *path)
 
     def branches(self) -> set[str]:
         """The names of all branches."""
@@ -222,9 +222,8 @@ class World:
     def _call(
         self, method: str, branch: str, *path: str, json: object = None, **params: str
     ) -> Any:
-        segments = path_of("repositories", REPOSITORY, "branches", self.on(branch), *path)
-        transport = self.lake.client.transport
-        return transport.call(method, segments, params=params, json=json)
+        segments = ("repositories", REPOSITORY, "branches", self.on(branch), *path)
+        return self.lake.client.call(method, *segments, params=params, json=json)
 
 
 @contextmanager

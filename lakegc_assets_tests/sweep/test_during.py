@@ -168,7 +168,7 @@ def test_a_repository_that_was_made_anew_elsewhere(
 
     def make_anew(_left: set[str]) -> None:
         there.append(lake.keys())
-        lake.client.transport.call("DELETE", f"/repositories/{REPOSITORY}")
+        lake.client.call("DELETE", "repositories", REPOSITORY)
         lake.client.create_repository(REPOSITORY, "local://elsewhere")
 
     after_first_delete(lake, marked, make_anew)
