@@ -217,7 +217,7 @@ class Original:
             ChangedError: it has changed meanwhile.
         """
         source, left = self.file.fileno(), self.require().st_size
-        copy: Callable[[int, int, int], int] = _share
+        copy: Callable[[int, int, int], int] = copy_file_range
         while left:
             try:
                 done = copy(source, target, min(left, _COPIED_AT_ONCE))
@@ -232,10 +232,6 @@ class Original:
         self.require()
         if left:
             raise StorageError(f"{self.where}: {left} of its bytes could not be copied")
-
-
-def _share(source: int, target: int, count: int) -> int:
-    return copy_file_range(source, target, count)
 
 
 def _send(source: int, target: int, count: int) -> int:

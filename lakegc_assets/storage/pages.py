@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from operator import attrgetter
+from os.path import commonprefix
 from typing import Final
 
 import pyarrow as pa
@@ -241,9 +242,6 @@ def shared_prefix(wanted: KeyRange) -> str:
     """The longest prefix that all keys of a range must have."""
     if wanted.start_after is None or wanted.end_before is None:
         return wanted.prefix
-    pairs = itertools.takewhile(
-        lambda pair: pair[0] == pair[1],
-        zip(wanted.start_after, wanted.end_before, strict=False),
-    )
-    shared = "".join(character for character, _ in pairs)
+    # Keys are compared by their characters, too.
+    shared = commonprefix((wanted.start_after, wanted.end_before))  # noqa: RUF071
     return shared if shared.startswith(wanted.prefix) else wanted.prefix

@@ -286,7 +286,7 @@ class AzureStore(BucketStore[Blob]):
             **({"prefix": prefix} if prefix else {}),
             **({"delimiter": "/"} if one_level else {}),
         }
-        start = self._prefix + _certain(wanted.start_after or "")
+        start = self._prefix + _UNCERTAIN.split(wanted.start_after or "", maxsplit=1)[0]
         helps = not one_level and start.startswith(prefix) and len(start) > len(prefix)
 
         def ask(token: str | None) -> Page:
@@ -311,11 +311,6 @@ class AzureStore(BucketStore[Blob]):
                     raise
                 service.starts_from_names = False
         return service.send("GET", service.target(self._container, query=query))
-
-
-def _certain(bound: str) -> str:
-    """The start of a bound that sorts alike in every kind of account."""
-    return _UNCERTAIN.split(bound, maxsplit=1)[0]
 
 
 def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -74,14 +74,11 @@ def open_service(config: StoreConfig) -> GcsService:
     url = (config.gcs.endpoint or emulator or _ENDPOINT).rstrip("/")
     anonymous = url.startswith("http://") or (emulator is not None and config.gcs.endpoint is None)
     if anonymous:
-        return GcsService(HttpClient(config, _nothing, failure_of), url, None)
+        # Emulators ask for no credentials, and none are ever sent without TLS.
+        return GcsService(HttpClient(config, lambda _request: None, failure_of), url, None)
     credentials = _credentials(config.gcs.credentials_file)
     key = credentials if isinstance(credentials, Credentials) else None
     return GcsService(HttpClient(config, _signer(credentials), failure_of), url, key)
-
-
-def _nothing(_request: Request) -> None:
-    """Emulators ask for no credentials, and none are ever sent without TLS."""
 
 
 def _credentials(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped

@@ -56,7 +56,8 @@ def newest_inventory(
     """
     form = _form(namespace)
     place, only = form.split(url.rstrip("/"))
-    report = form.newest(open_store(place), _source(namespace), only)
+    # Of Azure the container, behind its account.
+    report = form.newest(open_store(place), namespace.authority.rpartition("/")[2], only)
     form.require_columns(report)
     return Inventory(namespace, place, report)
 
@@ -68,8 +69,3 @@ def _form(namespace: StorageNamespace) -> ReportForm:
             "store (listing: store)"
         )
     return _FORMS[namespace.scheme]
-
-
-def _source(namespace: StorageNamespace) -> str:
-    """The bucket or container of a namespace."""
-    return namespace.authority.rpartition("/")[2]

@@ -16,7 +16,6 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeleteMarker.html
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +37,9 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
+from lakegc_assets.storage.pages import shared_prefix
 from lakegc_assets.storage.s3.client import ending, failing
-from lakegc_assets.storage.values import Lost, UndeleteOutcome
+from lakegc_assets.storage.values import KeyRange, Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -329,7 +329,8 @@ class S3Versions:
     def _walk(self, keys: Sequence[str]) -> dict[str, History | HttpFailure]:
         """Look at keys in their order, page by page, past what lies between them."""
         found: dict[str, History | HttpFailure] = {}
-        prefix, size, at, last = _shared(keys[0], keys[-1]), self.page_size, 0, ""
+        prefix = shared_prefix(KeyRange("", keys[0], keys[-1]))
+        size, at, last = self.page_size, 0, ""
         try:
             while at < len(keys):
                 start = max(last, keys[at][:-1])
@@ -446,12 +447,6 @@ def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | N
             f"version {newest.version} by hand"
         )
     return None
-
-
-def _shared(first: str, last: str) -> str:
-    """The longest prefix of two keys, and so of all between them."""
-    pairs = zip(first, last, strict=False)
-    return "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _add(history: History, item: Mapping[str, Any], version: str, *, marker: bool) -> None:
