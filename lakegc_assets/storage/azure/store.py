@@ -164,9 +164,8 @@ class AzureStore(BucketStore[Blob]):
         return self._versions().undelete(objects, dry_run=dry_run)
 
     def _versions(self) -> AzureVersions:
-        return AzureVersions(
-            self._service, self._container, self._prefix, self.object_at, self._url
-        )
+        place = self._service, self._container, self._prefix
+        return AzureVersions(*place, self.object_at, self._url)
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
@@ -189,14 +188,8 @@ class AzureStore(BucketStore[Blob]):
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
         del etags
-        return Bulk(
-            where=self._url,
-            keys_per_call=1 if singly else self.keys_per_call,
-            problem=self._problem,
-            send=partial(self._delete, deadline),
-            look=self._look,
-            deadline=deadline,
-        )
+        many, send = 1 if singly else self.keys_per_call, partial(self._delete, deadline)
+        return Bulk(self._url, many, self._problem, send, self._look, deadline=deadline)
 
     def _look(self, key: str) -> str:
         return etag_in(self._service.send("HEAD", self.object_at(key).url()).headers.get("ETag"))
@@ -211,20 +204,14 @@ class AzureStore(BucketStore[Blob]):
             return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0], sign))}
         requests_ = []
         for key, condition in zip(keys, conditions, strict=True):
-            request = Request(
-                "DELETE", self.object_at(key).url(), {"x-ms-version": VERSION, **condition}
-            )
+            headers = {"x-ms-version": VERSION, **condition}
+            request = Request("DELETE", self.object_at(key).url(), headers)
             self._service.client.sign(request, self._signer(key, deadline))
             request.url = self._service.path(request.url)
             requests_.append(request)
         content_type, body = joined(requests_)
-        query = {"restype": "container", "comp": "batch"}
-        answer = self._service.send(
-            "POST",
-            self._service.target(self._container, query=query),
-            {"Content-Type": content_type},
-            body,
-        )
+        url = self._service.target(self._container, query={"restype": "container", "comp": "batch"})
+        answer = self._service.send("POST", url, {"Content-Type": content_type}, body)
         return split(answer, keys, failure_of_part)
 
     def _signer(self, key: str, deadline: Deadline | None) -> Sign | None:
@@ -233,9 +220,8 @@ class AzureStore(BucketStore[Blob]):
         return self._service.deleting(self._container, self._prefix + key, deadline)
 
     def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
-        status = self._service.send(
-            "DELETE", self.object_at(key).url(), condition, sign=sign
-        ).status_code
+        url = self.object_at(key).url()
+        status = self._service.send("DELETE", url, condition, sign=sign).status_code
         if status != _ACCEPTED:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
 

@@ -202,14 +202,12 @@ class GcsStore(BucketStore[GcsObject]):
             found = self._problem(key)
             return path_problem(self._prefix + key) if sign and not found else found
 
+        many = 1 if singly or sign else self.keys_per_call
+        send = self._delete if sign is None else partial(self._delete_until, sign)
         return Bulk(
-            where=self._url,
-            keys_per_call=1 if singly or sign else self.keys_per_call,
-            problem=problem,
-            send=self._delete if sign is None else partial(self._delete_until, sign),
-            look=lambda key: self.object_at(key).state().etag,
+            self._url, many, problem, send, lambda key: self.object_at(key).state().etag,
             deadline=deadline,
-        )
+        )  # fmt: skip
 
     def _delete(self, keys: Sequence[str], etags: Mapping[str, str] | None) -> Mapping[str, Answer]:
         """Delete up to 100 keys in one call. Raises HttpFailure where it failed as a whole.
@@ -217,17 +215,14 @@ class GcsStore(BucketStore[GcsObject]):
         Format: https://cloud.google.com/storage/docs/batch
         """
         conditions = [{} if etags is None else {"ifGenerationMatch": etags[key]} for key in keys]
-        urls = [
-            self.object_at(key).url(**condition)
-            for key, condition in zip(keys, conditions, strict=True)
-        ]
+        named = zip(keys, conditions, strict=True)
+        urls = [self.object_at(key).url(**condition) for key, condition in named]
         answers: Mapping[str, Answer]
         if len(keys) == 1:
             answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
         else:
-            content_type, body = joined(
-                [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
-            )
+            requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
+            content_type, body = joined(requests_)
             url = f"{self._service.url}/batch/storage/v1"
             answer = self._send("POST", url, headers={"Content-Type": content_type}, body=body)
             answers = split(answer, keys, failure_of_part)
@@ -242,11 +237,8 @@ class GcsStore(BucketStore[GcsObject]):
         (key,) = keys
         name = quote(f"{self._bucket}/{self._prefix}{key}", safe="/~")
         headers = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
-        return {
-            key: answer_of_one(
-                lambda: self._delete_one(f"{self._service.url}/{name}", headers=headers, sign=sign)
-            )
-        }
+        url = f"{self._service.url}/{name}"
+        return {key: answer_of_one(lambda: self._delete_one(url, headers=headers, sign=sign))}
 
     def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
         answer = self._send("DELETE", url, **more)
