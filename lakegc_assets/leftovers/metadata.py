@@ -241,10 +241,7 @@ class _Known:
 
 
 def _known(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    before: Collection[str],
+    ctx: RunContext, client: LakeFSClient, connections: Connections, before: Collection[str]
 ) -> _Known:
     """Let lakeFS dump its refs, and read this dump and all others.
 

@@ -206,10 +206,7 @@ def begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegua
 
 
 def remove_objects(
-    plan: Plan,
-    ledger: Ledger,
-    kept: Safeguard,
-    still: Callable[[], None],
+    plan: Plan, ledger: Ledger, kept: Safeguard, still: Callable[[], None]
 ) -> Counter[str]:
     """Delete what is planned, and record what became of it; the number of objects by outcome.
 

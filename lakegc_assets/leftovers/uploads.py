@@ -16,14 +16,7 @@ from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.ledger import Ledger
 from lakegc_assets.leftovers.namespaces import guarded
-from lakegc_assets.leftovers.removal import (
-    AGAIN,
-    Choices,
-    Plan,
-    begun,
-    close_earlier,
-    planned,
-)
+from lakegc_assets.leftovers.removal import AGAIN, Choices, Plan, begun, close_earlier, planned
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.run.lock import repository_lock

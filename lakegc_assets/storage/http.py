@@ -329,9 +329,7 @@ def joined(batch: Sequence[Request]) -> tuple[str, bytes]:
 
 
 def split(
-    answer: requests.Response,
-    keys: Sequence[str],
-    failure_of: Callable[[Part], HttpFailure | None],
+    answer: requests.Response, keys: Sequence[str], failure_of: Callable[[Part], HttpFailure | None]
 ) -> Mapping[str, HttpFailure | None]:
     """The failure, or None, of each key that the answer to a batch names.
 

@@ -29,9 +29,7 @@ def once_per_process(
         locks: dict[int, Lock] = {}
         names = tuple(os.fsencode(name) for name in variables)
 
-        made = lru_cache(maxsize=_MOST)(
-            lambda _pid, _seen, *args, **kwargs: make(*args, **kwargs),
-        )
+        made = lru_cache(maxsize=_MOST)(lambda _pid, _seen, *args, **kwargs: make(*args, **kwargs))
 
         @wraps(make)
         def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:

@@ -18,7 +18,7 @@ LISTING_SCHEMA: Final = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
         pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
         pa.field("etag", pa.string(), nullable=False),
-    ],
+    ]
 )
 
 #: What became of the space of an object that was deleted; behind ``HELD`` follows until when.

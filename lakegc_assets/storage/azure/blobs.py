@@ -28,15 +28,7 @@ from lakegc_assets.storage.http import (
     time_in,
     writing_once,
 )
-from lakegc_assets.storage.streams import (
-    PIECE,
-    Opened,
-    counted,
-    in_parts,
-    md5_of,
-    part_size,
-    whole,
-)
+from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 _MOST_BLOCKS: Final = 50_000

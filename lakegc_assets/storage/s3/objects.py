@@ -36,15 +36,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, repeated, writing_once
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.s3.small_objects import PAUSE_S, AlreadyThereError, SmallObjects
-from lakegc_assets.storage.streams import (
-    PIECE,
-    Opened,
-    counted,
-    in_parts,
-    md5_of,
-    part_size,
-    whole,
-)
+from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 _Answer = TypeVar("_Answer")
