@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from operator import attrgetter
 from os.path import commonprefix
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,17 +79,28 @@ def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> N
         )
 
 
-def require_whole(objects: pa.RecordBatch) -> None:
-    """Raise ValueError where a store left out something of an object.
+def objects_of(
+    keys: Sequence[str | None], sizes: Sequence[Any], times: pa.Array, etags: Sequence[Any]
+) -> pa.RecordBatch:
+    """The objects of a page (``LISTING_SCHEMA``), by sizes and etags as the store wrote them.
 
-    A time of zero is what servers say that do not know it: as an age it would be the greatest.
+    Raises:
+        ValueError, TypeError: the store left out something of an object, or wrote nonsense. A time
+            of zero is what servers say that do not know it: as an age it would be the greatest.
     """
-    for name in objects.schema.names:
-        column = objects[name]
+    columns = [
+        pa.array(keys, pa.string()),
+        pc.cast(pa.array(sizes, pa.string()), pa.int64()),
+        pc.cast(times, LISTING_SCHEMA.field("last_modified").type, safe=False),
+        pc.utf8_trim(pa.array(etags, pa.string()), '"'),
+    ]
+    objects = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
+    for name, column in zip(objects.schema.names, columns, strict=True):
         nothing: str | datetime = _ZERO if pa.types.is_timestamp(column.type) else ""
         numbers = pa.types.is_integer(column.type)
         if column.null_count or (not numbers and pc.any(pc.equal(column, nothing)).as_py()):
             raise ValueError(f"an object has no {name}")
+    return objects
 
 
 def read_range(

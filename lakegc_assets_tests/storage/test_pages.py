@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,8 +18,8 @@ from lakegc_assets.storage.pages import (
     follow,
     in_byte_order,
     inside,
+    objects_of,
     read_level,
-    require_whole,
     shared_prefix,
     without_cut_prefixes,
 )
@@ -182,20 +183,21 @@ def test_a_prefix_that_a_page_cuts_is_one() -> None:
     assert found == [["a/"], [], [], ["c/"], ["a/"]]
 
 
+def as_written(**changes: object) -> pa.RecordBatch:
+    """Two objects, of which the second is another in something."""
+    one: dict[str, Any] = {"key": "a", "size": "1", "last_modified": _TIME, "etag": '"e"'}
+    other = {**one, "key": "b", **changes}
+    keys, sizes, times, etags = ([one[name], other[name]] for name in one)
+    return objects_of(keys, sizes, pa.array(times, pa.timestamp("ns", "UTC")), etags)
+
+
 @pytest.mark.parametrize("name", ["key", "size", "last_modified", "etag"])
 def test_an_object_of_which_something_is_missing_is_refused(name: str) -> None:
-    whole = batch_of(["a", "b"])
-    require_whole(whole)
-    missing: list[object] = [None, whole[name][1].as_py()]
-    columns = [
-        pa.array(missing, field.type) if field.name == name else whole[field.name]
-        for field in whole.schema
-    ]
+    assert as_written() == batch_of(["a", "b"])
     with pytest.raises(ValueError, match=name):
-        require_whole(pa.RecordBatch.from_arrays(columns, schema=whole.schema))
+        as_written(**{name: None})
 
 
 def test_an_object_of_an_unknown_time_is_refused() -> None:
-    unknown = ObjectInfo("b", 1, datetime(1970, 1, 1, tzinfo=timezone.utc), "e")
     with pytest.raises(ValueError, match="last_modified"):
-        require_whole(to_batch([ObjectInfo("a", 1, _TIME, "e"), unknown]))
+        as_written(last_modified=datetime(1970, 1, 1, tzinfo=timezone.utc))

@@ -20,13 +20,11 @@ from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.storage.azure.service import AzureService
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.http import HttpFailure
-from lakegc_assets.storage.pages import Page, require_whole
-from lakegc_assets.storage.values import LISTING_SCHEMA
+from lakegc_assets.storage.pages import Page, objects_of
 
 _Read = TypeVar("_Read")
 
@@ -132,18 +130,8 @@ def _read(
     if not rows:
         rows = list(_parsed(blobs, may_hold_returns=may_hold_returns))
     keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    objects = pa.RecordBatch.from_arrays(
-        [
-            pa.array(keys, pa.string()),
-            pc.cast(pa.array(sizes, pa.string()), pa.int64()),
-            pa.array(
-                [_time(time or "") for time in times], LISTING_SCHEMA.field("last_modified").type
-            ),
-            pc.utf8_trim(pa.array(etags, pa.string()), '"'),
-        ],
-        schema=LISTING_SCHEMA,
-    )
-    require_whole(objects)
+    written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
+    objects = objects_of(keys, sizes, written, etags)
     prefixes = [
         name_of(item, may_hold_returns=may_hold_returns) for item in blobs.iter("BlobPrefix")
     ]

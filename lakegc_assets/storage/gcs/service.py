@@ -24,9 +24,9 @@ from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError, error_class, usual_code
 from lakegc_assets.storage.http import HttpClient, HttpFailure, Part, Request, Sign
-from lakegc_assets.storage.pages import Page, require_whole
+from lakegc_assets.storage.pages import Page, objects_of
 from lakegc_assets.storage.process_cache import once_per_process
-from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
+from lakegc_assets.storage.values import ObjectInfo
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -213,15 +213,6 @@ def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]
 
 def _objects(items: list[Any]) -> pa.RecordBatch:
     columns = [[item[name] for item in items] for name in ("name", "size", "updated", "generation")]
-    names, sizes, times, generations = (pa.array(column, pa.string()) for column in columns)
-    objects = pa.RecordBatch.from_arrays(
-        [
-            names,
-            pc.cast(sizes, pa.int64()),
-            pc.cast(times, LISTING_SCHEMA.field("last_modified").type),
-            generations,
-        ],
-        schema=LISTING_SCHEMA,
-    )
-    require_whole(objects)
-    return objects
+    names, sizes, times, generations = columns
+    written = pc.cast(pa.array(times, pa.string()), pa.timestamp("us", "UTC"))
+    return objects_of(names, sizes, written, generations)

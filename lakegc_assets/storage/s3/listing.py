@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.pages import Page, require_whole
-from lakegc_assets.storage.values import LISTING_SCHEMA
+from lakegc_assets.storage.pages import Page, objects_of
 
 _PAGE: Final = "LakegcPage"
 _OK: Final = 200
@@ -137,16 +136,9 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
     count = root.findtext(f"{space}KeyCount")
     if count is not None and int(count) != len(rows) + len(prefixes):
         raise ValueError(f"it counts {count} keys, and has {len(rows) + len(prefixes)}")
-    objects = pa.RecordBatch.from_arrays(
-        [
-            pa.array([decode(key) for key in keys], pa.string()),
-            pc.cast(pa.array(sizes, pa.string()), pa.int64()),
-            _timestamps(times),
-            pc.utf8_trim(pa.array(etags, pa.string()), '"'),
-        ],
-        schema=LISTING_SCHEMA,
-    )
-    require_whole(objects)
+    # Some servers give nanoseconds.
+    exact = pc.cast(pa.array(times, pa.string()), pa.timestamp("ns", "UTC"))
+    objects = objects_of([decode(key) for key in keys], sizes, exact, etags)
     return Page(objects, prefixes, token or None)
 
 
@@ -163,10 +155,3 @@ def _decoder(encoding: str | None) -> Callable[[str | None], str]:
         return key
 
     return decode
-
-
-def _timestamps(times: list[str | None]) -> pa.Array:
-    kind = LISTING_SCHEMA.field("last_modified").type
-    # Some servers give nanoseconds.
-    exact = pc.cast(pa.array(times, pa.string()), pa.timestamp("ns", "UTC"))
-    return pc.cast(exact, kind, safe=False)
