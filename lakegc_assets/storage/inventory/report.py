@@ -382,25 +382,18 @@ def _csv(path: Path, report: Report) -> Iterator[pa.RecordBatch]:
         header = _first_line(begin, report.delimiter)
     with pa.input_stream(path, compression=compression) as stream:
         names = list(report.columns) or header
-        options = pc_csv.ConvertOptions(
-            strings_can_be_null=True,
-            null_values=[""],
-            quoted_strings_can_be_null=True,
-            column_types=dict.fromkeys(names, pa.string()),
+        reading = pc_csv.ReadOptions(
+            column_names=names, skip_rows=0 if report.columns else 1, block_size=_BLOCK,
+            use_threads=False,
+        )  # fmt: skip
+        parsing = pc_csv.ParseOptions(
+            delimiter=report.delimiter, newlines_in_values=True, double_quote=True
         )
-        with pc_csv.open_csv(
-            stream,
-            read_options=pc_csv.ReadOptions(
-                column_names=names,
-                skip_rows=0 if report.columns else 1,
-                block_size=_BLOCK,
-                use_threads=False,
-            ),
-            parse_options=pc_csv.ParseOptions(
-                delimiter=report.delimiter, newlines_in_values=True, double_quote=True
-            ),
-            convert_options=options,
-        ) as reader:
+        converting = pc_csv.ConvertOptions(
+            strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=True,
+            column_types=dict.fromkeys(names, pa.string()),
+        )  # fmt: skip
+        with pc_csv.open_csv(stream, reading, parsing, converting) as reader:
             yield from reader
 
 
