@@ -143,7 +143,7 @@ class LakeFSClient(Calls):
         return version
 
     def installation_id(self) -> str | None:
-        """The id that the server was given when it was set up; None where it does not tell.
+        """The id that the server was given when it was set up; None where it does not say.
 
         It comes with the report of its use, which a server may not make, or not show to everybody.
         """
@@ -444,7 +444,7 @@ class LakeFSClient(Calls):
             body = {"continuation_token": token}
 
     def _prepare(self, *path: str, body: Mapping[str, str] | None = None) -> requests.Response:
-        # A prepare call that is made twice writes two runs, of which one is never looked at.
+        # A prepare call that is made twice writes two runs, of which one is never read.
         timeout_s = self._prepare_read_timeout_s
         return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=timeout_s)
 

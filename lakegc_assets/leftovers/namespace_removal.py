@@ -20,7 +20,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import FOLDER
-from lakegc_assets.leftovers.namespaces import OURS, guarded, look
+from lakegc_assets.leftovers.namespaces import OURS, guarded, read_namespace
 from lakegc_assets.leftovers.removal import (
     Choices,
     Plan,
@@ -62,7 +62,7 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     listed = pa.concat_tables(
         [LISTING_SCHEMA.empty_table(), *(pa.table(page) for page in store.list_to_the_end())]
     )
-    found = look(server, place)
+    found = read_namespace(server, place)
     if found.stays:
         raise RefusedError(f"{place.url()} stays: {found.stays}")
     if found.server != OURS and not unclaimed:
@@ -104,14 +104,14 @@ def remove_namespace(
             return Counter()
         if named := named_by(server, place):
             raise RefusedError(f"{place.url()} stays: {named}")
-        ledger, kept = begun(server, plan, choices)
+        ledger, protection = begun(server, plan, choices)
 
-        def still() -> None:
+        def require_allowed() -> None:
             _require_nobodys(server, place)
             if why := guarded(server, place):
                 raise RefusedError(f"{place.url()} stays: {why}")
 
-        totals = remove_objects(plan, ledger, kept, still)
+        totals = remove_objects(plan, ledger, protection, require_allowed)
         ledger.end(dict(totals))
         close_earlier(server, plan)
     return totals

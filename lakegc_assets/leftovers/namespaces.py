@@ -80,11 +80,11 @@ def leftover_namespaces(server: Server) -> tuple[list[LeftoverNamespace], list[P
         for place in places:
             if place.url() not in found:
                 with noting(problems, place.url()):
-                    found[place.url()] = look(server, place)
+                    found[place.url()] = read_namespace(server, place)
     return [found[url] for url in sorted(found)], problems
 
 
-def look(server: Server, place: StorageNamespace) -> LeftoverNamespace:
+def read_namespace(server: Server, place: StorageNamespace) -> LeftoverNamespace:
     """Read the contents of a namespace that no repository has, and the reasons why it stays.
 
     Raises:

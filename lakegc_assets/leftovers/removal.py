@@ -147,10 +147,10 @@ def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> 
         return Safeguard(backup, probe_conditions(plan.store))
     if not choices.without_backup:
         # A trash would lie in the namespace itself, which is to be empty.
-        kept = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
-        if kept.kind not in _KEPT:
+        recovery = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
+        if recovery.kind not in _KEPT:
             raise RefusedError(
-                f"{kept.notice}. So what is removed would be gone for good: name a place for "
+                f"{recovery.notice}. So what is removed would be gone for good: name a place for "
                 "copies with --backup URL, or do without them with --without-backup"
             )
     return Safeguard(condition=probe_conditions(plan.store))
@@ -189,33 +189,33 @@ def begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegua
             raise ConfigurationError(
                 "the parts of an upload cannot be read, nor copied: no --backup"
             )
-        kept = Safeguard()
+        protection = Safeguard()
     else:
-        kept = safeguard(server, plan, choices, removal_id)
+        protection = safeguard(server, plan, choices, removal_id)
     removal = Removal(
         removal_id, plan.kind, plan.where, plan.store.url, choices.by, plan.rows.num_rows,
-        plan.size, kept.backup.url if kept.backup else "",
+        plan.size, protection.backup.url if protection.backup else "",
     )  # fmt: skip
-    if kept.backup:
+    if protection.backup:
         # So that copies of a namespace are never taken for one, whatever becomes of the ledger.
         text = json.dumps(removal.to_json(), indent=1)
-        kept.backup.put_if_absent(COPIES, text.encode())
+        protection.backup.put_if_absent(COPIES, text.encode())
     ledger = Ledger(server.root, removal)
     ledger.begin(plan.rows)
-    return ledger, kept
+    return ledger, protection
 
 
 def remove_objects(
-    plan: Plan, ledger: Ledger, kept: Safeguard, still: Callable[[], None]
+    plan: Plan, ledger: Ledger, protection: Safeguard, require_allowed: Callable[[], None]
 ) -> Counter[str]:
     """Delete what is planned, and record what became of it; the number of objects by outcome.
 
     Args:
         plan: what is to go.
         ledger: that was begun with it.
-        kept: what keeps what is deleted.
-        still: is called right before each delete, behind the copies, which may take long; raises
-            where nothing may go any more.
+        protection: of what is deleted.
+        require_allowed: is called right before each delete, behind the copies, which may take long;
+            raises where nothing may go any more.
 
     Raises:
         RefusedError: an object is new, or another one than was planned. It stays, and so does all
@@ -227,7 +227,7 @@ def remove_objects(
         if following.num_rows < plan.rows.num_rows:
             _require_nothing_new(plan, following, totals)
         for rows in _batches(turn):
-            found = _removed(plan.store, rows, kept, still)
+            found = _removed(plan.store, rows, protection, require_allowed)
             ledger.add(found)
             totals.update(one.outcome for one in found)
             if changed := [one for one in found if one.outcome == "spared"]:
@@ -239,12 +239,12 @@ def remove_objects(
 def _removed(
     store: ObjectStore,
     rows: Sequence[Mapping[str, Any]],
-    kept: Safeguard,
-    still: Callable[[], None],
+    protection: Safeguard,
+    require_allowed: Callable[[], None],
 ) -> list[DeleteOutcome]:
     """The outcomes of a batch; where another object is at one of its keys nothing is deleted."""
-    found = _not_copied(store, rows, kept.backup)
-    still()
+    found = _not_copied(store, rows, protection.backup)
+    require_allowed()
     copied = [row for row in rows if row["key"] not in found]
     marked = [Marked(*(row[name] for name in PLANNED.names[:4])) for row in copied]
     # Also where deletes are conditional: the same content written again has the same etag.
@@ -257,8 +257,8 @@ def _removed(
         etags = {row["key"]: row["etag"] for row in rows if row["key"] not in found}
         outcomes = store.delete_many(
             list(etags),
-            etags if kept.condition != "none" else None,
-            singly=kept.condition == "single",
+            etags if protection.condition != "none" else None,
+            singly=protection.condition == "single",
         )
         found |= {one.key: one for one in outcomes}
     return list(found.values())

@@ -69,16 +69,14 @@ def retained_objects(
         with noting(problems, one.id):
             place = StorageNamespace.parse(one.storage_namespace)
             store = server.open(place.url())
-            kept, held = store.recovery(), store.retained(_DATA)
+            recovery, held = store.recovery(), store.retained(_DATA)
             if not (held.objects or held.markers):
                 continue
-            endless = kept.kind in {"versions", "nothing"} and kept.days is None
+            endless = recovery.kind in {"versions", "nothing"} and recovery.days is None
             rule = life_cycle_rule(place, one.id) if endless else ""
             notice = store.data_protection().notice
             notice = "; ".join(filter(None, [notice, _locks(held, place.scheme)]))
-            found.append(
-                RetainedObjects(one.id, kept.kind, *held, days=kept.days, notice=notice, rule=rule)
-            )
+            found.append(RetainedObjects(one.id, recovery.kind, *held, recovery.days, notice, rule))
     return found, problems
 
 

@@ -74,7 +74,7 @@ class BucketObject(ABC):
     where: str
 
     @abstractmethod
-    def look(self) -> ObjectState:
+    def state(self) -> ObjectState:
         """Its metadata. Raises StorageError."""
 
     @abstractmethod
@@ -102,12 +102,12 @@ class BucketObject(ABC):
     def require_absent(self) -> None:
         """Raises PreconditionFailedError: it exists."""
         with suppress(ObjectNotFoundError):
-            self.look()
+            self.state()
             raise PreconditionFailedError(f"{self.where} exists already")
 
     def require_original(self, asked: CopyRequest) -> ObjectState:
         """Its metadata. Raises ChangedError: it is not what was to be copied."""
-        found = self.look()
+        found = self.state()
         if found.etag != asked.etag:
             raise ChangedError(f"{self.where} has the etag {found.etag}, {asked.etag} was expected")
         if found.size != asked.size:
@@ -116,7 +116,7 @@ class BucketObject(ABC):
 
     def require_written(self, size: int, etag: str) -> ObjectState:
         """Its metadata. Raises StorageError: it is not what was written."""
-        found = self.look()
+        found = self.state()
         if (found.size, found.etag) != (size, etag):
             raise StorageError(
                 f"{self.where}: size and etag are {found.size} and {found.etag}, {size} and {etag} "
@@ -200,11 +200,11 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     def head(self, key: str) -> ObjectInfo:
         with self._bucket_confirmed():
-            return ObjectInfo(key, *self.object_at(key).look()[:3])
+            return ObjectInfo(key, *self.object_at(key).state()[:3])
 
     def checksums(self, key: str) -> Mapping[str, str]:
         with self._bucket_confirmed():
-            return self.object_at(key).look().checksums
+            return self.object_at(key).state().checksums
 
     def put(self, key: str, data: bytes) -> str:
         return self.object_at(key).put(data)

@@ -117,7 +117,7 @@ class Bulk:
         send: deletes keys that must still have these etags, where there are any. Returns for each
             key what the store said of it; raises HttpFailure where the call failed as a whole, or
             its answer is about something else.
-        look: the etag that an object has. Raises HttpFailure, or StorageError.
+        etag_at: the etag that an object has. Raises HttpFailure, or StorageError.
         alone: whether ``send`` takes a key without any other only.
         deadline: that ``send`` signs for.
     """
@@ -126,7 +126,7 @@ class Bulk:
     keys_per_call: int
     problem: Callable[[str], str | None]
     send: Callable[[Sequence[str], Mapping[str, str] | None], Mapping[str, Answer]]
-    look: Callable[[str], str]
+    etag_at: Callable[[str], str]
     alone: Callable[[str], bool] = lambda _key: False
     deadline: Deadline | None = None
 
@@ -176,7 +176,7 @@ class Bulk:
         answer = self._read(answer)
         kind = error_class(answer.code)
         if kind is PreconditionFailedError and etags is not None:
-            return self._looked(key, answer.code, etags[key])
+            return self._spared(key, answer.code, etags[key])
         detail = str(explained(answer.code, answer.message, self.where))
         if kind is ObjectNotFoundError:
             return DeleteOutcome(key, "already_missing", None, detail)
@@ -186,10 +186,10 @@ class Bulk:
     def _read(self, failure: HttpFailure) -> HttpFailure:
         return self.deadline.read(failure) if self.deadline else failure
 
-    def _looked(self, key: str, code: str, expected: str) -> DeleteOutcome:
+    def _spared(self, key: str, code: str, expected: str) -> DeleteOutcome:
         """The outcome by what is at the key instead of the object with an etag."""
         try:
-            present = self.look(key)
+            present = self.etag_at(key)
         except HttpFailure as error:
             detail = str(explained(error.code, error.message, self.where))
             if error_class(error.code) is ObjectNotFoundError:

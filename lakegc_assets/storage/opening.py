@@ -47,7 +47,7 @@ def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     if config.local_root is None:
         raise ConfigurationError(
             f"{url}: set local_root to the directory where the lakeFS server keeps "
-            "local:// namespaces (its blockstore.local.path); no API tells it"
+            "local:// namespaces (its blockstore.local.path); no API has it"
         )
     root = Path(config.local_root)
     if not root.is_dir():

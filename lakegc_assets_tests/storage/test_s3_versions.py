@@ -236,7 +236,7 @@ def test_of_many_keys_those_are_looked_at_again_that_no_listing_shows_to_be_back
     lost = [bucket.lose(f"data/{number:02d}") for number in range(20)]
     lost[3] = lost[3]._replace(version=bucket.delete(lost[3].key))
     looks: list[list[str]] = []
-    look, remove = S3Versions.look, S3Versions._remove
+    look, remove = S3Versions.histories, S3Versions._remove
 
     def counted(self: S3Versions, keys: Any) -> Any:
         looks.append(sorted(key.removeprefix(bucket.prefix) for key in keys))
@@ -247,7 +247,7 @@ def test_of_many_keys_those_are_looked_at_again_that_no_listing_shows_to_be_back
             bucket.store.put(lost[5].key, b"meanwhile")
         return remove(self, markers)
 
-    monkeypatch.setattr(S3Versions, "look", counted)
+    monkeypatch.setattr(S3Versions, "histories", counted)
     monkeypatch.setattr(S3Versions, "_remove", meanwhile)
     outcomes = [outcome for outcome, _ in bucket.undelete(*lost)]
     assert outcomes == ["already_there" if n == 5 else "restored" for n in range(20)]

@@ -52,7 +52,7 @@ class Blob(BucketObject):
         """Percent-encoded."""
         return self.service.target(self.container, self.name, query)
 
-    def look(self) -> ObjectState:
+    def state(self) -> ObjectState:
         headers = self._read("HEAD").headers
         with explaining(self.where):
             etag = etag_in(headers.get("ETag"))

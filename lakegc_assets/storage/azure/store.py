@@ -189,9 +189,9 @@ class AzureStore(BucketStore[Blob]):
     ) -> Bulk:
         del etags
         many, send = 1 if singly else self.keys_per_call, partial(self._delete, deadline)
-        return Bulk(self._url, many, self._problem, send, self._look, deadline=deadline)
+        return Bulk(self._url, many, self._problem, send, self._etag_at, deadline=deadline)
 
-    def _look(self, key: str) -> str:
+    def _etag_at(self, key: str) -> str:
         return etag_in(self._service.send("HEAD", self.object_at(key).url()).headers.get("ETag"))
 
     def _delete(

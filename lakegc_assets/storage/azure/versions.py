@@ -50,7 +50,7 @@ _THREADS: Final = 8
 _NO_BLOCKS: Final = frozenset({404, 409})
 
 
-class Kept(NamedTuple):
+class Listed(NamedTuple):
     """One thing that a listing names a blob by.
 
     Attributes:
@@ -81,22 +81,22 @@ class AzureVersions:
     where: str
 
     def undelete(self, objects: Sequence[Lost], *, dry_run: bool) -> list[UndeleteOutcome]:
-        """Bring blobs back, or only look. See ``ObjectStore.undelete_many`` and ``kept_many``."""
+        """Bring blobs back, or only list them: ``ObjectStore.undelete_many`` and ``kept_many``."""
         return undelete_each(objects, partial(self._one, dry_run=dry_run), self.where)
 
     def _one(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
         url = self.object_at(lost.key).url()
-        kept = list(self._kept(lost.key))
-        if any(one.current for one in kept):
+        listed = list(self._listed(lost.key))
+        if any(one.current for one in listed):
             return UndeleteOutcome(lost.key, "already_there")
-        found = _newest(kept)
+        found = _newest(listed)
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
         if not dry_run:
             self._bring_back(url, found)
         return UndeleteOutcome(lost.key, "restored")
 
-    def _bring_back(self, url: str, found: Kept) -> None:
+    def _bring_back(self, url: str, found: Listed) -> None:
         if found.version:
             self._copy(url, found.version)
         else:
@@ -120,7 +120,7 @@ class AzureVersions:
         if status != "success":
             raise HttpFailure("NoAnswer", f"the copy of a version ended as {status!r}")
 
-    def _kept(self, key: str) -> Iterator[Kept]:
+    def _listed(self, key: str) -> Iterator[Listed]:
         """All that a blob's name stands for; it comes before the names that start with it."""
         name = self.prefix + key
         for page in read_pages(self.service, self.container, name, _ALL[1:], _read_versions):
@@ -146,20 +146,20 @@ class AzureVersions:
 def _read_versions(
     blobs: ET.Element,
     may_hold_returns: bool,  # noqa: FBT001 - read_pages'
-) -> list[tuple[str, Kept]]:
+) -> list[tuple[str, Listed]]:
     """Names, and what is kept of each."""
     found = [blob for blob in blobs.iter("Blob") if blob.find("Snapshot") is None]
     return [(name_of(one, may_hold_returns=may_hold_returns), _read(one)) for one in found]
 
 
-def _read(blob: ET.Element) -> Kept:
+def _read(blob: ET.Element) -> Listed:
     def says(name: str) -> bool:
         return (blob.findtext(name) or "").lower() == "true"
 
     version = blob.findtext("VersionId") or ""
     until = blob.findtext("Properties/ImmutabilityPolicyUntilDate")
     deleted = says("Deleted")
-    return Kept(
+    return Listed(
         version=version,
         current=not deleted and (says("IsCurrentVersion") or not version),
         deleted=deleted,
@@ -170,16 +170,16 @@ def _read(blob: ET.Element) -> Kept:
     )
 
 
-def _newest(kept: Sequence[Kept]) -> Kept | None:
+def _newest(listed: Sequence[Listed]) -> Listed | None:
     """The newest version; without any, what soft delete keeps of the blob itself."""
-    versions = [one for one in kept if one.version and not one.deleted]
-    soft = [one for one in kept if one.deleted and not one.version]
+    versions = [one for one in listed if one.version and not one.deleted]
+    soft = [one for one in listed if one.deleted and not one.version]
     if versions:
         return max(versions, key=lambda one: one.version)
     return soft[-1] if soft else None
 
 
-def _why(lost: Lost, found: Kept | None) -> str:
+def _why(lost: Lost, found: Listed | None) -> str:
     if found is None:
         return "the account keeps nothing of it"
     return (

@@ -58,11 +58,11 @@ class GcsObject(BucketObject):
         url = f"{self.service.url}/storage/v1{self.path}"
         return f"{url}?{urlencode(query)}" if query else url
 
-    def look(self) -> ObjectState:
-        with explaining(self.where):
-            return self.state()
-
     def state(self) -> ObjectState:
+        with explaining(self.where):
+            return self.fetch_state()
+
+    def fetch_state(self) -> ObjectState:
         """Its metadata. Raises HttpFailure."""
         return self.read(self.service.client.send("GET", self.url(fields=_FIELDS)).content)
 
@@ -82,7 +82,7 @@ class GcsObject(BucketObject):
         except HttpFailure as failure:
             if failure.status == _NOT_FOUND:
                 # Downloads are refused in plain text, as a proxy refuses.
-                self.state()
+                self.fetch_state()
             raise
         generation = answer.headers.get("X-Goog-Generation", "")
         if not generation:

@@ -205,7 +205,7 @@ class GcsStore(BucketStore[GcsObject]):
         many = 1 if singly or sign else self.keys_per_call
         send = self._delete if sign is None else partial(self._delete_until, sign)
         return Bulk(
-            self._url, many, problem, send, lambda key: self.object_at(key).state().etag,
+            self._url, many, problem, send, lambda key: self.object_at(key).fetch_state().etag,
             deadline=deadline,
         )  # fmt: skip
 
@@ -257,7 +257,7 @@ class GcsStore(BucketStore[GcsObject]):
 
     def _is_there(self, one: GcsObject) -> bool:
         try:
-            one.state()
+            one.fetch_state()
         except HttpFailure as failure:
             if error_class(failure.code) is not ObjectNotFoundError:
                 raise

@@ -118,7 +118,7 @@ class S3Deletes:
     def _version(self, key: str) -> dict[str, Any]:
         return {"VersionId": self.versions[key]} if key in self.versions else {}
 
-    def look(self, key: str) -> str:
+    def etag_at(self, key: str) -> str:
         """The etag that an object has. Raises HttpFailure."""
         if problem := path_problem(self.prefix + key):
             raise HttpFailure("PreconditionFailed", f"what is there cannot be asked for: {problem}")
@@ -222,7 +222,7 @@ class S3Versions:
         tried: dict[str, HttpFailure | None] = {}
         for _ in range(_MARKERS + 1):
             markers: dict[str, str] = {}
-            for key, history in self.look(wanted).items():
+            for key, history in self.histories(wanted).items():
                 verdict = self._judge(wanted[key], history, tried, key)
                 if isinstance(verdict, str):
                     markers[key] = verdict
@@ -245,7 +245,7 @@ class S3Versions:
     def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
         """Look whether the markers could be removed. See ``ObjectStore.kept_many``."""
         wanted, outcomes = self._askable(objects)
-        for key, history in self.look(wanted).items():
+        for key, history in self.histories(wanted).items():
             judged, one = self._judge(wanted[key], history, {}, key), wanted[key]
             back = UndeleteOutcome(one.key, "restored")
             outcomes[one.key] = back if isinstance(judged, str) else judged
@@ -287,7 +287,7 @@ class S3Versions:
                     break
         return back
 
-    def look(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
+    def histories(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
         """The history of each key, or the failure to read it."""
         keys = sorted(full_keys)
         plain = [key for key in keys if not _CONTROL.search(key)]

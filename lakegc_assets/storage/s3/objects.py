@@ -77,7 +77,7 @@ class S3Object(BucketObject):
         """The parameters that name it in a request."""
         return {"Bucket": self.bucket, "Key": self.key}
 
-    def look(self, *, checksums: bool = True) -> ObjectState:
+    def state(self, *, checksums: bool = True) -> ObjectState:
         """See ``BucketObject``. Checksums may take the permission to decrypt."""
         asked: Any = {"ChecksumMode": "ENABLED"} if checksums else {}
         with translated(self.where):
@@ -351,7 +351,7 @@ def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied 
     except AlreadyThereError:
         # Two writers at a time may both get this answer, and neither have written.
         with suppress(ObjectNotFoundError):
-            target.look()
+            target.state()
             raise PreconditionFailedError(f"{target.where}: something is there already") from None
         return None
     if made is None:
@@ -428,7 +428,7 @@ def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exce
         return explained(failure.code, failure.message, where)
     if kind is AccessDeniedError or failure.status == _NOT_FOUND:
         try:
-            source.look()
+            source.state()
         except StorageError as error:
             return error
     return explained(failure.code, failure.message, target.where)

@@ -81,7 +81,7 @@ class S3Store(BucketStore[S3Object]):
 
     def head(self, key: str) -> ObjectInfo:
         with self._bucket_confirmed():
-            return ObjectInfo(key, *self.object_at(key).look(checksums=False)[:3])
+            return ObjectInfo(key, *self.object_at(key).state(checksums=False)[:3])
 
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: every key pair can sign one."""
@@ -188,9 +188,8 @@ class S3Store(BucketStore[S3Object]):
     ) -> Bulk:
         del etags
         calls = S3Deletes(self._client, self._bucket, self._prefix, singly, deadline)
-        return Bulk(
-            self._url, KEYS_PER_CALL, calls.problem, calls.send, calls.look, calls.alone, deadline
-        )
+        ways = calls.problem, calls.send, calls.etag_at, calls.alone
+        return Bulk(self._url, KEYS_PER_CALL, *ways, deadline)
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         where = self._listing(wanted.prefix)
