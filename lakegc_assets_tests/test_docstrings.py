@@ -53,6 +53,7 @@ def undocumented(module: object) -> list[str]:
         if not kind.__name__.startswith("_")
         for name, member in vars(kind).items()
         if not name.startswith("_")
+        and getattr(member, "__name__", "") != "<lambda>"
         and (inspect.isfunction(member) or isinstance(member, property))
         and not inspect.getdoc(getattr(kind, name))
     ]

@@ -273,17 +273,17 @@ def test_killed_at_every_step_of_putting_back(
         (type(lake.root.attempt(REPOSITORY, RUN)), "finish"),
     ):
         reaper.watch(owner, name)
-    undelete = LocalStore._undelete
+    undelete = LocalStore._asked
 
-    def undeleted(store: LocalStore, lost: Lost) -> UndeleteOutcome:
+    def undeleted(store: LocalStore, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> Any:
         if not lost.key.startswith("data/"):
-            return undelete(store, lost)
+            return undelete(store, lost, ask)
         reaper.step("before _undelete")
-        outcome = undelete(store, lost)
+        outcome = undelete(store, lost, ask)
         reaper.step("after _undelete")
         return outcome
 
-    monkeypatch.setattr(LocalStore, "_undelete", undeleted)
+    monkeypatch.setattr(LocalStore, "_asked", undeleted)
     watched = raise_alarm_if_needed
 
     def alarmed(*args: object) -> None:
