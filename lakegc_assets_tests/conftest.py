@@ -16,11 +16,14 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from botocore.loaders import Loader, create_loader
+from dagster._core.storage.event_log.sqlite import sqlite_event_log
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from hypothesis import HealthCheck, settings
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from lakegc_assets.embedded.lake import state
@@ -126,6 +129,16 @@ def _known_migrations(config: Config) -> ScriptDirectory:
     return _migrations[place]
 
 
+_engines: dict[str, Engine] = {}
+
+
+def _known_engine(url: str, **options: Any) -> Engine:
+    """One for each database of Dagster's, with the SQL that it has compiled, and no connection."""
+    if url not in _engines:
+        _engines[url] = create_engine(url, **options)
+    return _engines[url]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _at_once() -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
@@ -138,6 +151,9 @@ def _at_once() -> Iterator[None]:
         patch.setattr("uvicorn.server.asyncio", _Hasty())
         # Dagster's own databases.
         patch.setattr(ScriptDirectory, "from_config", _known_migrations)
+        patch.setattr(sqlite_event_log, "create_engine", _known_engine)
+        patch.setattr(sqlite_run_storage, "create_engine", _known_engine)
+        patch.setattr(sqlite_schedule_storage, "create_engine", _known_engine)
         event.listen(Engine, "connect", _without_waiting)
         yield
         event.remove(Engine, "connect", _without_waiting)

@@ -29,6 +29,14 @@ _KNOWN: Final = {
     "alembic.script.base.ScriptDirectory.from_config": "reads the same migrations once",
     "botocore.retries.standard.ExponentialBackoff.delay_amount": "shorter pauses",
     "botocore.session.create_loader": "reads the same files once",
+    **dict.fromkeys(
+        (
+            "dagster._core.storage.event_log.sqlite.sqlite_event_log.create_engine",
+            "dagster._core.storage.runs.sqlite.sqlite_run_storage.create_engine",
+            "dagster._core.storage.schedules.sqlite.sqlite_schedule_storage.create_engine",
+        ),
+        "compiles the same SQL once",
+    ),
     "dagster._daemon.monitoring.run_monitoring.get_current_timestamp": "of a daemon's iteration",
     "moto.moto_server.werkzeug_app.DomainDispatcherApplication.get_backend_for_host": "remembers",
     "moto.s3.responses.S3Response._bucket_response_delete_keys": "of the test's server",
