@@ -19,6 +19,7 @@ from lakegc_assets_tests.sessions import Session
 
 # Dagster itself reads YAML, and makes nested resources and tags of partitions, in these ways.
 pytestmark = [
+    pytest.mark.conformance,
     pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings(
         "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
