@@ -126,7 +126,6 @@ def attribute(ctx: RunContext) -> Manifest:
 
     Raises:
         IntegrityError: an artifact of the mark is missing, or not what its manifest says.
-        StorageError: what lies below ``_lakefs/`` could not be listed.
     """
     started = ctx.clocks.now()
     _, connections = ctx.connect()

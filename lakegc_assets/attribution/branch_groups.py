@@ -46,11 +46,7 @@ class Groups:
     of_metarange: Mapping[str, int]
 
     def united(self, holders: str) -> int:
-        """The set of all branches of some groups, as relations give these.
-
-        Args:
-            holders: words of bits, as decimal numbers with commas between them.
-        """
+        """The set of all branches of some groups, which are words of bits, as decimal numbers."""
         found = 0
         for number, word in enumerate(map(int, holders.split(","))):
             for bit in range(word.bit_length()):

@@ -33,15 +33,7 @@ _KINDS: Final = (
 
 
 def own_files(store: ObjectStore, runs: Collection[str]) -> list[tuple[str, str, int, int]]:
-    """Class, kind, objects and bytes of what lies below ``_lakefs/`` now.
-
-    Args:
-        store: rooted at the namespace.
-        runs: ids of our runs, whose marks are ours.
-
-    Raises:
-        StorageError: the store did not answer.
-    """
+    """Class, kind, objects and bytes of what lies below ``_lakefs/`` now; ``runs`` are ours."""
     ours = frozenset(runs)
     found: dict[tuple[str, str], list[int]] = {}
     for page in store.list(_FOLDER):

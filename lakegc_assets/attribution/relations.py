@@ -268,12 +268,7 @@ def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:
 
 @relation
 def totals(found: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Objects and bytes of cells, by some of their columns.
-
-    Args:
-        found: objects, bytes, and the columns.
-        by: the names of these.
-    """
+    """Objects and bytes of cells, by some of their columns."""
     return found.groupBy(*by).agg(
         F.sum("objects").cast("bigint").alias("objects"),
         F.sum("bytes").cast("bigint").alias("bytes"),
@@ -282,13 +277,7 @@ def totals(found: DataFrame, by: Sequence[str]) -> DataFrame:
 
 @relation
 def renamed(found: DataFrame, column: str, name: str) -> DataFrame:
-    """Totals whose key has another name.
-
-    Args:
-        found: with the key, objects and bytes.
-        column: name of the key.
-        name: that it gets.
-    """
+    """Totals whose key, a column, gets another name."""
     return found.select(F.col(column).alias(name), "objects", "bytes")
 
 
@@ -300,12 +289,7 @@ def of_class(found: DataFrame, name: str) -> DataFrame:
 
 @relation
 def by_folder(found: DataFrame, depth: int) -> DataFrame:
-    """Objects and bytes by the outermost folders of the paths (folder, objects, bytes).
-
-    Args:
-        found: cells.
-        depth: how many folders.
-    """
+    """Objects and bytes by the outermost folders of the paths (folder, objects, bytes)."""
     pattern = "^((?:[^/]*/){1," + str(depth) + "})"
     cut = F.regexp_extract("folder", pattern, 1)
     shorter = F.when(F.col("folder").isNotNull(), cut)
@@ -321,12 +305,7 @@ def by_folder(found: DataFrame, depth: int) -> DataFrame:
 
 @relation
 def commit_sizes(pairs: DataFrame, entries: DataFrame) -> DataFrame:
-    """Objects and bytes that each metarange names (metarange_id, objects, bytes): logical sizes.
-
-    Args:
-        pairs: metarange_id, range_id.
-        entries: range_id, size.
-    """
+    """Objects and bytes that each metarange names (metarange_id, objects, bytes): logical sizes."""
     sizes = entries.groupBy("range_id").agg(
         F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
     )

@@ -111,12 +111,9 @@ class Usage:
 
 
 def usage(ctx: RunContext, by: str, depth: int) -> Usage:
-    """Add up what is live; the attribution of the mark is made if it has none.
+    """Add up what is live, by one of ``DIMENSIONS``; the mark is attributed where it is not yet.
 
-    Args:
-        ctx: a run with a mark.
-        by: one of ``DIMENSIONS``.
-        depth: how many folders of a path count.
+    ``depth`` is the number of folders of a path that count.
 
     Raises:
         RefusedError: the run is unknown.

@@ -16,13 +16,6 @@ def problems(attempt: AttemptArtifacts, attribution: Manifest) -> list[str]:
     """A sentence for each sum that is not what the manifests of listing and candidates say.
 
     The rows are read from their files and added up here, not by the relations that made them.
-
-    Args:
-        attempt: of the mark.
-        attribution: its ``storage_attribution``.
-
-    Raises:
-        IntegrityError: a file or a manifest is missing, or not what it was.
     """
     objects: Counter[str] = Counter()
     sizes: Counter[str] = Counter()

@@ -23,11 +23,7 @@ from lakegc_assets.sweep.ledger import ASSET
 
 
 def explain(ctx: RunContext, address: str) -> Explanation:
-    """Explain one object.
-
-    Args:
-        ctx: the run whose mark, and whose sweep, is asked.
-        address: relative to the namespace, or a full address inside it.
+    """Explain one object of the mark and the sweep of a run, by its address in any form.
 
     Raises:
         RefusedError: the mark is unknown.

@@ -28,12 +28,10 @@ class EstateCollector(Collector):
     def __init__(
         self, found: EstateMetrics, max_age_s: Mapping[str, float], component: str = ""
     ) -> None:
-        """Take them.
+        """Take the metrics that the artifacts give.
 
-        Args:
-            found: what the artifacts say.
-            max_age_s: without a mark for so many seconds a repository is stale, by its name.
-            component: whose repositories these are, where it has a name.
+        ``max_age_s`` has the seconds without a mark after which each repository is stale;
+        ``component`` is the name of the component of these repositories, or empty.
         """
         self._found = found
         self._max_age_s = max_age_s

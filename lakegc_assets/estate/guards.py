@@ -44,12 +44,7 @@ class Guards:
 
 
 def read_guards(namespace: str, stores: StoreConfig) -> Guards:
-    """Hold and lease of a repository; each is asked for once, and a failure is told, not raised.
-
-    Args:
-        namespace: URL of the storage namespace.
-        stores: how it is reached.
-    """
+    """Hold and lease of a repository; each is read once, and a failure becomes a ``problem``."""
     url = f"{namespace.rstrip('/')}/{HOLD}"
     try:
         store = open_store(namespace, replace(stores, max_attempts=1))

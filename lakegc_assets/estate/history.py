@@ -33,13 +33,7 @@ def marks_over_time(
 ) -> list[MarkFigures]:
     """The finished marks of a repository, the oldest first; damaged ones do not count.
 
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        namespace: of the repository; None for any.
-
-    Raises:
-        StorageError: the store of the artifacts does not answer.
+    None as ``namespace`` stands for any that the repository had.
     """
     found = []
     for one in reversed(earlier(root, repository, "gc_report", namespace, but="")):
@@ -61,11 +55,9 @@ def last_weeks(now: datetime) -> list[date]:
 def freed_by_week(
     freed: Iterable[tuple[str, datetime, int]], weeks: Sequence[date]
 ) -> dict[str, Counter[date]]:
-    """Bytes freed in some weeks, by repository and the Monday of the week; UTC.
+    """Bytes freed by repository and the Monday of the week, UTC.
 
-    Args:
-        freed: repository, when its sweep was finished, and bytes.
-        weeks: their Mondays.
+    ``freed`` has repository, end and bytes of each sweep; ``weeks`` the Mondays that count.
     """
     by: dict[str, Counter[date]] = {}
     for repository, at, size in freed:

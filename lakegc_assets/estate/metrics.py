@@ -87,11 +87,8 @@ def estate_metrics(
 ) -> EstateMetrics:
     """The metrics of all repositories that are known or have left artifacts.
 
-    Args:
-        root: of the artifacts.
-        names: of repositories that are told of in any case.
-        mode_of: how marks of a repository are swept that nobody asked for (``unattended.MODES``).
-        now: the time, UTC.
+    ``names`` are in the result in any case; ``mode_of`` gives the mode (``auto_sweep.MODES``) in
+    which marks of a repository are swept that nobody asked for.
     """
     found, problems = known_names(root, names)
 
@@ -106,14 +103,7 @@ def estate_metrics(
 def repository_metrics(
     root: ArtifactRoot, repository: str, mode: str, now: datetime
 ) -> RepositoryMetrics:
-    """The metrics of one repository; of one that cannot be read, that it cannot.
-
-    Args:
-        root: of the artifacts.
-        repository: its name.
-        mode: one of ``unattended.MODES``.
-        now: the time, UTC.
-    """
+    """The metrics of one repository; of one that cannot be read, that it cannot."""
     if not is_name(repository):
         return RepositoryMetrics(standing(root, repository, mode, now))
     try:

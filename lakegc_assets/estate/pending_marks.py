@@ -43,10 +43,6 @@ class WaitingMark:
 def waiting_mark(root: ArtifactRoot, standing: Standing) -> WaitingMark | None:
     """The mark of a repository that waits for approval; None where none does.
 
-    Args:
-        root: of the artifacts.
-        standing: how the repository stands.
-
     Raises:
         LakegcError: its artifacts cannot be read.
     """

@@ -146,13 +146,10 @@ class Runs:
 def estate(
     root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
 ) -> Estate:
-    """Read the states of all repositories that are known or have left artifacts.
+    """Read the states of all repositories that are known or have left artifacts, and nothing else.
 
-    Args:
-        root: of the artifacts; nothing else is read.
-        names: of repositories that have a row in any case.
-        mode_of: how marks of a repository are swept that nobody asked for (``unattended.MODES``).
-        now: the time, UTC.
+    ``names`` have a row in any case; ``mode_of`` gives the mode (``auto_sweep.MODES``) in which
+    marks of a repository are swept that nobody asked for.
     """
     found, notes = known_names(root, names)
 
@@ -166,15 +163,13 @@ def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], 
     """The repositories that are known or have left artifacts, and what could not be looked at."""
     found = set(names)
     try:
-        prefixes = root.open().list_prefixes().prefixes
+        return sorted(found.union(root.repositories())), []
     except LakegcError as error:
         note = (
             f"the artifacts at {root.url} cannot be listed ({error}): a repository that is known "
             "by its artifacts only is not shown"
         )
         return sorted(found), [note]
-    found |= {name.rstrip("/") for name in prefixes if not name.startswith("_")}
-    return sorted(found), []
 
 
 def standing(
@@ -182,12 +177,8 @@ def standing(
 ) -> Standing:
     """Read the state of one repository; ``unreadable`` with the reason where it is unknown.
 
-    Args:
-        root: of the artifacts.
-        repository: its name.
-        mode: one of ``unattended.MODES``.
-        now: the time, UTC.
-        checked: leave out runs whose marks have not come to their checks.
+    ``mode`` is one of ``auto_sweep.MODES``; with ``checked``, runs are left out whose marks have
+    not come to their checks.
     """
     if not is_name(repository):
         return Standing(

@@ -200,10 +200,7 @@ def _with_restored(told: RunState, found: RunManifests) -> RunState:
 def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
     """State, sentences and command of a published mark.
 
-    Args:
-        found: what its run left.
-        guards: of its repository.
-        how_far: its sweep came, as a sentence without its full stop.
+    ``how_far`` is how far its sweep came, as a sentence without its full stop.
     """
     run = found.attempt.run
     if guards.hold_is_about(run) or (guards.problem and found.alarm is not None):
@@ -287,12 +284,7 @@ def state_of(attempt: AttemptArtifacts) -> RunState:
 
 
 def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Table:
-    """Of outcomes those of objects that were missing after a try was killed that may have had them.
-
-    Args:
-        attempt: the artifacts of the mark, and of its sweep.
-        outcomes: as ``ledger.recorded`` gives them.
-    """
+    """Of outcomes those that were missing after a try was killed that may have deleted them."""
     missing = outcomes.filter(pc.equal(outcomes["outcome"], "already_missing"))
     killed = killed_since(attempt.store()) if missing.num_rows else None
     return missing.slice(0, 0) if killed is None else missing.filter(pc.field("at") >= killed)

@@ -30,15 +30,11 @@ class Change:
     retain: Retain | None = None
 
     def of(self, today: Rules | None) -> Rules:
-        """The other rules.
-
-        Args:
-            today: today's; None where there are none.
+        """The other rules, by today's, None where there are none.
 
         Raises:
             ConfigurationError: there are none, and no default was given; or lakeFS would take these
-                for none.
-            RulesError: days cannot be followed.
+                for none, or cannot follow them.
         """
         base = today if self.rules is None else self.rules
         if base is None and self.default is None:
@@ -56,11 +52,7 @@ class Change:
 
 
 def require_rules(rules: Rules) -> None:
-    """Refuse what lakeFS stores as no rules at all: then all that was ever committed stays.
-
-    Raises:
-        ConfigurationError: the default is 0, and no branch has a rule.
-    """
+    """Refuse what lakeFS stores as no rules at all: then all that was ever committed stays."""
     if not rules.default_retention_days and not rules.branches:
         raise ConfigurationError(
             "lakeFS takes a default of 0 days, without a rule of a branch, for no rules, and keeps "

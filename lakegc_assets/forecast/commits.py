@@ -76,14 +76,8 @@ def read_marked_commits(
 ) -> MarkedCommits:
     """Read the commits of a mark again: of their parents it records the first ones only.
 
-    Args:
-        client: of lakeFS.
-        attempt: of the mark.
-        manifest: of its ``active_commits``.
-
     Raises:
         IntegrityError: lakeFS does not have a commit that the mark reached.
-        LakeFSError: the server did not answer.
     """
     heads = attempt.rows(manifest, "heads", ["branch", "commit_id"]).to_pylist()
     active = {

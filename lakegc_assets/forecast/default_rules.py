@@ -40,17 +40,9 @@ class Compared:
 
 
 def compare_rules(client: LakeFSClient, defaults: DefaultRules, *, replace: bool) -> list[Compared]:
-    """The repositories that rules are for, by name, and what holds there.
+    """The repositories that rules are for, by name, and the rules that hold there.
 
-    Args:
-        client: of lakeFS.
-        defaults: the rules.
-        replace: whether they take the place of other rules that a repository has.
-
-    Raises:
-        ConfigurationError: lakeFS would take these rules for none.
-        RulesError: the rules of a repository in lakeFS cannot be followed.
-        LakeFSError: the server did not answer.
+    With ``replace``, they take the place of other rules that a repository has.
     """
     found = []
     for repository in client.repositories():

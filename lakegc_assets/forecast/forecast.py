@@ -44,13 +44,7 @@ _WHAT: Final = "add up what is freed"
 
 @dataclass(frozen=True)
 class Amount:
-    """Objects and bytes that a mark would name.
-
-    Attributes:
-        objects: how many.
-        bytes: of them.
-        bound: exact, or that it is at most, at least or about so much.
-    """
+    """Objects and bytes that a mark would name: exact, or at most, at least or about so many."""
 
     objects: int
     bytes: int
@@ -118,19 +112,13 @@ class Forecast:
 
 
 def forecast(ctx: RunContext, change: Change, run: str | None = None) -> Forecast:
-    """Say what other rules would free.
-
-    Args:
-        ctx: of the repository; its run is of no interest.
-        change: what is to be different.
-        run: id of the mark; None for the latest one of the whole store.
+    """Say what other rules would free, by a mark: None for the latest one of the whole store.
 
     Raises:
         RefusedError: there is no such mark.
         ConfigurationError: the change makes no sense here.
         IntegrityError: an artifact of the mark is missing or damaged, or lakeFS does not have a
             commit any more that the mark has reached.
-        LakeFSError: the server did not answer.
     """
     client, connections = ctx.connect()
     attempt = _marked(ctx, connections, run)
@@ -157,16 +145,7 @@ def _marked(ctx: RunContext, connections: Connections, run: str | None) -> Attem
 
 @dataclass(frozen=True)
 class Forecaster:
-    """Makes a forecast by one mark.
-
-    Attributes:
-        ctx: of the repository.
-        client: of lakeFS.
-        connections: how tasks reach the stores.
-        frames: the session.
-        attempt: of the mark.
-        url: of a store to work in.
-    """
+    """Makes a forecast by one mark, in a store to work in (``url``)."""
 
     ctx: RunContext
     client: LakeFSClient

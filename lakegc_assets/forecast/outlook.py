@@ -206,14 +206,9 @@ def _below(
     paths: Mapping[str, Mapping[str, Span]],
     cached: Collection[str],
 ) -> tuple[dict[tuple[str, str], Span], list[Span]]:
-    """The spans of ranges below paths; and those of metaranges that are not cached.
+    """The spans of ranges below paths; and those of metaranges that are not ``cached``.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        commits: by their ids.
-        paths: how long, by the pattern, commits keep what they have below it.
-        cached: the metaranges that are.
+    ``paths`` says for how long, by the pattern, commits keep what they have below it.
     """
     there: dict[str, dict[str, Span]] = {}
     missing: list[Span] = []

@@ -78,9 +78,7 @@ class Server:
             LakeFSError: the server does not say whether there is one.
         """
         found = self.repositories()
-        folders = self.root.open().list_prefixes().prefixes
-        had = {one.rstrip("/") for one in folders if not one.startswith("_")}
-        for name in sorted({*had, *names} - {one.id for one in found}):
+        for name in sorted({*self.root.repositories(), *names} - {one.id for one in found}):
             if self.client.may_have_repository(name):
                 raise RefusedError(f"{_NOT_WHOLE}. It lacks {name!r}, which may be there")
         if not found:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -182,6 +184,26 @@ class Manifest:
         return hashlib.sha256(self._stored).hexdigest()
 
 
+def located(place: str) -> str:
+    """A URL as it is; a path as it is from everywhere."""
+    return place if "://" in place else str(Path(place).resolve())
+
+
+def place_of_artifacts(chosen: str | None, component: str) -> str:
+    """The chosen place; else that of all components, where one with a name has its own folder."""
+    if chosen:
+        return located(chosen)
+    shared = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
+    # No repository has such a name, so this is none to whoever has all of that place.
+    return located(f"{shared.rstrip('/')}/_{component}" if component else shared)
+
+
+def _names_in(store: ObjectStore) -> list[str]:
+    """Folders of repositories or runs; others begin with an underscore."""
+    prefixes = store.list_prefixes().prefixes
+    return [name.rstrip("/") for name in prefixes if not name.startswith("_")]
+
+
 @dataclass(frozen=True)
 class ArtifactRoot:
     """The place of all artifacts: a URL that Spark and ``storage`` both can read and write."""
@@ -193,10 +215,13 @@ class ArtifactRoot:
         """The store rooted at a folder below the root."""
         return open_store("/".join((self.url.rstrip("/"), *parts)), self.stores)
 
+    def repositories(self) -> list[str]:
+        """The repositories that have left artifacts, in the order of their names."""
+        return _names_in(self.open())
+
     def runs(self, repository: str) -> list[str]:
         """Ids of the runs that have left artifacts, in the order of their names."""
-        prefixes = self.open(repository).list_prefixes().prefixes
-        return [name.rstrip("/") for name in prefixes if not name.startswith("_")]
+        return _names_in(self.open(repository))
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.
