@@ -39,7 +39,7 @@ _WORKSPACE = "workspace.yaml"
     show_default=True,
     help="Where the demo and the trial keep what they have.",
 )
-@exit_status
+@exit_status()
 def main(port: int, folder: Path) -> None:
     """Start Dagster's webserver and daemon on 127.0.0.1."""
     folder = folder.resolve()

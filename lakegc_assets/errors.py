@@ -39,3 +39,10 @@ class RefusedError(LakegcError):
 
 class IntegrityError(LakegcError):
     """Something that must be whole is missing, partial, damaged or inconsistent."""
+
+
+def kind_of(error: LakegcError) -> str:
+    """The word that the command and Dagster put before the message of an error."""
+    if isinstance(error, RefusedError):
+        return "refused"
+    return "configuration" if isinstance(error, ConfigurationError) else "failed"

@@ -1,1 +1,1 @@
-"""The command line: a thin client of the jobs of the graph, and the demo."""
+"""The command line. A ``LakegcError``, which any function may raise, ends a command: ``exits``."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.wording import human_bytes
 
 #: The box is as wide as a telephone, so that its text is as large there as other text.
 WIDTH: Final = 340
@@ -44,17 +44,9 @@ class Label:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart.
+    """A chart: boxes of bars or the points of a line, on a grid with labels.
 
-    Attributes:
-        title: what it shows, for who cannot see it.
-        height: of its box.
-        boxes: of a bar chart.
-        line: points of a curve, as SVG takes them; empty without one.
-        grid: horizontal lines, with their values.
-        labels: below it.
-        legend: names and their colours; empty where there is one colour.
-        width: of its box.
+    The legend is empty where there is one colour.
     """
 
     title: str
@@ -68,15 +60,7 @@ class Chart:
 
 
 def share_chart(title: str, rows: Sequence[tuple[str, int]]) -> Chart | None:
-    """One bar of shares.
-
-    Args:
-        title: what it shows.
-        rows: names and bytes, the largest first.
-
-    Returns:
-        None where there are no bytes.
-    """
+    """One bar of shares, of names and bytes, the largest first; None where there are no bytes."""
     whole = sum(size for _, size in rows)
     if not whole:
         return None
@@ -93,16 +77,13 @@ def share_chart(title: str, rows: Sequence[tuple[str, int]]) -> Chart | None:
 def bar_chart(
     title: str, names: Sequence[str], series: Mapping[str, Sequence[int]], *, stacked: bool = True
 ) -> Chart | None:
-    """Bars of bytes.
+    """Bars of bytes; None where there are no bytes.
 
     Args:
         title: what it shows.
         names: of the places on the axis, in their order.
         series: bytes at each place, by what they are of.
         stacked: on each other; else the later ones stand before the earlier ones.
-
-    Returns:
-        None where there are no bytes.
     """
     columns = list(zip(*series.values(), strict=True))
     most = max((sum(one) if stacked else max(one) for one in columns), default=0)
@@ -139,16 +120,7 @@ def bar_chart(
 
 
 def curve_chart(title: str, points: Sequence[tuple[int, int]], unit: str) -> Chart | None:
-    """A curve of bytes over whole numbers.
-
-    Args:
-        title: what it shows.
-        points: number and bytes, in the order of the numbers.
-        unit: of the numbers.
-
-    Returns:
-        None where there are no bytes.
-    """
+    """A curve of bytes over whole numbers, in their order; None where there are no bytes."""
     most = max((size for _, size in points), default=0)
     if not most:
         return None

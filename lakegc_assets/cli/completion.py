@@ -46,8 +46,7 @@ class RepositoryName(click.ParamType[str]):
         """The names that begin so."""
         names: set[str] = set()
         with suppress(Exception):
-            prefixes = _root(defined(ctx)).open().list_prefixes().prefixes
-            names |= {name.rstrip("/") for name in prefixes if not name.startswith("_")}
+            names |= set(_root(defined(ctx)).repositories())
         with suppress(Exception):
             names |= set(_on_server(defined(ctx), incomplete))
         return _beginning(names, incomplete)
@@ -120,11 +119,7 @@ def _files(where: Path) -> list[Path]:
 
 
 def _plain(text: object) -> str | None:
-    """A value of the file; a variable in it is looked up, and what else is filled in is not.
-
-    Raises:
-        LookupError: nobody can tell without Dagster what it is.
-    """
+    """A value of the file, its variables looked up; ``LookupError`` where only Dagster knows."""
     if text is None:
         return None
     said = _VARIABLE.sub(lambda found: os.environ[found[1]], str(text))
@@ -134,15 +129,11 @@ def _plain(text: object) -> str | None:
 
 
 def _root(defs: Mapping[str, Any]) -> ArtifactRoot:
-    from lakegc_assets.run.artifacts import ArtifactRoot
+    from lakegc_assets.run.artifacts import ArtifactRoot, place_of_artifacts
     from lakegc_assets.storage.config import StoreConfig
 
-    place = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
-    if defs.get("name"):
-        place = f"{place.rstrip('/')}/_{defs['name']}"
     stores = defs.get("stores") or {}
-    place = _plain(stores.get("artifact_root")) or place
-    url = place if "://" in place else str(Path(place).resolve())
+    url = place_of_artifacts(_plain(stores.get("artifact_root")), defs.get("name") or "")
     config = StoreConfig(
         endpoint_url=_plain(stores.get("s3_endpoint_url")),
         region=_plain(stores.get("s3_region")),

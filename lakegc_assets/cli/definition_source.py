@@ -19,11 +19,7 @@ def dagster_home() -> Path:
 
 
 def chosen(defs: str | None) -> Source:
-    """The component that is named, or that the file below DAGSTER_HOME names.
-
-    Args:
-        defs: path of a file or folder, with ``#`` and a name behind it where there are several.
-    """
+    """The component that is named, or that the file below DAGSTER_HOME names."""
     pointer = dagster_home() / POINTER
     if not defs and pointer.is_file():
         defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()

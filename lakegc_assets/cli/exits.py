@@ -3,52 +3,52 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final
 
 import click
 
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import LakegcError, kind_of
 
-FAILURE, USAGE, REFUSED = 1, 2, 3
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+FAILURE: Final = 1
+_STATUS: Final = {"failed": FAILURE, "configuration": 2, "refused": 3}
 
 
-def exit_status(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Turn errors into a sentence and an exit status."""
+class Failed(click.ClickException):
+    """The sentence on standard error with which a command ends."""
 
-    @wraps(function)
-    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return function(*args, **kwargs)
-        except RefusedError as error:
-            click.echo(f"refused: {_with_options(error)}", err=True)
-            sys.exit(REFUSED)
-        except ConfigurationError as error:
-            click.echo(f"configuration: {_with_options(error)}", err=True)
-            sys.exit(USAGE)
-        except LakegcError as error:
-            click.echo(f"failed: {_with_options(error)}", err=True)
-            sys.exit(FAILURE)
-        except KeyboardInterrupt as interrupt:
-            how_far = str(interrupt) or "the same command with the same --run goes on"
-            click.echo(f"interrupted: {how_far}", err=True)
-            sys.exit(FAILURE)
+    def __init__(self, kind: str, sentence: str) -> None:
+        """Join the word for the kind of the end, and the sentence."""
+        super().__init__(f"{kind}: {sentence}")
+        self.exit_code = _STATUS.get(kind, FAILURE)
 
-    return wrapper
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it without the word that click puts before its own errors."""
+        click.echo(self.message, file, err=True)
+
+
+@contextmanager
+def exit_status() -> Iterator[None]:
+    """Turn errors and interrupts into a sentence and an exit status."""
+    try:
+        yield
+    except LakegcError as error:
+        raise Failed(kind_of(error), _with_options(error)) from error
+    except KeyboardInterrupt as interrupt:
+        how_far = str(interrupt) or "the same command with the same --run goes on"
+        raise Failed("interrupted", how_far) from interrupt
 
 
 def _with_options(error: LakegcError) -> str:
     """The message of an error, with the options that set the settings that it names."""
     from lakegc_assets.run.command_line import SETTINGS
 
-    said = str(error)
-    context = click.get_current_context(silent=True)
-    known = {one for param in context.command.params for one in param.opts} if context else set()
+    said, context = str(error), click.get_current_context()
+    command: click.Command | None = context.command
+    if isinstance(command, click.Group) and context.invoked_subcommand:
+        command = command.get_command(context, context.invoked_subcommand)
+    known = {one for param in command.params for one in param.opts} if command else set()
     options = []
     for name in SETTINGS:
         option = f"--{name.replace('_', '-')}"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click import confirm
 
-from lakegc_assets.cli.exits import exit_status
-from lakegc_assets.cli.options import json_option, parsed, retain_of
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.cli.options import json_option, parsed, require_answer, retain_of, yes_option
+from lakegc_assets.cli.output import echo_json, figures
 from lakegc_assets.errors import ConfigurationError, RefusedError
-from lakegc_assets.wording import aligned, counted
+from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
     from lakegc_assets.forecast.change import Change
@@ -85,9 +84,8 @@ class BranchDays(click.ParamType[tuple[str, int]]):
     is_flag=True,
     help="Set these rules in lakeFS, after what changes was shown and asked about.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
-@exit_status
 def forecast(
     repository: str,
     file: Path | None,
@@ -112,16 +110,16 @@ def forecast(
     change = _change(file, default, branches, without, retain)
     if applying and without:
         raise RefusedError("--apply sets rules and deletes no branch: leave --without-branch out")
-    if applying and as_json and not yes:
-        raise RefusedError("nobody can be asked where JSON is printed: give --yes")
+    if applying:
+        require_answer(as_json, yes)
     ctx = repository_context(repository, run_id or "any")
     found = look_ahead(ctx, change, run_id)
     if not as_json:
-        _show(found)
+        for line in _lines(found):
+            click.echo(line)
     applied = applying and _apply(ctx.lakefs, found, yes=yes)
     if as_json:
-        more = {"applied": applied} if applying else {}
-        click.echo(json.dumps(found.to_json() | more, indent=1))
+        echo_json(found.to_json() | ({"applied": applied} if applying else {}))
 
 
 def _apply(lakefs: LakeFSConfig, found: Forecast, *, yes: bool) -> bool:
@@ -145,12 +143,7 @@ def _change(
     without: tuple[str, ...],
     retain: Path | None,
 ) -> Change:
-    """The change of rules that the options describe.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or a branch is given twice.
-        RulesError: the file has no rules that can be parsed.
-    """
+    """The change of rules that the options describe."""
     from lakegc_assets.forecast.change import Change
     from lakegc_assets.retention.rules_file import parse_rules
 
@@ -164,27 +157,26 @@ def _change(
     return Change(rules, default, days, tuple(dict.fromkeys(without)), other)
 
 
-def _show(found: Forecast) -> None:
-    click.echo(
-        f"repository {found.repository}, as of mark {found.mark} ({found.as_of:%Y-%m-%d %H:%M} UTC)"
-    )
-    _rules(found.todays_rules, found.rules)
-    _retain(found.todays_retain, found.retain)
+def _lines(found: Forecast) -> Iterator[str]:
+    as_of = f"{found.as_of:%Y-%m-%d %H:%M} UTC"
+    yield f"repository {found.repository}, as of mark {found.mark} ({as_of})"
+    yield from _rules(found.todays_rules, found.rules)
+    yield from _retain(found.todays_retain, found.retain)
     for branch in found.without_branches:
-        click.echo(f"  without branch {branch}")
-    _line("garbage today", found.today)
-    _line("garbage under the other rules", found.forecast)
-    click.echo("  garbage under the other rules with another default:")
+        yield f"  without branch {branch}"
+    yield _amount("garbage today", found.today)
+    yield _amount("garbage under the other rules", found.forecast)
+    yield "  garbage under the other rules with another default:"
     for days in _SHOWN:
-        _line(f"    {counted(days, 'day')}", found.curve[days])
-    click.echo("  garbage under today's rules, if nobody writes:")
+        yield _amount(counted(days, "day"), found.curve[days], 6)
+    yield "  garbage under today's rules, if nobody writes:"
     for days, amount in found.later.items():
-        _line(f"    in {counted(days, 'day')}", amount)
+        yield _amount(f"in {counted(days, 'day')}", amount, 6)
     for note in found.notes:
-        click.echo(f"  note: {note}")
+        yield f"  note: {note}"
 
 
-def _rules(today: Rules | None, other: Rules) -> None:
+def _rules(today: Rules | None, other: Rules) -> Iterator[str]:
     """Both rules beside each other, those that differ marked."""
     before: Mapping[str, int] = {} if today is None else today.branches
     was_default = None if today is None else today.default_retention_days
@@ -196,25 +188,28 @@ def _rules(today: Rules | None, other: Rules) -> None:
         ),
     ]
     for name, was, days in rows:
-        then = "" if was == days else f" -> {_days(days)}"
-        click.echo(f"  {name:<30} {_days(was)}{then}")
+        yield f"  {name:<30} {_changed(_days(was), _days(days))}"
 
 
-def _retain(today: Retain, other: Retain) -> None:
+def _retain(today: Retain, other: Retain) -> Iterator[str]:
     """The rules that lakeFS does not have, and what changes."""
     before, after = today.to_json(), other.to_json()
     for kind in sorted({*before, *after}):
         was, then = (json.dumps(rules.get(kind, "none")) for rules in (before, after))
-        click.echo(f"  retain: {kind:<22} {was}{'' if was == then else f' -> {then}'}")
+        yield f"  retain: {kind:<22} {_changed(was, then)}"
+
+
+def _changed(was: str, then: str) -> str:
+    return was if was == then else f"{was} -> {then}"
 
 
 def _days(days: int | None) -> str:
     return "no rule" if days is None else counted(days, "day")
 
 
-def _line(name: str, amount: Amount) -> None:
+def _amount(name: str, amount: Amount, indent: int = 2) -> str:
     bound = "" if amount.bound == "exact" else f"  ({amount.bound})"
-    click.echo(f"  {name:<36} {aligned(amount.objects)} {human_bytes(amount.bytes):>12}{bound}")
+    return figures(name, amount.objects, amount.bytes, indent=indent, width=38, end=bound)
 
 
 @click.command()
@@ -228,16 +223,9 @@ def _line(name: str, amount: Amount) -> None:
     is_flag=True,
     help="Set the rules in lakeFS, after what changes was shown and asked about.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
-@exit_status
-def rules(
-    file: Path,
-    replace: bool,
-    applying: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -> None:
     """Compare the rules of many repositories with those in FILE.
 
     FILE is YAML or JSON: a list, each entry with repositories (patterns of names),
@@ -249,8 +237,8 @@ def rules(
     from lakegc_assets.retention.rules_file import parse_default_rules
 
     defaults = parsed(file, parse_default_rules)
-    if applying and as_json and not yes:
-        raise RefusedError("nobody can be asked where JSON is printed: give --yes")
+    if applying:
+        require_answer(as_json, yes)
     lakefs = Site.defined().lakefs
     found = compare_rules(lakefs.connect(), defaults, replace=replace)
     if not as_json:
@@ -260,9 +248,8 @@ def rules(
             click.echo("the file names none of the repositories of this server", err=True)
     applied = _apply_all(lakefs, found, yes=yes) if applying else []
     if as_json:
-        rows = [one.to_json() for one in found]
-        more = {"applied": applied} if applying else {}
-        click.echo(json.dumps({"repositories": rows, **more}, indent=1))
+        rows = {"repositories": [one.to_json() for one in found]}
+        echo_json(rows | ({"applied": applied} if applying else {}))
 
 
 def _apply_all(lakefs: LakeFSConfig, found: list[Compared], *, yes: bool) -> list[str]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.main import start
 from lakegc_assets.cli.options import json_option, new_run_id, run_options, settings_of
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.cli.output import echo, figures, printable
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.wording import aligned
 
 if TYPE_CHECKING:
     from lakegc_assets.mark.comparison import Comparison, Difference, Total
 
-_WIDTH = 60
+_figures = partial(figures, width=60)
 
 
 @click.command()
@@ -32,13 +30,12 @@ _WIDTH = 60
 )
 @click.option("--run", "run_id", help="Id of the run that is made of it. Default: the time.")
 @run_options
-@exit_status
 def adopt(
     repository: str,
     mark_id: str,
     run_id: str | None,
     as_json: bool,
-    **options: Any,  # noqa: ANN401 - passed on to settings_of
+    **options: Any,  # noqa: ANN401 - settings
 ) -> None:
     """Make a run out of a mark that lakeFS's own collector wrote. Deletes nothing.
 
@@ -68,14 +65,7 @@ def adopt(
     help="How many objects of each difference to name, the largest first.",
 )
 @json_option
-@exit_status
-def compare(
-    repository: str,
-    run: str,
-    other: str,
-    listed: int,
-    as_json: bool,
-) -> None:
+def compare(repository: str, run: str, other: str, listed: int, as_json: bool) -> None:
     """Compare two marks: what both name, what only one, and why.
 
     RUN and OTHER each are a run of ours, or the mark id of one of lakeFS's own collectors: with
@@ -85,53 +75,36 @@ def compare(
     from lakegc_assets.mark.comparison import compare as beside
 
     found = beside(repository_context(repository, run), run, other, listed)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
-    else:
-        _show(found)
+    echo(found.to_json(), as_json, lambda _: _lines(found))
 
 
-def _show(found: Comparison) -> None:
-    click.echo(f"repository {found.repository}")
-    for side in (found.run, found.other):
-        begun = f"{datetime.fromisoformat(side['made']):%Y-%m-%d %H:%M} UTC"
-        click.echo(f"  {_one_line(side['id'])}: {side['kind']}, begun {begun}")
-    _line(2, "both name", found.both)
-    for side, other, difference in (
-        (found.run, found.other, found.only_run),
-        (found.other, found.run, found.only_other),
-    ):
-        _line(2, f"only {_one_line(side['id'])} names", difference.total)
-        _reasons("marked", difference.marked)
-        _reasons(f"kept by {_one_line(other['id'])}", difference.kept)
+def _lines(found: Comparison) -> Iterator[str]:
+    run, other = (printable(side["id"]) for side in (found.run, found.other))
+    yield f"repository {found.repository}"
+    for name, side in ((run, found.run), (other, found.other)):
+        begun = datetime.fromisoformat(side["made"])
+        yield f"  {name}: {side['kind']}, begun {begun:%Y-%m-%d %H:%M} UTC"
+    yield _figures("both name", found.both.objects, found.both.bytes)
+    for name, beside, one in ((run, other, found.only_run), (other, run, found.only_other)):
+        yield _figures(f"only {name} names", one.total.objects, one.total.bytes)
+        yield from _reasons("marked", one.marked)
+        yield from _reasons(f"kept by {beside}", one.kept)
     for note in found.notes:
-        click.echo(f"  note: {note}")
-    for side, difference in ((found.run, found.only_run), (found.other, found.only_other)):
-        _objects(_one_line(side["id"]), difference)
+        yield f"  note: {note}"
+    for name, one in ((run, found.only_run), (other, found.only_other)):
+        yield from _objects(name, one)
 
 
-def _reasons(what: str, reasons: Mapping[str, Total]) -> None:
+def _reasons(what: str, reasons: Mapping[str, Total]) -> Iterator[str]:
     for why, total in reasons.items():
-        _line(6, f"{what}: {why}", total)
+        yield _figures(f"{what}: {why}", total.objects, total.bytes, indent=6)
 
 
-def _line(indent: int, name: str, total: Total) -> None:
-    size = "" if total.bytes is None else f"{human_bytes(total.bytes):>12}"
-    click.echo(f"{' ' * indent + name:<{_WIDTH}} {aligned(total.objects)} {size}".rstrip())
-
-
-def _objects(name: str, difference: Difference) -> None:
+def _objects(name: str, difference: Difference) -> Iterator[str]:
     if difference.objects:
         shown, of = len(difference.objects), difference.total.objects
-        click.echo(f"  only {name} names ({shown:,} of {of:,}, the largest first):")
+        yield f"  only {name} names ({shown:,} of {of:,}, the largest first):"
     for one in difference.objects:
-        marked = f"marked: {one['marked']}" if one["marked"] else ""
-        kept = f"kept: {one['kept']}" if one["kept"] else ""
-        because = "; ".join(filter(None, (marked, kept)))
+        because = "; ".join(f"{what}: {one[what]}" for what in ("marked", "kept") if one[what])
         size = "" if one["size"] is None else f", {one['size']:,} B"
-        click.echo(f"    {_one_line(one['address'])}{size}: {because}".removesuffix(": "))
-
-
-def _one_line(name: str) -> str:
-    """A name as it is where it can be printed; else as Python would write it."""
-    return name if name.isprintable() else repr(name)
+        yield f"    {printable(one['address'])}{size}: {because}".removesuffix(": ")

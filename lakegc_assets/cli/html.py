@@ -58,12 +58,9 @@ class Tile:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; whole numbers stand to the right.
+    """A table of text, whole numbers (to the right), links, lines and states.
 
-    Attributes:
-        columns: their names.
-        rows: text, whole numbers, links, lines or states.
-        cards: on a narrow screen each row is a card of its own.
+    With ``cards``, each row is a card of its own on a narrow screen.
     """
 
     columns: Sequence[str]
@@ -99,15 +96,7 @@ def page(
     warnings: Sequence[str] = (),
     tiles: Sequence[Tile] = (),
 ) -> str:
-    """A whole page.
-
-    Args:
-        title: what it is about.
-        about: a sentence below it.
-        sections: those that show something are in it.
-        warnings: in front of all else.
-        tiles: the figures that matter most.
-    """
+    """A whole page: title, a sentence about it, warnings, figures that matter most, sections."""
     return (
         _environment()
         .get_template("base.html")

@@ -6,16 +6,17 @@ import logging
 import os
 import re
 import shutil
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 import pydantic
 
@@ -24,8 +25,7 @@ from lakegc_assets.cli.queries import require_published
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
-from lakegc_assets.defs.names import WAITING
-from lakegc_assets.defs.partitions import add_partition, partition_key
+from lakegc_assets.defs.names import WAITING, add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
@@ -33,12 +33,14 @@ from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.settings import refusal
+from lakegc_assets.run.settings import Settings, refusal
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.preconditions import require_unswept
 from lakegc_assets.sweep.restore_status import restored
 
+#: Stdout is for results.
+say = partial(click.echo, err=True)
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
 _OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
@@ -51,11 +53,7 @@ _STEPS = {
 
 
 def dagster_home() -> Path:
-    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used.
-
-    Raises:
-        ConfigurationError: it cannot be made.
-    """
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used."""
     home = definition_source.dagster_home()
     os.environ["DAGSTER_HOME"] = str(home)
     try:
@@ -71,11 +69,7 @@ def dagster_home() -> Path:
 
 
 def open_instance() -> dg.DagsterInstance:
-    """The instance that the UI shows, but what this process prints goes to the terminal alone.
-
-    Raises:
-        ConfigurationError: it cannot be made.
-    """
+    """The instance that the UI shows, but what this process prints goes to the terminal alone."""
     logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
     # A whole instance in a folder, whatever its name says.
@@ -98,8 +92,7 @@ def run_job(
         job: gc, gc_mark, gc_approve, gc_backup, gc_sweep or gc_restore.
         repository: lakeFS repository.
         run: id of the run.
-        settings: configuration of the ``collector`` resource, as values or as text; what is absent
-            has its default.
+        settings: configuration of the ``collector`` resource, as values or as text.
         asked: configuration of assets and other steps, by their names.
 
     Raises:
@@ -138,8 +131,7 @@ def run_job(
 def _say_swept(attempt: AttemptArtifacts) -> None:
     """Say first that a mark was swept: who sweeps it again is shown the record of that.
 
-    Raises:
-        RefusedError: something of it was restored since, which no sweep of this mark takes again.
+    Refuses where something of it was restored since, which no sweep of this mark takes again.
     """
     if not attempt.has(ASSET):
         return
@@ -152,12 +144,7 @@ def _say_swept(attempt: AttemptArtifacts) -> None:
 
 
 def checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the types that the resource gives them.
-
-    Raises:
-        ConfigurationError: one is unknown, or its value makes no sense.
-        RulesError: the rules of ``retain`` cannot be parsed.
-    """
+    """Settings with the types that the resource gives them; ``ConfigurationError`` where wrong."""
     known = CollectorResource.model_fields
     unknown = sorted(settings.keys() - known.keys())
     if unknown:
@@ -183,6 +170,11 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         raise refusal(error) from error
     collector.settings()
     return {name: getattr(collector, name) for name in settings}
+
+
+def configured(settings: dict[str, Any]) -> Settings:
+    """The settings of a run that options alone configure."""
+    return CollectorResource(**checked(settings)).settings()
 
 
 def _left(
@@ -282,9 +274,3 @@ def _say_step(entry: dg.EventLogEntry, started: dict[str, float]) -> None:
     elif event.step_key in started:
         words += f" in {entry.timestamp - started[event.step_key]:.1f} s"
     say(f"  {event.step_key:<22} {words}")
-
-
-def say(text: str) -> None:
-    """A line on stderr: stdout is for results."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

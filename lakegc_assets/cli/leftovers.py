@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from getpass import getuser
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lakegc_assets.cli.exits import FAILURE, exit_status
-from lakegc_assets.cli.options import json_option
+from lakegc_assets.cli.exits import FAILURE
+from lakegc_assets.cli.options import json_option, yes_option
+from lakegc_assets.cli.output import echo, echo_json, printable
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
+    from lakegc_assets.leftovers.removal import Choices, Plan
     from lakegc_assets.leftovers.report import Leftovers
+    from lakegc_assets.leftovers.server import Server
 
 #: Keys that a plan shows.
 _SHOWN: Final = 10
@@ -45,13 +51,8 @@ _ROOTS = click.option(
 )
 @json_option
 @click.pass_context
-@exit_status
 def leftovers(
-    ctx: click.Context,
-    roots: tuple[str, ...],
-    names: tuple[str, ...],
-    every: bool,
-    as_json: bool,
+    ctx: click.Context, roots: tuple[str, ...], names: tuple[str, ...], every: bool, as_json: bool
 ) -> None:
     """Say what is left over on the server and in its stores.
 
@@ -66,17 +67,16 @@ def leftovers(
         return
     if every and names:
         raise click.UsageError("--server looks at all repositories: give it without --repository")
-    from lakegc_assets.cli.maintenance import server_of
     from lakegc_assets.leftovers.report import find_leftovers
 
-    server = server_of(roots)
+    server = _server(roots)
     found = find_leftovers(server, names)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
-    else:
-        if not server.namespace_roots and not names:
-            click.echo("no root of namespaces is set: give --root URL to look for them", err=True)
-        _show(found)
+    if not (as_json or server.namespace_roots or names):
+        click.echo("no root of namespaces is set: give --root URL to look for them", err=True)
+    nothing = "" if found.problems else "nothing is left over"
+    echo(found.to_json(), as_json, lambda _: _lines(found), nothing)
+    for problem in () if as_json else found.problems:
+        click.echo(f"could not be looked at: {problem.where}: {problem.what}", err=True)
     if found.problems:
         sys.exit(FAILURE)
 
@@ -99,10 +99,9 @@ def leftovers(
 )
 @click.option("--by", help="Who removes it. Default: the name of this user.")
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--id", "plan_id", metavar="ID", help="Remove only what --dry-run said under it.")
 @json_option
-@exit_status
 def remove(
     kind: str,
     where: str,
@@ -125,93 +124,92 @@ def remove(
         raise click.UsageError("--backup and --without-backup exclude each other")
     if as_json and not dry_run and not (yes and plan_id):
         raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
-    from lakegc_assets.cli.maintenance import plan_removal, removed
+    from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
+    from lakegc_assets.leftovers.removal import Choices
+    from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
 
-    found = plan_removal(kind, where, unclaimed=unclaimed)
+    plan: Callable[[Server, str], Plan] = plan_uploads
+    end: Callable[[Server, str, Choices], Mapping[str, int]] = abort_uploads
+    if kind == "namespace":
+        plan = partial(plan_namespace, unclaimed=unclaimed)
+        end = partial(remove_namespace, unclaimed=unclaimed)
+    found = plan(_server(), where)
     if plan_id is not None:
         found.require(plan_id)
     if dry_run or not as_json:
-        _show_plan(found.to_json(), found.rows["key"].slice(0, _SHOWN).to_pylist(), as_json=as_json)
+        first = found.rows["key"].slice(0, _SHOWN).to_pylist()
+        echo({**found.to_json(), "first": first}, as_json, _plan)
     if dry_run:
         return
     # Where nothing is left, what an earlier removal did not end is ended.
     if found.rows.num_rows and not yes:
         click.confirm("Remove it?", abort=True, err=True)
-    outcomes = removed(
-        found, by, unclaimed=unclaimed, backup_url=backup_url, without_backup=without_backup
-    )
+    choices = Choices(by or getuser(), found.id, backup_url, without_backup)
+    outcomes = end(_server(), found.where, choices)
     if as_json:
-        click.echo(json.dumps({**found.to_json(), "outcomes": dict(outcomes)}, indent=1))
+        echo_json({**found.to_json(), "outcomes": dict(outcomes)})
     else:
         for outcome, objects in outcomes.items():
             click.echo(f"  {outcome:<16} {objects:>12,}")
 
 
-def _show_plan(found: dict[str, Any], first: list[str], *, as_json: bool) -> None:
-    from lakegc_assets.defs.units import human_bytes
+def _server(roots: Sequence[str] = ()) -> Server:
+    """The server; ``roots`` are URLs below which it keeps namespaces, none for those set."""
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.leftovers.server import Server
 
-    if as_json:
-        click.echo(json.dumps({**found, "first": first}, indent=1))
-        return
-    what = "upload" if found["kind"] == "uploads" else "object"
-    size = human_bytes(found["bytes"])
-    click.echo(f"{found['url']}: {counted(found['objects'], what)}, {size}; id {found['id']}")
-    for key in first:
-        click.echo(f"  {key if key.isprintable() else repr(key)}")
-    if rest := found["objects"] - len(first):
-        click.echo(f"  and {rest:,} more")
+    site = Site.defined()
+    return Server(
+        site.root,
+        lambda repository: replace(site.context(repository, "leftovers"), settings=site.settings),
+        site.lakefs.connect,
+        tuple(roots) or site.collector.roots(),
+    )
 
 
-def _show(found: Leftovers) -> None:
-    from lakegc_assets.defs.units import human_bytes
+def _plan(found: dict[str, Any]) -> Iterator[str]:
+    what = counted(found["objects"], "upload" if found["kind"] == "uploads" else "object")
+    yield f"{found['url']}: {what}, {human_bytes(found['bytes'])}; id {found['id']}"
+    for key in found["first"]:
+        yield f"  {printable(key)}"
+    if rest := found["objects"] - len(found["first"]):
+        yield f"  and {rest:,} more"
 
+
+def _lines(found: Leftovers) -> Iterator[str]:
     for place in found.namespaces:
         newest = f"{place.newest:%Y-%m-%d}" if place.newest else "never"
-        whose = (
-            f"repository {place.repository} of {place.server}"
-            if place.repository
-            else ("nobody knows whose")
-        )
-        click.echo(
-            f"namespace\t{place.url}\t{whose}\t{counted(place.objects, 'object')}, "
-            f"{human_bytes(place.size)}\tnewest {newest}"
-            + (f"\tstays: {place.stays}" if place.stays else "")
-        )
+        whose = "nobody knows whose"
+        if place.repository:
+            whose = f"repository {place.repository} of {place.server}"
+        size = f"{counted(place.objects, 'object')}, {human_bytes(place.size)}"
+        stays = f"\tstays: {place.stays}" if place.stays else ""
+        yield f"namespace\t{place.url}\t{whose}\t{size}\tnewest {newest}{stays}"
     for one in found.uploads:
-        click.echo(
-            f"uploads\t{one.where}\t{counted(len(one.uploads), 'upload')}, "
-            f"{human_bytes(one.size)}\toldest {one.oldest:%Y-%m-%d}"
-        )
+        size = f"{counted(len(one.uploads), 'upload')}, {human_bytes(one.size)}"
+        yield f"uploads\t{one.where}\t{size}\toldest {one.oldest:%Y-%m-%d}"
     for held_back in found.blocks:
-        click.echo(
+        yield (
             f"blocks\t{held_back.where}\t{counted(len(held_back.blobs), 'blob')} that nobody has "
             f"committed, {human_bytes(held_back.size)}\tthe store drops each a week after its last "
             "block"
         )
     for table in found.metadata:
-        ranges = table.tables.num_rows - table.metaranges
-        click.echo(
-            f"metadata\t{table.repository}\t{counted(table.metaranges, 'metarange')} and "
-            f"{counted(ranges, 'range')} of {table.listed:,}, {human_bytes(table.size)}"
-            "\tnever removed here, since lakeFS may commit them again as they are; what you can "
-            "do: docs/safety.md#tables-that-nothing-names"
+        metaranges = counted(table.metaranges, "metarange")
+        ranges = counted(table.tables.num_rows - table.metaranges, "range")
+        yield (
+            f"metadata\t{table.repository}\t{metaranges} and {ranges} of {table.listed:,}, "
+            f"{human_bytes(table.size)}\tnever removed here, since lakeFS may commit them again as "
+            "they are; what you can do: docs/safety.md#tables-that-nothing-names"
         )
     for held in found.retained:
-        click.echo(
-            f"retained\t{held.repository}\t{counted(held.objects, 'object')}, "
-            f"{human_bytes(held.size)}, {counted(held.markers, 'delete marker')}\t{held.notice}"
-            + (f"\n  a rule that would end it: {held.rule}" if held.rule else "")
-        )
+        size = f"{counted(held.objects, 'object')}, {human_bytes(held.size)}"
+        markers = counted(held.markers, "delete marker")
+        yield f"retained\t{held.repository}\t{size}, {markers}\t{held.notice}"
+        if held.rule:
+            yield f"  a rule that would end it: {held.rule}"
     for removal in found.removals:
-        click.echo(
+        yield (
             f"unfinished\t{removal.kind} of {removal.where}: the removal {removal.id} did not end; "
             "remove it again"
         )
-    for problem in found.problems:
-        click.echo(f"could not be looked at: {problem.where}: {problem.what}", err=True)
-    rest = (
-        found.namespaces, found.uploads, found.blocks, found.metadata, found.retained,
-        found.removals,
-    )  # fmt: skip
-    if not any(rest) and not found.problems:
-        click.echo("nothing is left over", err=True)

@@ -6,7 +6,6 @@ the request is incomplete or contradicts what is there.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -20,58 +19,55 @@ from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import (
     json_option,
     new_run_id,
+    new_run_option,
     run_id_option,
     run_options,
     set_option,
     settings_of,
     sweep_options,
 )
-from lakegc_assets.cli.run_summary import show
+from lakegc_assets.cli.output import echo, echo_rows
+from lakegc_assets.cli.run_summary import summary
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
 
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
 _ELSEWHERE = {
-    **dict.fromkeys(("adopt", "compare"), "lakegc_assets.cli.foreign"),
-    **dict.fromkeys(("backup", "backups"), "lakegc_assets.cli.backups"),
-    **dict.fromkeys(("restore", "pins"), "lakegc_assets.cli.restore"),
-    **dict.fromkeys(("forecast", "rules"), "lakegc_assets.cli.forecast"),
-    "hold": "lakegc_assets.cli.hold",
-    "leftovers": "lakegc_assets.cli.leftovers",
-    "metrics": "lakegc_assets.cli.metrics",
-    "prune": "lakegc_assets.cli.prune",
-    "usage": "lakegc_assets.cli.usage",
+    **dict.fromkeys(("adopt", "compare"), "cli.foreign"),
+    **dict.fromkeys(("backup", "backups"), "cli.backups"),
+    **dict.fromkeys(("restore", "pins"), "cli.restore"),
+    **dict.fromkeys(("forecast", "rules"), "cli.forecast"),
+    **{name: f"cli.{name}" for name in ("hold", "leftovers", "metrics", "prune", "usage")},
+    "embedded": "embedded.server",
 }
-
-
 #: Commands in the order in which people come to need them.
 _ORDER = (
     *("run", "mark", "sweep", "report", "usage", "why", "restore", "pins", "hold", "pending"),
     *("approve", "forecast", "rules", "backup", "backups", "prune", "leftovers"),
-    *("compare", "adopt", "repositories", "metrics"),
-    "embedded",
+    *("compare", "adopt", "repositories", "metrics", "embedded"),
 )
 
 
 class Commands(click.Group):
-    """The commands, of which ``embedded`` is loaded when it is asked for, with its web server."""
+    """The commands, most of which are loaded when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
-        names = {*super().list_commands(ctx), *_ELSEWHERE, "embedded"}
-        return [*(name for name in _ORDER if name in names), *sorted(names.difference(_ORDER))]
+        """Their names, in the order of ``_ORDER``."""
+        return sorted({*super().list_commands(ctx), *_ELSEWHERE}, key=_ORDER.index)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
         if cmd_name in _ELSEWHERE:
-            return completed(getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name))
-        if cmd_name == "embedded":
-            from lakegc_assets.embedded.server import embedded
-
-            return embedded
+            module = import_module(f"lakegc_assets.{_ELSEWHERE[cmd_name]}")
+            return completed(getattr(module, cmd_name))
         found = super().get_command(ctx, cmd_name)
         return found and completed(found)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command, whose errors end it with a sentence and an exit status."""
+        with exit_status():
+            return super().invoke(ctx)
 
 
 @click.group(
@@ -98,28 +94,21 @@ def main(ctx: click.Context, defs: str | None) -> None:
     ctx.with_resource(printing(chosen(defs)))
 
 
-def start(
-    job: str,
-    repository: str,
-    run_id: str,
-    settings: dict[str, Any],
-    as_json: bool,
-) -> None:
+def start(job: str, repository: str, run: str, settings: dict[str, Any], as_json: bool) -> None:
     """Run a job and show what became of it."""
     from lakegc_assets.cli.jobs import run_job
     from lakegc_assets.cli.queries import outcome
 
-    run_job(job, repository, run_id, settings)
-    show(outcome(repository, run_id), as_json)
+    run_job(job, repository, run, settings)
+    echo(outcome(repository, run), as_json, summary)
 
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", help="Id of the run, which is its mark id. Default: the time.")
+@new_run_option
 @click.option("--mark/--no-mark", default=True, help="Mark first. Default.")
 @click.option("--sweep/--no-sweep", default=True, help="Sweep afterwards. Default.")
 @run_options
-@exit_status
 def run(
     repository: str,
     run_id: str | None,
@@ -139,9 +128,8 @@ def run(
 
 @main.command()
 @click.argument("repository")
-@click.option("--run", "run_id", help="Id of the run, which is its mark id. Default: the time.")
+@new_run_option
 @run_options
-@exit_status
 def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
     """Mark REPOSITORY, check the mark and publish it. Deletes nothing.
 
@@ -155,7 +143,6 @@ def mark(repository: str, run_id: str | None, as_json: bool, **options: Any) -> 
 @click.argument("repository")
 @click.option("--run", "run_id", help="Id of the run, which is its mark id.")
 @sweep_options
-@exit_status
 def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - options
     """Sweep a published mark of REPOSITORY. A killed sweep is run again in the same way."""
     if run_id is None:
@@ -173,7 +160,6 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
     help="Approve that a larger share of the listing goes, for this mark only.",
 )
 @set_option
-@exit_status
 def approve(
     repository: str,
     run_id: str,
@@ -199,24 +185,17 @@ def approve(
 
 @main.command()
 @json_option
-@exit_status
 def pending(as_json: bool) -> None:
     """List marks that wait for a person."""
     from lakegc_assets.cli.maintenance import pending as waiting
 
-    found = waiting()
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    for one in found:
+    def line(one: dict[str, Any]) -> str:
         size = ""
         if "objects" in one:
             size = f"\t{counted(one['objects'], 'object')}, {counted(one['bytes'], 'byte')}"
-        click.echo(
-            f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
-        )
-    if not found:
-        click.echo("nothing waits", err=True)
+        return f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
+
+    echo_rows(waiting(), as_json, line, "nothing waits")
 
 
 @main.command()
@@ -243,7 +222,6 @@ def pending(as_json: bool) -> None:
     help="With --html, of a run: what other default days would free, too. Default.",
 )
 @json_option
-@exit_status
 def report(
     repository: str | None,
     run_id: str | None,
@@ -257,26 +235,22 @@ def report(
         from lakegc_assets.cli.pages import write_estate
 
         rows = write_estate(file, price=price)
-        click.echo(
-            json.dumps(rows, indent=1)
-            if as_json
-            else f"{counted(len(rows), 'repository', 'repositories')}: {file}"
-        )
-        return
-    if repository is None or run_id is None:
+        said = f"{counted(len(rows), 'repository', 'repositories')}: {file}"
+        echo(rows, as_json, lambda _: [said])
+    elif repository is None or run_id is None:
         raise click.UsageError(
             "a report needs REPOSITORY and --run; with --html FILE and neither of them it is about "
             "all repositories"
         )
-    if file is None:
+    elif file is None:
         from lakegc_assets.cli.queries import outcome
 
-        show(outcome(repository, run_id), as_json)
-        return
-    from lakegc_assets.cli.pages import write_run
+        echo(outcome(repository, run_id), as_json, summary)
+    else:
+        from lakegc_assets.cli.pages import write_run
 
-    found = write_run(file, repository, run_id, price=price, forecasting=forecasting)
-    click.echo(json.dumps(found, indent=1) if as_json else f"mark {run_id} of {repository}: {file}")
+        found = write_run(file, repository, run_id, price=price, forecasting=forecasting)
+        echo(found, as_json, lambda _: [f"mark {run_id} of {repository}: {file}"])
 
 
 @main.command()
@@ -286,7 +260,6 @@ def report(
 @click.option("--branch", help="In place of ADDRESS, with --path: a branch, tag or commit.")
 @click.option("--path", help="In place of ADDRESS: what lakeFS shows at this path of the branch.")
 @json_option
-@exit_status
 def why(
     repository: str,
     address: str | None,
@@ -310,28 +283,21 @@ def why(
     if branch is not None and path is not None:
         address = address_at(repository, branch, path)
     found = explain(ctx, address or "")
-    if as_json:
-        click.echo(json.dumps(asdict(found), indent=1, default=str))
-    else:
-        click.echo(f"{found.address}: {found.verdict}: {found.because}")
+    said = f"{found.address}: {found.verdict}: {found.because}"
+    echo(asdict(found), as_json, lambda _: [said])
 
 
 @main.command()
 @json_option
-@exit_status
 def repositories(as_json: bool) -> None:
     """List the repositories of the server, and the runs of each."""
     from lakegc_assets.cli.queries import known_runs
 
-    found = known_runs()
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    if not found:
-        click.echo("there are no repositories that these credentials may list", err=True)
-    for entry in found:
-        runs = ", ".join(f"{run['run']} ({run['summary']})" for run in entry["runs"])
-        more = " (read-only)" if entry["read_only"] else ""
-        more += " (on hold)" if entry["on_hold"] else ""
-        where = f"{entry['repository']}{more}\t{entry['storage_namespace']}"
-        click.echo(f"{where}\t{runs or 'no run yet'}")
+    def line(one: dict[str, Any]) -> str:
+        runs = ", ".join(f"{run['run']} ({run['summary']})" for run in one["runs"])
+        notes = (("read_only", " (read-only)"), ("on_hold", " (on hold)"))
+        name = one["repository"] + "".join(words for note, words in notes if one[note])
+        return f"{name}\t{one['storage_namespace']}\t{runs or 'no run yet'}"
+
+    nothing = "there are no repositories that these credentials may list"
+    echo_rows(known_runs(), as_json, line, nothing)

@@ -1,9 +1,9 @@
-"""Restores, pins, backups, holds, approvals, prunes and leftovers, for the commands."""
+"""Restores, pins, backups, approvals and prunes, for the commands."""
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
@@ -11,21 +11,16 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from lakegc_assets.cli.jobs import checked, open_instance, run_job, say
-from lakegc_assets.cli.site import Site, repository_context, run_context
+from lakegc_assets.cli.jobs import configured, open_instance, run_job, say
+from lakegc_assets.cli.site import Site, run_context
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.prune import DagsterRecords, Outcome, left_alone, prune_one
-from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
 from lakegc_assets.lakefs.client import utc_now
-from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
-from lakegc_assets.leftovers.removal import Choices, Plan
-from lakegc_assets.leftovers.server import Server
-from lakegc_assets.leftovers.uploads import abort_uploads, plan_uploads
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import find_backup
@@ -39,10 +34,8 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.pins import Pin, prune_pins, read_pins
-from lakegc_assets.run.settings import Settings
+from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep import hold_report
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.leased import leased_to_prune
@@ -50,31 +43,16 @@ from lakegc_assets.sweep.leased import leased_to_prune
 _THREADS: Final = 8
 
 
-def _given(settings: dict[str, Any]) -> Settings:
-    """The settings of a run that options alone configure."""
-    return CollectorResource(**checked(settings)).settings()
-
-
 def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:
-    """Plan a restore, as JSON values, without doing it.
-
-    Raises:
-        RefusedError: as a restore would be.
-    """
+    """Plan a restore, as JSON values, without doing it."""
     ctx = run_context(repository, run)
-    found = plan(replace(ctx, settings=_given(settings)), choice)
-    return found | {
-        "warnings": [*found["warnings"], *_not_swept(ctx.root.attempt(repository, run))]
-    }
+    found = plan(replace(ctx, settings=configured(settings)), choice)
+    warnings = [*found["warnings"], *_not_swept(ctx.root.attempt(repository, run))]
+    return found | {"warnings": warnings}
 
 
 def last_restore(repository: str, run: str) -> dict[str, Any]:
-    """The result of the last restore of a run, as JSON values.
-
-    Raises:
-        RefusedError: there is no such run.
-        IntegrityError: there is no restore of it that ended.
-    """
+    """The result of the last restore of a run that ended, as JSON values."""
     attempt = Site.defined().attempt(repository, run)
     ended = [one for one in restores(attempt) if attempt.has(folder(one))]
     if not ended:
@@ -102,39 +80,8 @@ def _not_swept(attempt: AttemptArtifacts) -> list[str]:
     return [warning]
 
 
-def _pin(pin: Pin, state: str) -> dict[str, Any]:
-    return {
-        "pin": pin.id,
-        "until": pin.until.isoformat(),
-        "run": pin.run,
-        "why": pin.why,
-        "objects": pin.objects,
-        "state": state,
-    }
-
-
-def known_pins(repository: str) -> list[dict[str, Any]]:
-    """The pins of a repository, as JSON values.
-
-    Raises:
-        IntegrityError: one cannot be read.
-    """
-    store = Site.defined().store(repository)
-    now = store.server_time()
-    return [_pin(pin, "lasting" if pin.until > now else "ended") for pin, _ in read_pins(store)]
-
-
-def pruned_pins(repository: str) -> list[dict[str, Any]]:
-    """Remove the pins of a repository that have ended; which these were, as JSON values."""
-    return [_pin(pin, "removed") for pin in prune_pins(Site.defined().store(repository))]
-
-
-def _site(url: str | None) -> tuple[Site, str]:
-    """The site, and the place of its backups.
-
-    Raises:
-        ConfigurationError: none is set.
-    """
+def place_of_backups(url: str | None) -> tuple[Site, str]:
+    """The site, and the place of its backups."""
     site = Site.defined(url)
     place = site.settings.backup_url
     if place is None:
@@ -145,22 +92,9 @@ def _site(url: str | None) -> tuple[Site, str]:
     return site, place
 
 
-def require_place(url: str | None) -> None:
-    """Refuse to go on where no place of backups is set.
-
-    Raises:
-        ConfigurationError: none is.
-    """
-    _site(url)
-
-
 def backup_made(repository: str, run: str, url: str | None) -> dict[str, Any]:
-    """The summary of a finished backup, as JSON values.
-
-    Raises:
-        IntegrityError: it is not there, or is damaged.
-    """
-    site, place = _site(url)
+    """The summary of a finished backup, as JSON values."""
+    site, place = place_of_backups(url)
     found = find_backup(site.stores, place, repository, run)
     if found is None:
         raise IntegrityError(f"the backup of {repository!r}, mark {run!r}, is not there any more")
@@ -179,12 +113,8 @@ def backup_made(repository: str, run: str, url: str | None) -> dict[str, Any]:
 
 
 def known_backups(url: str | None) -> list[dict[str, Any]]:
-    """The backups at a place, as JSON values; null where nobody can tell, or nothing is wrong.
-
-    Raises:
-        ConfigurationError: no place is set.
-    """
-    site, place = _site(url)
+    """The backups at a place, as JSON values; null where nobody can tell, or nothing is wrong."""
+    site, place = place_of_backups(url)
     return [_backup(site, found) for found in backups_at(site.stores, place)]
 
 
@@ -236,13 +166,8 @@ def prune_backups(
     """Remove backups; what became of each, as JSON values: ``kept`` is null where it goes.
 
     Trash and pins of their repositories whose time is over go with them.
-
-    Raises:
-        RefusedError: there is no backup of a name.
-        StorageError: the store refused something.
     """
-    site, place = _site(url)
-
+    site, place = place_of_backups(url)
     alone = not_held if dry_run else leased_to_prune
     pruning = Pruning(
         site.context, site.stores, place, older_than, names, dry_run=dry_run, alone=alone
@@ -289,41 +214,10 @@ def _prune_rest(ctx: RunContext, namespace: str) -> None:
         prune_pins(open_store(namespace, ctx.root.stores))
 
 
-def known_hold(repository: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The hold of a repository, and what became of the objects that it names, as JSON values.
-
-    Raises:
-        ConfigurationError: there is no such repository, or a setting is wrong.
-        StorageError: nobody can tell.
-    """
-    ctx = replace(repository_context(repository), settings=_given(settings))
-    return hold_report.known_hold(ctx)
-
-
-def accepted(
-    repository: str, settings: dict[str, Any], hold_id: str, by: str | None, *, unverified: bool
-) -> dict[str, Any]:
-    """Accept a hold; what was accepted, as JSON values.
-
-    Raises:
-        HoldError: the hold is another one by now.
-        RefusedError: somebody else works on the repository.
-        IntegrityError: it is not known whether all is lost.
-        StorageError: it is not known to be accepted.
-    """
-    ctx = replace(repository_context(repository), settings=_given(settings))
-    return hold_report.accepted(ctx, hold_id, by or getpass.getuser(), unverified=unverified)
-
-
 def approve(
     repository: str, run: str, by: str | None, share: float | None, settings: dict[str, Any]
 ) -> Approval:
-    """Run the job ``gc_approve`` in this process.
-
-    Raises:
-        ConfigurationError: there is no such repository.
-        RefusedError: there is no such mark, it was swept, or a check does not hold.
-    """
+    """Run the job ``gc_approve`` in this process."""
     config: dict[str, Any] = {"by": getpass.getuser() if by is None else by}
     if share is not None:
         config["max_candidate_share"] = share
@@ -335,11 +229,7 @@ def approve(
 
 
 def pending() -> list[dict[str, Any]]:
-    """The conditions for which the last mark of each repository waits, as JSON values.
-
-    Raises:
-        LakegcError: lakeFS does not answer.
-    """
+    """The conditions for which the last mark of each repository waits, as JSON values."""
     site = Site.defined()
     now = utc_now()
     names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
@@ -366,19 +256,9 @@ def _waiting(one: Standing) -> dict[str, Any]:
 def prune_runs(
     repositories: Sequence[str], keep: timedelta, *, dry_run: bool
 ) -> tuple[list[Outcome], list[str]]:
-    """Prune repositories, whatever becomes of one of them.
+    """Prune repositories, none for all but read-only ones, whatever becomes of one of them.
 
-    Args:
-        repositories: their names; none for all that the server has, but those that are read-only.
-        keep: younger runs stay.
-        dry_run: say what would go.
-
-    Returns:
-        What became of each; and what is to be known of others, in sentences.
-
-    Raises:
-        ConfigurationError: the server has none of such a name, or the time is too short.
-        LakegcError: the server does not answer.
+    Returns the outcome of each; and sentences about others.
     """
     require_long(keep)
     site = Site.defined()
@@ -417,60 +297,3 @@ def as_values(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
         "cached_size": pruned.cached_size if pruned else 0,
         "notes": list(pruned.notes) if pruned else [],
     }
-
-
-def server_of(roots: Sequence[str]) -> Server:
-    """The server.
-
-    Args:
-        roots: URLs below which it keeps namespaces; none for those that are set.
-    """
-    site = Site.defined()
-
-    return Server(
-        site.root,
-        lambda repository: replace(site.context(repository, "leftovers"), settings=site.settings),
-        site.lakefs.connect,
-        tuple(roots) or site.namespace_roots,
-    )
-
-
-def plan_removal(kind: str, where: str, *, unclaimed: bool) -> Plan:
-    """Plan the removal.
-
-    Raises:
-        RefusedError: it stays, and why.
-        LakegcError: nobody can tell.
-    """
-    server = server_of(())
-    if kind == "namespace":
-        return plan_namespace(server, where, unclaimed=unclaimed)
-    return plan_uploads(server, where)
-
-
-def removed(
-    found: Plan,
-    by: str | None,
-    *,
-    unclaimed: bool,
-    backup_url: str | None,
-    without_backup: bool,
-) -> Mapping[str, int]:
-    """Remove what a plan says; the number of objects by what became of them.
-
-    Args:
-        found: the plan, which somebody has confirmed.
-        by: who removes it; None for the name of this user.
-        unclaimed: as in ``plan_removal``.
-        backup_url: place of copies; None for none.
-        without_backup: remove also where nothing keeps it.
-
-    Raises:
-        RefusedError: it is another plan by now, or it stays.
-        LakegcError: something could not be read, recorded or removed; remove it again.
-    """
-    server = server_of(())
-    choices = Choices(by or getpass.getuser(), found.id, backup_url, without_backup)
-    if found.kind == "namespace":
-        return remove_namespace(server, found.where, choices, unclaimed=unclaimed)
-    return abort_uploads(server, found.where, choices)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import Duration
 
 _LOCAL = "127.0.0.1"
@@ -33,7 +32,6 @@ _HIGHEST_PORT = 65_535
     help="Write them once to a file of node_exporter's textfile collector: its name must end in "
     ".prom. Default: print them.",
 )
-@exit_status
 def metrics(port: int | None, address: str, every: timedelta, textfile: Path | None) -> None:
     """Report the state of all repositories to Prometheus.
 

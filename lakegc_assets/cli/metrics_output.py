@@ -28,11 +28,7 @@ class LastLook(Collector):
     """The metrics of the last look at the artifacts: a scrape waits for no store."""
 
     def __init__(self) -> None:
-        """Look for the first time, by the definitions that Dagster loads.
-
-        Raises:
-            ConfigurationError: they are wrong.
-        """
+        """Look for the first time, by the definitions that Dagster loads."""
         site, asked_of = Site.defined(), component()
         # It names repositories that have left no artifacts yet; asked once at a time.
         self._lakefs = replace(site.lakefs, max_attempts=1)
@@ -67,20 +63,12 @@ def text() -> str:
 
 
 def write(path: Path) -> None:
-    """Write a file for the textfile collector, in place of the last one.
-
-    Raises:
-        ConfigurationError: it cannot be written, or would not be read.
-    """
+    """Write a file for the textfile collector, in place of the last one."""
     write_file(metrics_file(path), text_of(LastLook()))
 
 
 def serve(address: str, port: int, every: timedelta) -> None:
-    """Serve the metrics until somebody ends it.
-
-    Raises:
-        ConfigurationError: nobody can listen there.
-    """
+    """Serve the metrics until somebody ends it."""
     over = Event()
     last = LastLook()
 

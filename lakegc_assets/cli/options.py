@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
 
-from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import CollectorSettings
 
@@ -42,11 +43,9 @@ _Command = Callable[..., None]
 
 
 def _option(name: str, **changed: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 - of click
-    """The option of a setting, with its choices or limits, its help and its default.
+    """The option of a field of ``CollectorSettings``: its choices or limits, its help, its default.
 
-    Args:
-        name: of a field of ``CollectorSettings``.
-        changed: what click gets of it in place of that.
+    ``changed`` is given to click in place of that.
     """
     field = CollectorSettings.model_fields[name]
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -68,16 +67,12 @@ def _sentence(field: FieldInfo) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def _min_age() -> Callable[[_Command], _Command]:
-    field = CollectorSettings.model_fields["min_age_hours"]
-    return click.option(
-        "--min-age", type=Duration(), help=f"{_sentence(field)} Default {field.default:g}h."
-    )
-
-
+_AGE = CollectorSettings.model_fields["min_age_hours"]
 _OF_A_MARK = (
     _option("mode"),
-    _min_age(),
+    click.option(
+        "--min-age", type=Duration(), help=f"{_sentence(_AGE)} Default {_AGE.default:g}h."
+    ),
     _option("allow_unsafe_min_age"),
     _option("clean"),
     _option("publish"),
@@ -94,84 +89,57 @@ _OF_CHECKS = (
     _option("accept_missing"),
 )
 _ENGINE = _option("engine")
+set_option = click.option(
+    "--set",
+    "others",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
+    "May be given several times.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 run_id_option = click.option(
     "--run", "run_id", required=True, help="Id of the run, which is its mark id."
 )
-_OF_ALL = (
-    click.option(
-        "--set",
-        "others",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Any other setting of the collector resource, lease_wait_seconds=600 say. "
-        "May be given several times.",
-    ),
-    json_option,
+new_run_option = click.option(
+    "--run", "run_id", help="Id of the run, which is its mark id. Default: the time."
 )
 
 
-def run_options(function: _Command) -> _Command:
-    """The settings of a run, as options."""
-    return _with(function, *_OF_A_MARK, *_OF_CHECKS, _ENGINE, *_OF_ALL)
+def _together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    return lambda function: reduce(lambda found, option: option(found), reversed(options), function)
 
 
-def sweep_options(function: _Command) -> _Command:
-    """The settings that matter once there is a mark, as options."""
-    return _with(function, *_OF_CHECKS, _ENGINE, *_OF_ALL)
+#: ``--set`` and ``--json``.
+other_options = _together(set_option, json_option)
+#: Of what has tasks, and checks nothing.
+task_options = _together(_ENGINE, other_options)
+#: The settings that matter once there is a mark.
+sweep_options = _together(*_OF_CHECKS, task_options)
+#: The settings of a run.
+run_options = _together(*_OF_A_MARK, sweep_options)
 
 
-def other_options(function: _Command) -> _Command:
-    """``--set`` and ``--json``."""
-    return _with(function, *_OF_ALL)
-
-
-def task_options(function: _Command) -> _Command:
-    """``--engine``, ``--set`` and ``--json``: of what has tasks, and checks nothing."""
-    return _with(function, _ENGINE, *_OF_ALL)
-
-
-def set_option(function: _Command) -> _Command:
-    """``--set`` alone."""
-    return _with(function, _OF_ALL[0])
-
-
-def _with(function: _Command, *options: Callable[[_Command], _Command]) -> _Command:
-    for option in reversed(options):
-        function = option(function)
-    return function
+def require_answer(as_json: bool, yes: bool) -> None:
+    """Refuse to begin what nobody could confirm: JSON is printed, and nobody has said yes."""
+    if as_json and not yes:
+        raise RefusedError("nobody can be asked where JSON is printed: give --yes")
 
 
 def settings_of(
     others: tuple[str, ...],
     *,
-    mode: str | None = None,
     min_age: timedelta | None = None,
-    max_candidate_share: float | None = None,
-    accept_missing: str | None = None,
-    engine: str | None = None,
     retain: Path | None = None,
-    publish: str | None = None,
-    **flags: bool,
+    **options: str | float | bool | None,
 ) -> dict[str, Any]:
-    """The configuration of the ``collector`` resource: only what was given.
-
-    Raises:
-        ConfigurationError: one of the others has no value, or is given twice; or a file cannot be
-            read.
-        RulesError: the file has no rules that can be parsed.
-    """
-    chosen = {
-        "mode": mode,
-        "min_age_hours": None if min_age is None else min_age.total_seconds() / 3600,
-        "max_candidate_share": max_candidate_share,
-        "accept_missing": accept_missing,
-        "engine": engine,
-        "retain": None if retain is None else retain_of(retain).to_json(),
-        "publish": publish,
-    }
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    given |= {name: True for name, value in flags.items() if value}
+    """The configuration of the ``collector`` resource: only what was given, each setting once."""
+    given: dict[str, Any] = {k: v for k, v in options.items() if v is not None and v is not False}
+    if min_age is not None:
+        given["min_age_hours"] = min_age.total_seconds() / 3600
+    if retain is not None:
+        given["retain"] = retain_of(retain).to_json()
     for other in others:
         name, is_given, value = other.partition("=")
         if not is_given:
@@ -193,16 +161,7 @@ _R = TypeVar("_R")
 
 
 def parsed(file: Path, parse: Callable[[str, str], _R]) -> _R:
-    """The rules of a file.
-
-    Args:
-        file: of rules.
-        parse: takes its text and its name.
-
-    Raises:
-        ConfigurationError: it cannot be read.
-        RulesError: it has no rules that can be parsed.
-    """
+    """The rules of a file, of its text and its name."""
     try:
         return parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:

@@ -19,13 +19,12 @@ from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import REPOSITORY
-from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.history import freed_by_week, largest, last_weeks, marks_over_time
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.files import write_file
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
 #: Is shown below the state.
 _BECAUSE: Final = "because"
@@ -36,13 +35,7 @@ _EACH: Final = 12
 def write_run(
     path: Path, repository: str, run: str, *, price: float | None = None, forecasting: bool = True
 ) -> dict[str, Any]:
-    """Write the page of one run, and give what it says as JSON values.
-
-    Raises:
-        RefusedError: there is no such run, or its mark did not finish.
-        IntegrityError: its artifacts are damaged.
-        ConfigurationError: the file cannot be written.
-    """
+    """Write the page of one run, and give what it says as JSON values."""
     found = outcome(repository, run)
     site = Site.defined()
     marks = marks_over_time(site.root, repository)
@@ -55,11 +48,7 @@ def write_run(
 
 
 def write_estate(path: Path, *, price: float | None = None) -> list[dict[str, Any]]:
-    """Write the page of all repositories, and give its rows as JSON values.
-
-    Raises:
-        ConfigurationError: the settings are wrong, or the file cannot be written.
-    """
+    """Write the page of all repositories, and give its rows as JSON values."""
     site, policies = Site.defined(), component().policies()
     found = look(site)
     prices = {
@@ -129,7 +118,10 @@ def page_of_estate(
     tiles.append(html.Tile("need a person", f"{person:,}", f"of {count}"))
     named = {price for price in prices.values() if price is not None}
     notes = price_note(named.pop()) if len(named) == 1 else []
-    left = [(name, _figure(name, value)) for name, value in (leftovers or {}).items()]
+    left = [
+        (name, human_bytes(value) if name.startswith("bytes") else f"{value:,}")
+        for name, value in (leftovers or {}).items()
+    ]
     return html.page(
         "Garbage collection of all repositories",
         f"{count}. As of {found.at:%Y-%m-%d %H:%M} UTC",
@@ -145,10 +137,6 @@ def page_of_estate(
         warnings=found.notes,
         tiles=tiles,
     )
-
-
-def _figure(name: str, value: int) -> str:
-    return human_bytes(value) if name.startswith("bytes") else f"{value:,}"
 
 
 def _summed(

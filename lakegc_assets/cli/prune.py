@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import Duration, json_option
+from lakegc_assets.cli.output import echo_json
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
     from lakegc_assets.defs.prune import Outcome
@@ -30,13 +30,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @json_option
-@exit_status
 def prune(
-    repositories: tuple[str, ...],
-    keep_runs: timedelta,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    repositories: tuple[str, ...], keep_runs: timedelta, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove old runs that nothing needs any more.
 
@@ -63,7 +58,7 @@ def prune(
             removing = True
     if as_json:
         values = [as_values(one, dry_run=not removing) for one in outcomes]
-        click.echo(json.dumps({"repositories": values, "notes": notes}, indent=1))
+        echo_json({"repositories": values, "notes": notes})
     if any(one.problem for one in outcomes):
         sys.exit(FAILURE)
 
@@ -74,7 +69,6 @@ def _something(outcome: Outcome) -> bool:
 
 def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
     from lakegc_assets.defs.prune import sentences
-    from lakegc_assets.defs.units import human_bytes
 
     for one in outcomes:
         for sentence in sentences(one, dry_run=dry_run):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, require_passed
 from lakegc_assets.cli.site import Site
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import partition_key
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
@@ -42,24 +42,23 @@ from lakegc_assets.sweep.approval import when
 from lakegc_assets.sweep.restore_status import Restored
 from lakegc_assets.sweep.space import space_in
 
+#: Facts of manifests that an outcome shows as they are.
+_LISTED = ("listed", "listed_bytes", "skipped_slices", "outside_data", "too_young", "spared")
+_MARKED = ("objects", "bytes", "breakdown", "largest", "files", "checks")
 #: Reasons of a sweep that a report has.
 _REASONS = 10
 _THREADS = 8
 
 
 def outcome(repository: str, run: str) -> dict[str, Any]:
-    """The findings and the outcome of a run, as JSON values.
-
-    Raises:
-        RefusedError: there is no such run, or its mark did not finish.
-        IntegrityError: its artifacts are damaged.
-    """
+    """The findings and the outcome of a run, as JSON values."""
     attempt = Site.defined().attempt(repository, run)
     require_published(attempt)
     report = attempt.manifest("gc_report")
     candidates = attempt.manifest("deletion_candidates").facts
     committed = attempt.manifest("committed_addresses").facts
     state = state_of(attempt)
+    back = state.restored
     manifest = attempt.manifest("swept_set") if attempt.has("swept_set") else None
     swept = manifest.facts if manifest else None
     recorded = ledger.recorded(attempt) if state.outcomes else ledger.SWEPT.empty_table()
@@ -74,23 +73,26 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
         "engine": report.facts.get("engine", "unknown"),
         "backup": swept.get("backup") if swept else None,
         "recovery": swept["recovery"] if swept else None,
-        "undo": _undo(report, swept, state.restored),
-        "restored": _restored(state.restored),
-        "listed": candidates["listed"],
-        "listed_bytes": candidates["listed_bytes"],
-        "skipped_slices": candidates["skipped_slices"],
-        "outside_data": candidates["outside_data"],
-        "too_young": candidates["too_young"],
-        "spared": candidates["spared"],
+        "undo": _undo(report, swept, back),
+        "restored": back
+        and {
+            "objects": back.objects,
+            "bytes": back.size,
+            "deleted": back.deleted,
+            "on": back.at.isoformat(),
+            "summary": str(back),
+        },
+        **{name: candidates[name] for name in _LISTED},
         "adopted": candidates.get("adopted"),
-        "objects": report.facts["objects"],
-        "bytes": report.facts["bytes"],
-        "breakdown": report.facts["breakdown"],
-        "largest": report.facts["largest"],
+        **{name: report.facts[name] for name in _MARKED},
         "largest_paths": report.facts.get("largest_paths", {}),
-        "files": report.facts["files"],
-        "checks": report.facts["checks"],
-        "warnings": [*report.facts["warnings"], *_put_back(swept)],
+        "warnings": [
+            *report.facts["warnings"],
+            *(
+                f"{row['address']} was needed after all and put back: {row['detail']}"
+                for row in (swept["put_back"] if swept else ())
+            ),
+        ],
         "read": {name: committed[name] for name in sorted(committed)},
         "state": state.state,
         "because": state.because,
@@ -107,25 +109,8 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
     }
 
 
-def _restored(back: Restored | None) -> dict[str, Any] | None:
-    """The restored objects of a sweep, as JSON values."""
-    if back is None:
-        return None
-    return {
-        "objects": back.objects,
-        "bytes": back.size,
-        "deleted": back.deleted,
-        "on": back.at.isoformat(),
-        "summary": str(back),
-    }
-
-
 def sweep_command(repository: str, run: str) -> str:
-    """The command that sweeps a published mark.
-
-    Raises:
-        RefusedError: there is no such run.
-    """
+    """The command that sweeps a published mark."""
     return command_of(Site.defined().attempt(repository, run))
 
 
@@ -172,18 +157,8 @@ def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
     return [(why, objects) for why, objects in reasons.items() if objects]
 
 
-def _put_back(swept: Mapping[str, Any] | None) -> list[str]:
-    """Deleted objects that were needed after all, a sentence for each."""
-    named = swept["put_back"] if swept else []
-    return [f"{row['address']} was needed after all and put back: {row['detail']}" for row in named]
-
-
 def require_published(attempt: AttemptArtifacts) -> None:
-    """Refuse a mark that did not finish.
-
-    Raises:
-        RefusedError: it did not, with the check that stopped it if one did.
-    """
+    """Refuse a mark that did not finish, with the check that stopped it if one did."""
     if attempt.has("gc_report"):
         return
     text = f"mark {attempt.run!r} of {attempt.repository!r} did not finish"
@@ -196,17 +171,7 @@ def require_published(attempt: AttemptArtifacts) -> None:
 
 
 def address_at(repository: str, ref: str, path: str) -> str:
-    """The full address of the object that lakeFS shows at a path.
-
-    Args:
-        repository: lakeFS repository.
-        ref: branch, tag or commit.
-        path: of the object there.
-
-    Raises:
-        ConfigurationError: there is no such repository.
-        RefusedError: there is no such branch, tag or commit, or nothing at the path.
-    """
+    """The full address of the object that lakeFS shows at a path of a branch, tag or commit."""
     partition_key(repository, "any")
     client = Site.defined().lakefs.connect()
     known_repository(client, repository)
@@ -223,10 +188,7 @@ def address_at(repository: str, ref: str, path: str) -> str:
 def adoptable(repository: str, run: str, mark_id: str) -> None:
     """Refuse a mark of lakeFS's collector that no run can be made of, before anything is started.
 
-    Raises:
-        ConfigurationError: a name cannot be one, or there is no such repository.
-        RefusedError: there is no such mark, it did not finish, or it is one of ours.
-        IntegrityError: it is damaged.
+    Raises as ``require_adoptable``.
     """
     partition_key(repository, run)
     site = Site.defined()
@@ -255,33 +217,29 @@ def known_runs() -> list[dict[str, Any]]:
             "storage_namespace": repository.storage_namespace,
             "read_only": repository.read_only,
             "on_hold": guards.hold is not None,
-            "runs": _runs(site.root, repository.id, guards),
+            "runs": [
+                _described(site.root, repository.id, run, guards)
+                for run in _by_begin(site.root, repository.id)
+            ],
         }
 
     return thread_map(look, found, _THREADS)
 
 
 def last_marked(repository: str) -> str | None:
-    """The run whose mark was begun last of those that finished one; None where none did.
-
-    Raises:
-        ConfigurationError: the name cannot be one.
-    """
+    """The run whose mark was begun last of those that finished one; None where none did."""
     partition_key(repository, "any")
     root = Site.defined().root
-    runs = sorted(root.runs(repository), key=lambda run: _begun(root, repository, run))
-    for run in reversed(runs):
+    for run in reversed(_by_begin(root, repository)):
         with suppress(LakegcError):
             if root.attempt(repository, run).has("gc_report"):
                 return run
     return None
 
 
-def _runs(root: ArtifactRoot, repository: str, guards: Guards) -> list[dict[str, str]]:
-    """Its runs, the one whose mark was begun last as the last."""
-    runs = root.runs(repository)
-    begun = sorted((_begun(root, repository, run), run) for run in runs)
-    return [_described(root, repository, run, guards) for _, run in begun]
+def _by_begin(root: ArtifactRoot, repository: str) -> list[str]:
+    """The runs of a repository, the one whose mark was begun last as the last."""
+    return sorted(root.runs(repository), key=lambda run: (_begun(root, repository, run), run))
 
 
 def _begun(root: ArtifactRoot, repository: str, run: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from lakegc_assets.cli.exits import FAILURE, exit_status
+from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import json_option, run_id_option, settings_of, task_options
-from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.wording import aligned, counted
+from lakegc_assets.cli.output import echo, echo_rows, figures, minute
+from lakegc_assets.wording import counted
 
 #: Of the objects that read again, so many are named.
 _SHOWN = 3
@@ -42,7 +42,6 @@ _ALWAYS = ("versions", "trash", "backup")
     help="Only say what would come back; fails where something is lost.",
 )
 @task_options
-@exit_status
 def restore(
     repository: str,
     run_id: str,
@@ -74,7 +73,7 @@ def restore(
     choice = Choice(everything, addresses, branch, path, prefix)
     if dry_run:
         plan = planned(repository, run_id, choice, settings)
-        _show_plan(plan, as_json)
+        echo(plan, as_json, _plan)
         if any(plan[gap]["objects"] for gap in _GAPS):
             sys.exit(FAILURE)
         return
@@ -83,56 +82,45 @@ def restore(
     given = {name: value for name, value in asked.items() if value is not None}
     run_job("gc_restore", repository, run_id, settings, {"restored_set": given})
     found = last_restore(repository, run_id)
-    _show(found, as_json)
+    echo(found, as_json, _restored)
     if "not_kept" in found["outcomes"]:
         sys.exit(FAILURE)
 
 
-def _show(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    click.echo(f"restore of {found['repository']}, mark {found['run']}")
+def _restored(found: dict[str, Any]) -> Iterator[str]:
+    yield f"restore of {found['repository']}, mark {found['run']}"
     for name, total in found["outcomes"].items():
-        click.echo(_line(name.replace("_", " "), total))
+        yield figures(name.replace("_", " "), total["objects"], total["bytes"])
     for source, total in found["sources"].items():
-        where = {"store": "  from what the store kept", "backup": "  from the backup"}[source]
-        click.echo(_line(where, total))
-    _show_sample(found["sample"])
-    click.echo(f"  engine     {found.get('engine', 'unknown')}")
+        where = {"store": "from what the store kept", "backup": "from the backup"}[source]
+        yield figures(where, total["objects"], total["bytes"], indent=4)
+    yield from _sample(found["sample"])
+    yield f"  engine     {found.get('engine', 'unknown')}"
     if found["pinned_until"]:
-        click.echo(f"  no mark takes them before {_minute(found['pinned_until'])}")
+        yield f"  no mark takes them before {minute(found['pinned_until'])}"
     for warning in found["warnings"]:
-        click.echo(f"  warning: {warning}")
+        yield f"  warning: {warning}"
 
 
-def _show_sample(sample: list[dict[str, str]]) -> None:
-    """Show reads of restored objects through lakeFS: a sample, and all failures."""
+def _sample(sample: list[dict[str, str]]) -> Iterator[str]:
+    """Reads of restored objects through lakeFS: some of those that read, and all others."""
     reads = [one for one in sample if one["after"] == "reads"]
     for one in [*(one for one in sample if one not in reads), *reads[:_SHOWN]]:
-        click.echo(
-            f"  {one['path']} of commit {one['commit'][:12]}: was {one['before']}, {one['after']}"
-        )
+        yield f"  {one['path']} of commit {one['commit'][:12]}: was {one['before']}, {one['after']}"
     if len(reads) > _SHOWN:
-        click.echo(f"  and {len(reads) - _SHOWN} more that were looked at read through lakeFS")
+        yield f"  and {len(reads) - _SHOWN} more that were looked at read through lakeFS"
 
 
-def _minute(time: str) -> str:
-    return f"{time[:16].replace('T', ' ')} UTC"
-
-
-def _show_plan(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    click.echo(_answer(found))
+def _plan(found: dict[str, Any]) -> Iterator[str]:
+    yield _answer(found)
     for name in ("chosen", "already_there", "would_come_back", *_GAPS):
-        click.echo(_line(name.replace("_", " "), found[name]))
-        for one in found[name].get("some", ())[:_LOST_SHOWN]:
-            click.echo(f"    {one['address']}{': ' if one['why'] else ''}{one['why']}")
-    click.echo(f"  {found['store']}")
+        total = found[name]
+        yield figures(name.replace("_", " "), total["objects"], total["bytes"])
+        for one in total.get("some", ())[:_LOST_SHOWN]:
+            yield f"    {one['address']}{': ' if one['why'] else ''}{one['why']}"
+    yield f"  {found['store']}"
     for warning in found["warnings"]:
-        click.echo(f"  warning: {warning}")
+        yield f"  warning: {warning}"
 
 
 def _answer(found: dict[str, Any]) -> str:
@@ -148,26 +136,36 @@ def _answer(found: dict[str, Any]) -> str:
     return f"{answer}, not known {unknown:,}" if unknown else answer
 
 
-def _line(name: str, total: dict[str, int]) -> str:
-    return f"  {name:<42} {aligned(total['objects'])} {human_bytes(total['bytes']):>12}"
-
-
 @click.command()
 @click.argument("repository")
 @click.option("--prune", is_flag=True, help="Remove those that have ended.")
 @json_option
-@exit_status
 def pins(repository: str, prune: bool, as_json: bool) -> None:
     """Say until when marks leave alone what was restored."""
-    from lakegc_assets.cli.maintenance import known_pins, pruned_pins
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.run.pins import prune_pins, read_pins
 
-    found = pruned_pins(repository) if prune else known_pins(repository)
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    if not found:
-        what = "pins that have ended" if prune else "pins"
-        click.echo(f"there are no {what} in {repository!r}", err=True)
-    for one in found:
-        until = f"until {_minute(one['until'])} ({one['state']})"
-        click.echo(f"{one['pin']}\t{counted(one['objects'], 'object')}\t{until}\t{one['why']}")
+    store = Site.defined().store(repository)
+    if prune:
+        known = [(pin, "removed") for pin in prune_pins(store)]
+    else:
+        now = store.server_time()
+        known = [(pin, "lasting" if pin.until > now else "ended") for pin, _ in read_pins(store)]
+    found = [
+        {
+            "pin": pin.id,
+            "until": pin.until.isoformat(),
+            "run": pin.run,
+            "why": pin.why,
+            "objects": pin.objects,
+            "state": state,
+        }
+        for pin, state in known
+    ]
+
+    def line(one: dict[str, Any]) -> str:
+        until = f"until {minute(one['until'])} ({one['state']})"
+        return f"{one['pin']}\t{counted(one['objects'], 'object')}\t{until}\t{one['why']}"
+
+    what = "pins that have ended" if prune else "pins"
+    echo_rows(found, as_json, line, f"there are no {what} in {repository!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -13,9 +13,17 @@ from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.queries import commands_of, kept_because
 from lakegc_assets.cli.site import repository_context, run_context
-from lakegc_assets.defs.asset_metadata import slice_ages
+from lakegc_assets.defs.asset_metadata import (
+    BRANCH_COLUMNS,
+    age_classes,
+    branch_rows,
+    breakdown,
+    costs,
+    largest_rows,
+    mark_rows,
+    prefix_rows,
+)
 from lakegc_assets.defs.metadata import pages
-from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
@@ -24,11 +32,9 @@ from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.sweep.space import NO_SPACE, space_lines
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
 _TOTAL: Final = ("", "objects", "size")
-#: Rows of tables that show the largest or the last only.
-_TOP: Final = 10
 #: Marks that are drawn, the last ones.
 _MARKS: Final = 26
 #: Bars of a chart of ages.
@@ -44,8 +50,7 @@ class Insights:
         branches: what is live and committed, by branch.
         paths: the same by the outermost folder.
         covers: what these figures are about, where that is not all.
-        forecast: what today's rules free with another default, and in time; None where nobody can
-            tell.
+        forecast: under today's rules; None without one.
         problems: why something of it is missing, in sentences.
     """
 
@@ -109,22 +114,19 @@ def page_of_run(
         warnings.insert(0, f"{found['state']}: {found['because']}")
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     cutoff = datetime.fromisoformat(found["cutoff"])
-    paths = found.get("largest_paths", {})
-    largest = [
-        (paths.get(address, "not known"), human_bytes(size), why, address)
-        for address, size, why in found["largest"]
-    ]
     sections = [
         *_insights(more, price),
-        _section("Garbage by reason", _TOTAL, _by(rows, "reason")),
-        _section("Garbage by branch rule", _TOTAL, _by(rows, "branch rule")),
-        _section("Garbage by age of its slice", _TOTAL, slice_ages(rows)),
+        _section("Garbage by reason", _TOTAL, breakdown(rows, "reason")),
+        _section("Garbage by branch rule", _TOTAL, breakdown(rows, "branch rule")),
+        _section("Garbage by age of its slice", _TOTAL, age_classes(rows, "slice age")),
         html.Section("Bytes freed against age, in days", charts=[_ages(rows)]),
         _history(marks),
         _section("Kept by the mark", ("why", "objects"), kept_because(found)),
         _section("What became of it", _TOTAL, _outcomes(found)),
         _section("Spared by the sweep", ("why", "objects"), found["spared_by_sweep"].items()),
-        html.Section("Largest", html.Table(("path", "size", "reason", "address"), largest, True)),
+        html.Section(
+            "Largest", html.Table(("path", "size", "reason", "address"), largest_rows(found), True)
+        ),
         _section("Checks", ("check", "what was found"), sorted(found["checks"].items())),
         _section("Where", ("", ""), _places(found, lakefs)),
     ]
@@ -162,11 +164,7 @@ def _tiles(found: dict[str, Any], price: float | None) -> list[html.Tile]:
 
 def _insights(more: Insights, price: float | None) -> list[html.Section]:
     """Attribution and forecast; with a price in money, too."""
-    money = ("a month",) if price is not None else ()
-
-    def cost(size: int) -> tuple[str, ...]:
-        return (a_month(size, price),) if money else ()
-
+    money = () if price is None else ("a month",)
     classes = [
         (f"{name}: {why}" if why else name, objects, size)
         for name, why, objects, size in more.classes
@@ -176,7 +174,7 @@ def _insights(more: Insights, price: float | None) -> list[html.Section]:
             "What is stored",
             html.Table(
                 ("class", "objects", "size", *money),
-                [(name, n, human_bytes(size), *cost(size)) for name, n, size in classes],
+                [(name, n, human_bytes(size), *costs(size, price)) for name, n, size in classes],
                 cards=True,
             ),
             [share_chart("classes of all that was listed", [(c[0], c[2]) for c in classes])],
@@ -184,37 +182,18 @@ def _insights(more: Insights, price: float | None) -> list[html.Section]:
         ),
         html.Section(
             "Top branches",
-            html.Table(
-                ("branch", "only this one", "shared", "deleting it frees", *money),
-                [_branch(one, cost) for one in more.branches[:_TOP]],
-                cards=True,
-            ),
+            html.Table((*BRANCH_COLUMNS, *money), branch_rows(more.branches, price), cards=True),
         ),
         _section(
-            "Top prefixes",
-            ("prefix", "objects", "size", *money),
-            [
-                (one.key, one.objects, human_bytes(one.bytes), *cost(one.bytes))
-                for one in more.paths[:_TOP]
-            ],
+            "Top prefixes", ("prefix", "objects", "size", *money), prefix_rows(more.paths, price)
         ),
-        *_forecast(more.forecast, cost),
+        *_forecast(more.forecast, money, price),
     ]
 
 
-def _branch(one: Use, cost: Callable[[int], tuple[str, ...]]) -> tuple[object, ...]:
-    only = 0 if one.only is None else one.only[1]
-    freed = None if one.freed is None else one.freed[1]
-    return (
-        one.key,
-        human_bytes(only),
-        human_bytes(one.bytes - only),
-        "" if freed is None else human_bytes(freed),
-        *cost(freed or 0),
-    )
-
-
-def _forecast(found: Forecast | None, cost: Callable[[int], tuple[str, ...]]) -> list[html.Section]:
+def _forecast(
+    found: Forecast | None, money: Sequence[str], price: float | None
+) -> list[html.Section]:
     if found is None:
         return []
     curve = curve_chart(
@@ -223,17 +202,14 @@ def _forecast(found: Forecast | None, cost: Callable[[int], tuple[str, ...]]) ->
         "days",
     )
     days = found.rules.default_retention_days
-    rows = [(f"today, default {counted(days, 'day')}", found.today)]
-    rows += [(f"in {counted(n, 'day')}, if nobody writes", one) for n, one in found.later.items()]
-    columns = ("garbage", "objects", "size", "bound", *(("a month",) if cost(0) else ()))
-    table = html.Table(
-        columns,
-        [
-            (what, one.objects, human_bytes(one.bytes), one.bound, *cost(one.bytes))
-            for what, one in rows
-        ],
-        cards=True,
-    )
+    amounts = {f"today, default {counted(days, 'day')}": found.today} | {
+        f"in {counted(n, 'day')}, if nobody writes": one for n, one in found.later.items()
+    }
+    rows = [
+        (what, one.objects, human_bytes(one.bytes), one.bound, *costs(one.bytes, price))
+        for what, one in amounts.items()
+    ]
+    table = html.Table(("garbage", "objects", "size", "bound", *money), rows, cards=True)
     return [html.Section("Forecast", table, [curve], found.notes)]
 
 
@@ -245,11 +221,7 @@ def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
 
 
 def by_age(rows: Iterable[Sequence[Any]]) -> tuple[int, list[int]]:
-    """Days that a bar stands for, and the bytes of each bar; no bars where there is nothing.
-
-    Args:
-        rows: of the breakdown of a report: dimension, key, objects, bytes.
-    """
+    """Days that a bar stands for, and the bytes of each bar; no bars where there is nothing."""
     ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
     if not ages:
         return 1, []
@@ -268,18 +240,9 @@ def _history(marks: Sequence[MarkFigures]) -> html.Section:
     chart = bar_chart(
         "bytes of the last marks", [f"{one.at:%d %b}" for one in shown], series, stacked=False
     )
-    rows = [
-        (f"{one.at:%Y-%m-%d %H:%M}", human_bytes(one.marked), human_bytes(one.deleted))
-        for one in reversed(shown[-_TOP:])
-    ]
     return html.Section(
-        "History of runs", html.Table(("marked on", "marked", "deleted"), rows), [chart]
+        "History of runs", html.Table(("marked on", "marked", "deleted"), mark_rows(marks)), [chart]
     )
-
-
-def _by(rows: Sequence[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
-    return [(key, objects, human_bytes(size)) for name, key, objects, size in rows
-            if name == dimension]  # fmt: skip
 
 
 def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-
-from lakegc_assets.defs.units import human_bytes
-from lakegc_assets.wording import aligned
+from lakegc_assets.cli.output import figures
 
 #: Garbage that no rule let expire.
 _WITHOUT_RULE = {
@@ -18,68 +15,58 @@ _WITHOUT_RULE = {
 }
 
 
-def show(found: dict[str, Any], as_json: bool) -> None:
-    """Print what ``queries.outcome`` says, for people or as JSON."""
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
+def summary(found: dict[str, Any]) -> Iterator[str]:
+    """The lines of ``queries.outcome``."""
     from lakegc_assets.cli.queries import commands_of, kept_because
 
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
-    click.echo(f"repository {found['repository']}, mark {found['run']}{mode}")
-    click.echo(f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}")
-    by_name = found["mode"] == "committed"
-    _line(2, "looked at" if by_name else "listed", found["listed"], found["listed_bytes"])
+    yield f"repository {found['repository']}, mark {found['run']}{mode}"
+    yield f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}"
+    listed = "looked at" if found["mode"] == "committed" else "listed"
+    yield figures(listed, found["listed"], found["listed_bytes"])
     kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
-    _line(2, "kept", kept, kept_bytes)
+    yield figures("kept", kept, kept_bytes)
     for name, objects in kept_because(found):
-        _line(6, name, objects)
-    _line(2, "garbage", found["objects"], found["bytes"])
+        yield figures(name, objects, indent=6)
+    yield figures("garbage", found["objects"], found["bytes"])
     for dimension, key, objects, size in found["breakdown"]:
         if dimension == "branch rule":
-            _line(6, _WITHOUT_RULE.get(key, f"expired by the rule {key}"), objects, size)
-    _show_sweep(found)
+            name = _WITHOUT_RULE.get(key, f"expired by the rule {key}")
+            yield figures(name, objects, size, indent=6)
+    yield from _sweep(found)
     for warning in found["warnings"]:
-        click.echo(f"  warning: {warning}")
-    _show_places(found)
-    click.echo(f"  state      {found['state']}: {found['because']}")
-    for what, command in commands_of(found):
-        click.echo(f"  {what:<10} {command}")
+        yield f"  warning: {warning}"
+    places = (
+        ("mark", found["mark_url"]),
+        ("artifacts", near(found["artifacts"])),
+        ("engine", found["engine"]),
+        ("backup", found["backup"]),
+        ("undo", found["undo"]),
+        ("space", found["space"] and found["space"]["notice"]),
+        ("state", f"{found['state']}: {found['because']}"),
+        *commands_of(found),
+    )
+    for name, place in places:
+        if place:
+            yield f"  {name:<10} {place}"
 
 
-def _show_sweep(found: dict[str, Any]) -> None:
+def _sweep(found: dict[str, Any]) -> Iterator[str]:
     from lakegc_assets.estate.run_state import DELETED_OR_MISSING
     from lakegc_assets.sweep.space import space_lines
 
-    for outcome, totals in found["outcomes"].items():
-        _line(2, outcome.replace("_", " "), totals["objects"], totals["bytes"])
+    for outcome, total in found["outcomes"].items():
+        yield figures(outcome.replace("_", " "), total["objects"], total["bytes"])
         if outcome == "deleted" and found["space"]:
-            for line in space_lines(found["space"]):
-                _line(6, *line)
+            for words, objects, size in space_lines(found["space"]):
+                yield figures(words, objects, size, indent=6)
         if outcome == "spared":
             for because, objects in found["spared_by_sweep"].items():
-                _line(6, because, objects)
+                yield figures(because, objects, indent=6)
         if outcome == "already_missing" and found["deleted_or_missing"]:
-            _line(6, DELETED_OR_MISSING, found["deleted_or_missing"])
+            yield figures(DELETED_OR_MISSING, found["deleted_or_missing"], indent=6)
     if back := found["restored"]:
-        _line(2, "restored since", back["objects"], back["bytes"])
-
-
-def _line(indent: int, name: str, objects: int, size: int | None = None) -> None:
-    shown = "" if size is None else f"{human_bytes(size):>12}"
-    click.echo(f"{' ' * indent + name:<44} {aligned(objects)} {shown}".rstrip())
-
-
-def _show_places(found: dict[str, Any]) -> None:
-    click.echo(f"  mark       {found['mark_url']}")
-    click.echo(f"  artifacts  {near(found['artifacts'])}")
-    click.echo(f"  engine     {found['engine']}")
-    if found["backup"] is not None:
-        click.echo(f"  backup     {found['backup']}")
-    if found["undo"] is not None:
-        click.echo(f"  undo       {found['undo']}")
-    if found["space"] and found["space"]["notice"]:
-        click.echo(f"  space      {found['space']['notice']}")
+        yield figures("restored since", back["objects"], back["bytes"])
 
 
 def near(path: str | Path) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lakegc_assets.definitions import component
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import partition_key
+from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.spark import configured_by, prepare_environment, start_session
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -24,57 +24,31 @@ class Site:
     """The resources as they are defined, in the core's own terms."""
 
     lakefs: LakeFSConfig
-    stores: StoreConfig
     root: ArtifactRoot
+    collector: CollectorResource
     settings: Settings
-    namespace_roots: tuple[str, ...] = ()
-    own: Callable[[str], Settings] | None = None
-
-    def settings_of(self, repository: str) -> Settings:
-        """The settings of one repository, by its policy."""
-        return self.settings if self.own is None else self.own(repository)
 
     @classmethod
     def defined(cls, backup_url: str | None = None) -> Site:
-        """From the definitions that Dagster loads.
-
-        Args:
-            backup_url: place of backups; None for the one that is set.
-
-        Raises:
-            ConfigurationError: the file of Spark settings is wrong, or a resource.
-        """
+        """From the definitions that Dagster loads; backups at ``backup_url`` where it is given."""
         prepare_environment()
         lakefs, stores, collector = component().connections()
         if backup_url:
             collector = collector.model_copy(update={"backup_url": backup_url})
-        root = collector.root(stores)
-        return cls(
-            lakefs.config(),
-            root.stores,
-            root,
-            collector.settings(),
-            collector.roots(),
-            lambda repository: collector.of_repository(repository, {}).settings(),
-        )
+        return cls(lakefs.config(), collector.root(stores), collector, collector.settings())
+
+    @property
+    def stores(self) -> StoreConfig:
+        """The object stores."""
+        return self.root.stores
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
-        """The present attempt of a run.
-
-        Raises:
-            ConfigurationError: a name cannot be one.
-            RefusedError: the run is unknown; where its id is that of another mark, whose.
-        """
+        """The present attempt of a run; of an unknown one, the error says whose mark has its id."""
         partition_key(repository, run)
         return known_attempt(self.root, repository, run, lambda: self.store(repository))
 
     def namespace(self, repository: str) -> str:
-        """The URL of the storage namespace of a repository, in its canonical form.
-
-        Raises:
-            ConfigurationError: there is no such repository.
-            ReadOnlyRepositoryError: it is read-only.
-        """
+        """The URL of the storage namespace of a repository, in its canonical form."""
         found = known_repository(self.lakefs.connect(), repository)
         return StorageNamespace.parse(found.storage_namespace).url()
 
@@ -83,16 +57,12 @@ class Site:
         return open_store(self.namespace(repository), self.stores)
 
     def context(self, repository: str, run: str) -> RunContext:
-        """A run with the settings of its repository; neither need exist.
-
-        Raises:
-            ConfigurationError: a name cannot be one.
-        """
+        """A run with the settings of its repository; neither need exist."""
         partition_key(repository, run)
         return RunContext(
             repository=repository,
             run=run,
-            settings=self.settings_of(repository),
+            settings=self.collector.of_repository(repository, {}).settings(),
             lakefs=self.lakefs,
             root=self.root,
             session=start_session,
@@ -101,22 +71,13 @@ class Site:
 
 
 def run_context(repository: str, run: str) -> RunContext:
-    """A run, to ask its artifacts something.
-
-    Raises:
-        RefusedError: the run is unknown.
-        ConfigurationError: there is no such repository.
-    """
+    """A run, to ask its artifacts something."""
     Site.defined().attempt(repository, run)
     return repository_context(repository, run)
 
 
 def repository_context(repository: str, run: str = "any") -> RunContext:
-    """A repository, to ask something about it; the run need not exist.
-
-    Raises:
-        ConfigurationError: there is no such repository.
-    """
+    """A repository, to ask something about it; the run need not exist."""
     site = Site.defined()
     found = site.context(repository, "any")
     site.namespace(repository)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import json_option
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.cli.output import echo, figures, printable
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.wording import aligned, counted
+from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
     from lakegc_assets.attribution.usage import Usage, Use
@@ -56,7 +54,6 @@ _MOST_FOLDERS: Final = 4
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @click.pass_context
-@exit_status
 def usage(
     ctx: click.Context,
     repository: str,
@@ -90,15 +87,13 @@ def usage(
     gone = state.gone
     given = ctx.get_parameter_source("top") is not click.core.ParameterSource.DEFAULT
     most = top if given or not (as_json or as_csv) else None
-    if as_json:
-        values = found.to_json() | {"gone": {"objects": gone.objects, "bytes": gone.size}}
-        click.echo(json.dumps(values | {"rows": values["rows"][:most]}, indent=1))
-    elif as_csv:
+    if as_csv:
         _write_csv([row.to_json() for row in found.rows[:most]], by)
-    else:
-        _show(found, most or top)
-        if gone.objects:
-            click.echo(f"  note: this is what the mark has listed; since then: {state.because}")
+        return
+    values = found.to_json() | {"gone": {"objects": gone.objects, "bytes": gone.size}}
+    values["rows"] = values["rows"][:most]
+    since = f"this is what the mark has listed; since then: {state.because}" if gone.objects else ""
+    echo(values, as_json, lambda _: _lines(found, most or top, since))
 
 
 def _write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:
@@ -108,40 +103,37 @@ def _write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:
     writer.writerows([row.get(name, "") for name in columns] for row in rows)
 
 
-def _show(found: Usage, top: int) -> None:
-    facts, manifest = found.facts, found.manifest
-    click.echo(f"repository {found.repository}, mark {manifest.run}")
-    rows = facts["classes"]
+def _lines(found: Usage, top: int, since: str) -> Iterator[str]:
+    facts, rows = found.facts, found.facts["classes"]
+    yield f"repository {found.repository}, mark {found.manifest.run}"
     listed = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    _line(2, "listed", *listed)
+    yield _figures("listed", *listed)
     for name, why, objects, size in sorted(rows, key=lambda row: -row[3]):
-        _line(4, f"{name}: {why}" if why else name, objects, size, listed[1])
+        share = f" {100 * size / listed[1]:>6.1f} %" if listed[1] else ""
+        yield _figures(f"{name}: {why}" if why else name, objects, size, indent=4, end=share)
     for name, objects, size in _below_lakefs(facts["own_files"]):
-        _line(2, f"below _lakefs/, as it is now: {name}", objects, size)
-    if facts["not_listed"]["objects"]:
-        total = facts["not_listed"]
-        _line(2, "live, and not in the listing", total["objects"], total["bytes"])
-    _logical(found)
-    click.echo(f"  live and committed, by {found.by}")
+        yield _figures(f"below _lakefs/, as it is now: {name}", objects, size)
+    if (total := facts["not_listed"])["objects"]:
+        yield _figures("live, and not in the listing", total["objects"], total["bytes"])
+    yield from _logical(found)
+    yield f"  live and committed, by {found.by}"
     shown = found.rows[:top]
     if found.by == "branch":
-        _branches(shown)
+        yield from _branches(shown)
     else:
-        for row in shown:
-            _line(4, _named(row), row.objects, row.bytes)
+        yield from (_figures(_named(row), row.objects, row.bytes, indent=4) for row in shown)
     if rest := len(found.rows) - len(shown):
-        click.echo(f"    and {counted(rest, 'other')}: --top shows more")
-    rules = facts["rules"]
-    if found.by == "branch" and rules is not None:
-        days = counted(rules["default_retention_days"], "day")
-        click.echo(
+        yield f"    and {counted(rest, 'other')}: --top shows more"
+    if found.by == "branch" and facts["rules"] is not None:
+        days = counted(facts["rules"]["default_retention_days"], "day")
+        yield (
             f"  note: what deleting a branch frees goes when its commits are {days} old, the "
             "default retention, with the next sweep; what is staged there is not in it"
         )
-    for note in facts["covers"]:
-        click.echo(f"  note: {note}")
-    for problem in found.problems:
-        click.echo(f"  the classes do not add up: {problem}")
+    yield from (f"  note: {note}" for note in facts["covers"])
+    yield from (f"  the classes do not add up: {problem}" for problem in found.problems)
+    if since:
+        yield f"  note: {since}"
 
 
 def _below_lakefs(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, int]]:
@@ -161,9 +153,9 @@ def _named(row: Use) -> str:
     return _short(f"{row.key[:_COMMIT]} of {made} by {committer}")
 
 
-def _branches(rows: Sequence[Use]) -> None:
+def _branches(rows: Sequence[Use]) -> Iterator[str]:
     head = ("only this one", "shared", "deleting it frees")
-    click.echo(f"    {'':<{_NAME}} " + " ".join(f"{name:>17}" for name in head))
+    yield f"    {'':<{_NAME}} " + " ".join(f"{name:>17}" for name in head)
     for row in rows:
         only = row.only or (0, 0)
         cells = [human_bytes(only[1]), human_bytes(row.bytes - only[1])]
@@ -171,28 +163,29 @@ def _branches(rows: Sequence[Use]) -> None:
             cells = ["", human_bytes(row.bytes)]
         cells.append("" if row.freed is None else human_bytes(row.freed[1]))
         line = f"    {_short(row.key):<{_NAME}} " + " ".join(f"{cell:>17}" for cell in cells)
-        click.echo(line.rstrip())
+        yield line.rstrip()
 
 
-def _logical(found: Usage) -> None:
+def _logical(found: Usage) -> Iterator[str]:
     from lakegc_assets.attribution.usage import logical
 
     totals = logical(found.manifest)
     stored = totals["stored"]["bytes"]
     for name, what in (("of_heads", "HEADs of branches"), ("of_commits", "active commits")):
-        total = totals[name]
+        total, shown = totals[name], f"all {what} if they shared nothing"
         times = f", {total['bytes'] / stored:.1f} times what is stored" if stored else ""
-        _line(2, f"all {what} if they shared nothing", total["objects"], total["bytes"], end=times)
+        yield _figures(shown, total["objects"], total["bytes"], end=times)
 
 
-def _line(indent: int, name: str, objects: int, size: int, whole: int = 0, end: str = "") -> None:
-    share = f"{100 * size / whole:>6.1f} %" if whole else ""
-    shown = name if len(name) + indent <= _WIDTH else f"{name[: _WIDTH - indent - 1]}…"
-    text = f"{' ' * indent + shown:<{_WIDTH}} {aligned(objects)} {human_bytes(size):>12} {share}"
-    click.echo(text.rstrip() + end)
+def _figures(name: str, objects: int, size: int, *, indent: int = 2, end: str = "") -> str:
+    """Figures behind a name that is cut where it would move them."""
+    shown = _cut(name, _WIDTH - indent)
+    return figures(shown, objects, size, indent=indent, width=_WIDTH, end=end)
 
 
 def _short(name: str) -> str:
-    """A name in one line, as it is where it can be printed and is not too long."""
-    name = name if name.isprintable() else repr(name)
-    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+    return _cut(printable(name), _NAME)
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"

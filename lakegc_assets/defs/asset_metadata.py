@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.defs.metadata import of_manifest, table, value_of
-from lakegc_assets.defs.units import a_month, human_bytes, price_note
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.leftovers.report import Leftovers
@@ -19,6 +18,7 @@ from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.sweep.space import space_sentence
+from lakegc_assets.wording import a_month, human_bytes, price_note
 
 #: Upper ends of the classes of ages, in days.
 _AGES: Final = (7, 30, 90, 180, 365, 730)
@@ -153,34 +153,17 @@ def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
     return table(("branch", "days"), [*named, ("all others", rules["default_retention_days"])])
 
 
-def breakdown(rows: Sequence[Sequence[Any]], dimension: str) -> Any:  # noqa: ANN401 - metadata
-    """Objects and bytes by one dimension of a report."""
-    chosen = [
-        (key, objects, human_bytes(size)) for name, key, objects, size in rows if name == dimension
-    ]
-    return table((dimension, "objects", "size"), chosen)
+def breakdown(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
+    """Key, objects and size of one dimension of a report."""
+    return [(key, objects, human_bytes(size)) for name, key, objects, size in rows
+            if name == dimension]  # fmt: skip
 
 
-def by_slice_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
-    """Objects and bytes by the age of their slices, in classes; a report has them by days."""
-    return table(("slice age", "objects", "size"), slice_ages(rows))
-
-
-def by_age(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
-    """Objects and bytes by their age, in classes; a report has them by days."""
-    return table(("age", "objects", "size"), _in_classes(rows, "age in days"))
-
-
-def slice_ages(rows: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
-    """Class of age, objects and size of the slices of a report."""
-    return _in_classes(rows, "slice age")
-
-
-def _in_classes(rows: Sequence[Sequence[Any]], chosen: str) -> list[tuple[str, int, str]]:
-    """Class of age, objects and size of a dimension of a report, in the order of its rows."""
+def age_classes(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
+    """The same of a dimension of ages, in classes; a report has them by days."""
     classes: dict[str, list[int]] = {}
-    for dimension, key, objects, size in rows:
-        if dimension == chosen:
+    for name, key, objects, size in rows:
+        if name == dimension:
             total = classes.setdefault(_age_class(key), [0, 0])
             total[0] += objects
             total[1] += size
@@ -196,40 +179,44 @@ def _age_class(key: str) -> str:
 
 
 def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
-    """Metadata of ``gc_report``.
-
-    Args:
-        manifest: of the asset.
-        marks: all of the repository, the oldest first.
-    """
+    """Metadata of ``gc_report``; ``marks`` are all of the repository, the oldest first."""
     facts = manifest.facts
     rows = facts["breakdown"]
-    paths = facts.get("largest_paths", {})
-    largest = [
-        (paths.get(address, "not known"), human_bytes(size), reason, address)
-        for address, size, reason in facts["largest"]
-    ]
+    dimensions = (
+        ("reason", breakdown(rows, "reason")),
+        ("branch rule", breakdown(rows, "branch rule")),
+        ("slice age", age_classes(rows, "slice age")),
+        ("age", age_classes(rows, "age in days")),
+    )
     return {
         **_figures_of_mark(facts),
         "size": human_bytes(facts["bytes"]),
-        "by reason": breakdown(rows, "reason"),
-        "by branch rule": breakdown(rows, "branch rule"),
-        "by slice age": by_slice_age(rows),
-        "by age": by_age(rows),
-        "last marks": table(
-            ("finished", "marked", "deleted"),
-            [
-                (f"{one.at:%Y-%m-%d %H:%M} UTC", human_bytes(one.marked), human_bytes(one.deleted))
-                for one in reversed(marks[-_MOST:])
-            ],
-        ),
-        "largest": table(("path", "size", "reason", "address"), largest),
+        **{f"by {name}": table((name, "objects", "size"), shown) for name, shown in dimensions},
+        "last marks": table(("finished", "marked", "deleted"), mark_rows(marks)),
+        "largest": table(("path", "size", "reason", "address"), largest_rows(facts)),
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
         **_compared(facts.get("compared", {})),
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
         **of_manifest(manifest),
     }
+
+
+def mark_rows(marks: Sequence[MarkFigures]) -> list[tuple[str, str, str]]:
+    """Time, marked and deleted size of the last marks, the newest first."""
+    return [
+        (f"{one.at:%Y-%m-%d %H:%M} UTC", human_bytes(one.marked), human_bytes(one.deleted))
+        for one in reversed(marks[-_MOST:])
+    ]
+
+
+def largest_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Path, size, reason and address of the largest marked objects."""
+    paths = facts.get("largest_paths", {})
+    return [
+        (paths.get(address, "not known"), human_bytes(size), reason, address)
+        for address, size, reason in facts["largest"]
+    ]
 
 
 def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,24 +255,16 @@ def of_attribution(
 ) -> dict[str, Any]:
     """Metadata of ``storage_attribution``.
 
-    Args:
-        manifest: of the asset.
-        branches: what is live and committed, by branch, the largest first.
-        paths: the same by the outermost folder.
-        price: of a TB for a month; None for no money.
+    ``branches`` and ``paths`` are what is live and committed by branch and by outermost folder, the
+    largest first; ``price`` is of a TB for a month, None for no money.
     """
-    facts = manifest.facts
-    money = () if price is None else ("cost",)
-    columns = ("class", "why", "objects", "size", *money)
-
-    def cost(size: int) -> tuple[str, ...]:
-        return (a_month(size, price),) if money else ()
+    facts, money = manifest.facts, () if price is None else ("cost",)
 
     def classes(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
         return table(
-            columns,
+            ("class", "why", "objects", "size", *money),
             [
-                (name, why or "", count, human_bytes(size), *cost(size))
+                (name, why or "", count, human_bytes(size), *costs(size, price))
                 for name, why, count, size in rows
             ],
         )
@@ -293,32 +272,42 @@ def of_attribution(
     return {
         **_figures_of_classes(facts["classes"]),
         "classes": classes(facts["classes"]),
-        "top branches": table(
-            ("branch", "only this one", "shared", "deleting it frees", *money),
-            [
-                (
-                    one.key,
-                    human_bytes((one.only or (0, 0))[1]),
-                    human_bytes(one.bytes - (one.only or (0, 0))[1]),
-                    human_bytes((one.freed or (0, 0))[1]),
-                    *cost((one.freed or (0, 0))[1]),
-                )
-                for one in branches[:_MOST]
-            ],
-        ),
-        "top prefixes": table(
-            ("prefix", "objects", "size", *money),
-            [
-                (one.key, one.objects, human_bytes(one.bytes), *cost(one.bytes))
-                for one in paths[:_MOST]
-            ],
-        ),
+        "top branches": table((*BRANCH_COLUMNS, *money), branch_rows(branches, price)),
+        "top prefixes": table(("prefix", "objects", "size", *money), prefix_rows(paths, price)),
         "price": "".join(price_note(price)) or "not set: price_per_tb_month",
         "below _lakefs/": classes(facts["own_files"]),
         "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
         "ranges not read": facts["ranges_not_read"],
         **of_manifest(manifest),
     }
+
+
+def costs(size: int, price: float | None) -> tuple[str, ...]:
+    """The cost of bytes, as the last cell of a row; nothing without a price."""
+    return () if price is None else (a_month(size, price),)
+
+
+#: Of ``branch_rows``; with a price, the cost of what is freed follows.
+BRANCH_COLUMNS: Final = ("branch", "only this one", "shared", "deleting it frees")
+
+
+def branch_rows(branches: Sequence[Use], price: float | None) -> list[tuple[str, ...]]:
+    """The storage of the first branches."""
+    rows: list[tuple[str, ...]] = []
+    for one in branches[:_MOST]:
+        only, freed = (0 if pair is None else pair[1] for pair in (one.only, one.freed))
+        sizes = (only, one.bytes - only)
+        shown = "" if one.freed is None else human_bytes(freed)
+        rows.append((one.key, *map(human_bytes, sizes), shown, *costs(freed, price)))
+    return rows
+
+
+def prefix_rows(paths: Sequence[Use], price: float | None) -> list[tuple[Any, ...]]:
+    """Prefix, objects, size and cost of the first ones."""
+    return [
+        (one.key, one.objects, human_bytes(one.bytes), *costs(one.bytes, price))
+        for one in paths[:_MOST]
+    ]
 
 
 def _figures_of_classes(classes: Iterable[Sequence[Any]]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from lakegc_assets.defs.estate import ROWS, of_overview, overview
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import interrupts_shown
 from lakegc_assets.defs.metadata import links, materialization, of_manifest, pages, shown_tables
-from lakegc_assets.defs.names import REPOSITORY
+from lakegc_assets.defs.names import REPOSITORY, location_of
 from lakegc_assets.defs.requests import WAITS_TAG, first_tags, is_unattended
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.errors import LakegcError
@@ -260,11 +260,7 @@ class RestoreConfig(dg.Config):
     prefix: str | None = Field(default=None, description="only what is below this prefix of it")
 
     def choice(self) -> Choice:
-        """As the core takes it.
-
-        Raises:
-            RefusedError: it contradicts itself.
-        """
+        """As the core takes it; refused where it contradicts itself."""
         return Choice(self.everything, tuple(self.addresses), self.branch, self.path, self.prefix)
 
 
@@ -284,7 +280,7 @@ def restored_set(execution: Execution) -> dg.MaterializeResult[None]:
     Guarantees: nothing that is there is overwritten; one restore or sweep at a time; what was
     restored is left alone by marks until its pin ends; a killed restore goes on where it was.
     """
-    asked = RestoreConfig(**execution.op_config)
+    asked = RestoreConfig(**(execution.step.op_config or {}))
     # What was swept comes back, also where nothing more is to be collected.
     with execution.run_context(excluded=True) as ctx:
         manifest = restore(ctx, asked.choice())
@@ -330,8 +326,7 @@ def estate(execution: Execution) -> dg.MaterializeResult[None]:
     """
     context, names, resources = execution.context, execution.names, execution.resources
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-    origin = context.run.remote_job_origin
-    location = origin.location_name if origin else None
+    location = location_of(context.run.remote_job_origin)
     found = overview(
         resources.root,
         known,

@@ -1,8 +1,8 @@
-"""Schedules and sensors that are on: when a repository is collected next, which ticks failed."""
+"""Schedules and sensors that are on, and which of their ticks failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
@@ -10,9 +10,6 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.failures import first_cause
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.schedules import name_of, next_tick
 
 #: Turned on by somebody, or from the start. Dagster has no public names for these, nor for what is
 #: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL has
@@ -27,9 +24,7 @@ def schedules_on(
 ) -> dict[str, Sequence[str]]:
     """The cron schedules of each schedule that is turned on, by its name.
 
-    Args:
-        instance: of Dagster.
-        location: code location that they belong to; None for whatever has one of that name.
+    None as ``location`` stands for schedules of all code locations.
     """
     found: dict[str, Sequence[str]] = {}
     for state in _on(instance, "SCHEDULE", location):
@@ -85,12 +80,9 @@ class FailedTick:
 def failed_ticks(
     instance: dg.DagsterInstance, since: datetime, location: str | None = None
 ) -> list[FailedTick]:
-    """The ticks since a time that failed, of schedules that are turned on; the oldest first.
+    """The ticks since a time, UTC, that failed, of schedules that are turned on; the oldest first.
 
-    Args:
-        instance: of Dagster.
-        since: a time, UTC.
-        location: code location of the schedules; None for all.
+    None as ``location`` stands for schedules of all code locations.
     """
     found = []
     for state in _on(instance, "SCHEDULE", location):
@@ -103,22 +95,3 @@ def failed_ticks(
                 why = first_cause(tick.error) if tick.error else "its cause is not known"
                 found.append(FailedTick(state.instigator_name, at, why))
     return sorted(found, key=lambda one: one.at)
-
-
-def next_run(
-    on: Mapping[str, Sequence[str]],
-    policies: Policies,
-    names: Names,
-    repository: str,
-    now: datetime,
-) -> datetime | str:
-    """The next time at which a repository is due, UTC; or the reason why it is unknown."""
-    if not policies.collects(repository):
-        return "never: it is excluded"
-    policy = policies.of(repository)
-    name = name_of(policy.time_zone, policies, names)
-    if name not in on:
-        return f"{name} is off"
-    if policy.cron not in on[name]:
-        return f"as {name} says"
-    return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)

@@ -1,6 +1,6 @@
 """Asset checks: one of the candidates for each invariant, and one of the attribution of storage."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import dagster as dg
@@ -21,28 +21,49 @@ from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
 
 ASSET: Final = "deletion_candidates"
+CHECK: Final = "attribution_adds_up"
+_ADDS_UP: Final = (
+    "The classes have all objects and bytes that were listed, and the garbage is what the mark "
+    "names. It blocks nothing: what is deleted does not depend on it."
+)
 
 
 def candidate_checks(names: Names) -> dg.AssetChecksDefinition:
-    """All of them, which are evaluated together."""
+    """One check for each invariant, which are evaluated together."""
+    described = {one.__name__: (one.__doc__, one not in WARNINGS) for one in INVARIANTS}
+    return _checks(names, "candidate_checks", ASSET, described, _evaluate)
+
+
+def attribution_check(names: Names) -> dg.AssetChecksDefinition:
+    """The check of the attribution of storage."""
+    return _checks(names, CHECK, ATTRIBUTION, {CHECK: (_ADDS_UP, False)}, _add_up)
+
+
+def _checks(
+    names: Names,
+    name: str,
+    asset: str,
+    described: Mapping[str, tuple[str | None, bool]],
+    evaluate: Callable[[Execution], Iterator[dg.AssetCheckResult]],
+) -> dg.AssetChecksDefinition:
+    """Checks of an asset, by their names: the description of each, and True where it blocks."""
+    specs = [
+        dg.AssetCheckSpec(
+            check,
+            asset=names.key(asset),
+            description=description,
+            blocking=blocking,
+            partitions_def=names.repository_run,
+        )
+        for check, (description, blocking) in described.items()
+    ]
 
     @dg.multi_asset_check(
-        name=names.of("candidate_checks"),
-        specs=[
-            dg.AssetCheckSpec(
-                invariant.__name__,
-                asset=names.key(ASSET),
-                description=invariant.__doc__,
-                blocking=invariant not in WARNINGS,
-                partitions_def=names.repository_run,
-            )
-            for invariant in INVARIANTS
-        ],
-        required_resource_keys=names.resources(*RESOURCES),
+        name=names.of(name), specs=specs, required_resource_keys=names.resources(*RESOURCES)
     )
     def evaluated(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         with printing(names.source):
-            yield from _evaluate(Execution(context, names))
+            yield from evaluate(Execution(context, names))
 
     return evaluated
 
@@ -66,48 +87,22 @@ def _evaluate(execution: Execution) -> Iterator[dg.AssetCheckResult]:
         require_passed(results)
 
 
-CHECK: Final = "attribution_adds_up"
-_DESCRIPTION: Final = (
-    "The classes have all objects and bytes that were listed, and the garbage is what the mark "
-    "names. It blocks nothing: what is deleted does not depend on it."
-)
-
-
-def attribution_check(names: Names) -> dg.AssetChecksDefinition:
-    """The check, of each repository and run."""
-
-    @dg.multi_asset_check(
-        name=names.of(CHECK),
-        specs=[
-            dg.AssetCheckSpec(
-                CHECK,
-                asset=names.key(ATTRIBUTION),
-                description=_DESCRIPTION,
-                blocking=False,
-                partitions_def=names.repository_run,
-            )
-        ],
-        required_resource_keys=names.resources(*RESOURCES),
+def _add_up(execution: Execution) -> Iterator[dg.AssetCheckResult]:
+    with execution.run_context() as ctx:
+        attempt = ctx.root.attempt(ctx.repository, ctx.run)
+        manifest = attempt.manifest(ATTRIBUTION)
+        found = problems(attempt, manifest)
+    classes = manifest.facts["classes"]
+    objects, size = (sum(row[at] for row in classes) for at in (2, 3))
+    summary = "; ".join(found) or (
+        f"{counted(len(classes), 'class', 'classes')} have all of "
+        f"{counted(objects, 'object')} and {counted(size, 'byte')}"
     )
-    def adds_up(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        execution = Execution(context, names)
-        with execution.run_context() as ctx:
-            attempt = ctx.root.attempt(ctx.repository, ctx.run)
-            manifest = attempt.manifest(ATTRIBUTION)
-            found = problems(attempt, manifest)
-        classes = manifest.facts["classes"]
-        objects, size = (sum(row[at] for row in classes) for at in (2, 3))
-        summary = "; ".join(found) or (
-            f"{counted(len(classes), 'class', 'classes')} have all of "
-            f"{counted(objects, 'object')} and {counted(size, 'byte')}"
-        )
-        return dg.AssetCheckResult(
-            passed=not found,
-            asset_key=names.key(ATTRIBUTION),
-            check_name=CHECK,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=summary,
-            metadata={"what was found": summary},
-        )
-
-    return adds_up
+    yield dg.AssetCheckResult(
+        passed=not found,
+        asset_key=execution.names.key(ATTRIBUTION),
+        check_name=CHECK,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=summary,
+        metadata={"what was found": summary},
+    )

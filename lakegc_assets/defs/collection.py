@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
 from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.names import PLAIN, Names
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import PLAIN, Names, partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies, settings_of
 from lakegc_assets.defs.requests import MODE_TAG, REPOSITORY_TAG
 from lakegc_assets.errors import ConfigurationError
@@ -21,6 +22,8 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.command_line import printing
 
+#: How Dagster says that a variable is not set.
+_UNSET: Final = re.compile(r'environment variable "([^"]+)" which is not set')
 _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
 
 
@@ -28,12 +31,7 @@ _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipRe
 class Collection:
     """Policies and names of a component, receivers of its notices, and the clock.
 
-    Attributes:
-        policies: of all repositories.
-        names: of the definitions.
-        notices: receivers of notices.
-        resources: as they are defined; a sensor that must not fail makes them in its tick.
-        now: the time, UTC.
+    ``resources`` are as they are defined: a sensor that must not fail makes them in its tick.
     """
 
     policies: Policies
@@ -63,12 +61,12 @@ class Collection:
         """
 
         def made(evaluate: _Evaluation) -> dg.SensorDefinition:
-            status = self.policies.sensor_status
+            on = running or self.policies.running
             return dg.sensor(
                 name=self.names.of(name),
                 required_resource_keys=self.names.resources(*needs),
                 minimum_interval_seconds=seconds,
-                default_status=dg.DefaultSensorStatus.RUNNING if running else status,
+                default_status=dg.DefaultSensorStatus["RUNNING" if on else "STOPPED"],
                 description=description,
                 **jobs,
             )(printing(self.names.source)(evaluate))
@@ -78,6 +76,29 @@ class Collection:
     def of(self, context: Any) -> Resources:  # noqa: ANN401 - of a tick or a check
         """The resources of a tick or a check."""
         return Resources(context.resources, self.names)
+
+    @contextmanager
+    def built(self, instance: dg.DagsterInstance, *needs: str) -> Iterator[Resources]:
+        """Some resources, for a sensor that must not fail where they cannot be made.
+
+        Raises:
+            ConfigurationError: one cannot be made: a variable is not set, say.
+        """
+        wanted = self.names.resources(*needs)
+        shown = ", ".join(sorted(wanted))
+        try:
+            manager = dg.build_resources({key: self.resources[key] for key in wanted}, instance)
+            found = manager.__enter__()
+        except dg.DagsterInvalidConfigError as error:
+            unset = sorted(set(_UNSET.findall(str(error))))
+            if not unset:
+                raise ConfigurationError(f"{shown}: {error}") from error
+            said = f"a variable that {shown} needs is not set: {', '.join(unset)}"
+            raise ConfigurationError(said) from None
+        try:
+            yield Resources(found, self.names)
+        finally:
+            manager.__exit__(None, None, None)
 
     def collected(self, lakefs: LakeFSConfig) -> list[Repository]:
         """The repositories of the server that are collected by themselves; see ``collected``."""
@@ -97,14 +118,11 @@ class Collection:
 
         Args:
             repository: lakeFS repository.
-            run: id of the run; both must be known as partition keys when the run is started.
+            run: id of the run; both must be partition keys when the run is started.
             run_key: Dagster starts no second run with it.
             job: to be run, by its plain name.
             config: of the ``collector`` resource, beside the repository's settings.
             tags: beside the repository, and those of its policy.
-
-        Raises:
-            ConfigurationError: a name cannot be one.
         """
         policy = self.policies.of(repository)
         settings = settings_of(policy) | dict(config or {})

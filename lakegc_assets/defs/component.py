@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -38,11 +38,11 @@ from lakegc_assets.defs.policy import (
     StoresSection,
 )
 from lakegc_assets.defs.prune import prune_schedule
-from lakegc_assets.defs.resources import CollectorResource, configurable, located
+from lakegc_assets.defs.resources import CollectorResource, configurable
 from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
-from lakegc_assets.defs.schedules import schedules
+from lakegc_assets.defs.schedules import schedules, waves_sensor
 from lakegc_assets.defs.sensors import approvals_sensor, repositories_sensor, rules_sensor
 from lakegc_assets.defs.stages import Result, Stage, step
 from lakegc_assets.defs.staleness import (
@@ -51,10 +51,10 @@ from lakegc_assets.defs.staleness import (
     staleness_check,
     staleness_sensor,
 )
-from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.engine.spark import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.run.artifacts import located
 from lakegc_assets.run.command_line import Source, given_settings
 from lakegc_assets.run.settings import RepositorySettings
 from lakegc_assets.storage.config import StoreConfig
@@ -165,11 +165,7 @@ class GarbageCollection(dg.Component, Policy):
     def resolve_from_model(
         cls, context: dg.ResolutionContext, model: pydantic.BaseModel
     ) -> GarbageCollection:
-        """Read the file; errors of values that are filled in are reported with their line, too.
-
-        Raises:
-            ResolutionException: a value is wrong.
-        """
+        """Read the file; errors of values that are filled in are reported with their line, too."""
         try:
             made = cls(**resolve_fields(model, cls, context))
         except pydantic.ValidationError as error:
@@ -242,21 +238,17 @@ class GarbageCollection(dg.Component, Policy):
                 f"run_on: {type(self).__name__} has an execute of its own, which would not be "
                 "called where marks and sweeps run"
             )
-
-        def remote(name: str, stages: Sequence[Stage], *checks: dg.AssetChecksDefinition) -> Any:  # noqa: ANN401 - as Dagster has it
-            return remote_assets(name, stages, specs, checks, names, run_on, self.remote_fields)
-
-        run_on = self.run_on
-        return [remote("remote_mark", MARK, *checks), remote("remote_sweep", SWEEP)]
+        rest = (specs, names, self.run_on, self.remote_fields)
+        return [
+            remote_assets("remote_mark", MARK, checks, *rest),
+            remote_assets("remote_sweep", SWEEP, [], *rest),
+        ]
 
     def remote_fields(self) -> dict[str, Any]:
         """The fields of which a process elsewhere makes this component again, without secrets.
 
         What Dagster's machine finds in its environment and names a place is in them, so that both
         look at the same places.
-
-        Raises:
-            ConfigurationError: a setting makes no sense.
         """
         fields = self.model_dump(mode="json", exclude_unset=True, exclude=_NOT_REMOTE)
         policies = self.policies()
@@ -335,11 +327,7 @@ class GarbageCollection(dg.Component, Policy):
         return Source(at, self.usual_settings, name=name)
 
     def usual_settings(self, repository: str) -> dict[str, Any]:
-        """The settings of a run on a repository that configures none itself.
-
-        Raises:
-            ConfigurationError: one makes no sense.
-        """
+        """The settings of a run on a repository that configures none itself."""
         found = self._collector(self.policies()).of_repository(repository, {})
         return given_settings(found.settings(), StoreConfig(elsewhere=found.elsewhere()))
 

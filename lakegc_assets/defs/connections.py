@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,8 +26,6 @@ from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.s3.client import write_credentials_file
 
-#: How Dagster says that a variable is not set.
-_UNSET = re.compile(r'environment variable "([^"]+)" which is not set')
 _private_files: set[str] = set()
 
 
@@ -49,43 +44,13 @@ def _private_file(name: str) -> Path:
 
 
 def require_keys_on_nodes(master: str, *files: str | None) -> None:
-    """Refuse keys that are set in a resource where tasks may run on another machine.
-
-    Raises:
-        ConfigurationError: one is set, and the master is that of a cluster.
-    """
+    """Refuse keys that are set in a resource where tasks may run on another machine."""
     if is_cluster(master) and not _private_files.isdisjoint(files):
         raise ConfigurationError(
             f"keys that are set in the resources stay on this machine, and tasks run on {master}: "
             "let its workers find their credentials (environment, files, roles), as "
             "docs/clusters.md says, and set no keys here"
         )
-
-
-@contextmanager
-def built(
-    resources: Mapping[str, Any], instance: dg.DagsterInstance, wanted: Collection[str]
-) -> Iterator[Any]:
-    """Some resources, for a sensor that must not fail where they cannot be made.
-
-    Raises:
-        ConfigurationError: one cannot be made: a variable is not set, say.
-    """
-    names = ", ".join(sorted(wanted))
-    try:
-        manager = dg.build_resources({key: resources[key] for key in wanted}, instance=instance)
-        found = manager.__enter__()
-    except dg.DagsterInvalidConfigError as error:
-        unset = sorted(set(_UNSET.findall(str(error))))
-        if not unset:
-            raise ConfigurationError(f"{names}: {error}") from error
-        raise ConfigurationError(
-            f"a variable that {names} needs is not set: {', '.join(unset)}"
-        ) from None
-    try:
-        yield found
-    finally:
-        manager.__exit__(None, None, None)
 
 
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -11,14 +11,14 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lakegc_assets.defs.automation_state import next_run
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.defs.schedules import next_run
 from lakegc_assets.estate.history import freed_by_week, largest, last_weeks
 from lakegc_assets.estate.repository_state import PERSON, STATES, Standing, estate
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.wording import human_bytes
 
 COLUMNS = (
     "repository",
@@ -83,7 +83,8 @@ class Row:
             "owners": list(self.owners),
             "tags": dict(self.tags),
         }
-        return json.loads(json.dumps(values, default=_iso))  # type: ignore[no-any-return]
+        text = json.dumps(values, default=datetime.isoformat)
+        return json.loads(text)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,6 @@ def _table(rows: Sequence[Row], links: Mapping[str, Mapping[str, str]]) -> Any: 
 def _plain(text: str) -> str:
     """Text that Markdown takes as it is."""
     return "".join(c if c.isalnum() or c in " ._-" else f"&#{ord(c)};" for c in text)
-
-
-def _iso(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _size(count: int | None) -> str:

@@ -18,8 +18,7 @@ from lakegc_assets.defs.connections import (
 )
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import materialization, of_manifest
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names
-from lakegc_assets.defs.partitions import multi_key, partition_key
+from lakegc_assets.defs.names import REPOSITORY, RUN, Names, multi_key, partition_key
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import forwarding
@@ -50,36 +49,19 @@ def collector_config(run: dg.DagsterRun, names: Names) -> Mapping[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-@dataclass(frozen=True)
 class Resources:
-    """The resources of a component, by their plain names."""
+    """The resources of a component, by their plain names; those that a step needs are there."""
 
-    given: Any
-    names: Names
+    collector: CollectorResource
+    lakefs: LakeFSResource
+    stores: ObjectStoreResource
+    pyspark: LazyPySparkResource
 
-    @property
-    def lakefs(self) -> LakeFSResource:
-        """The lakeFS server."""
-        found: LakeFSResource = getattr(self.given, self.names.of("lakefs"))
-        return found
-
-    @property
-    def stores(self) -> ObjectStoreResource:
-        """The object stores."""
-        found: ObjectStoreResource = getattr(self.given, self.names.of("stores"))
-        return found
-
-    @property
-    def pyspark(self) -> LazyPySparkResource:
-        """The Spark session."""
-        found: LazyPySparkResource = getattr(self.given, self.names.of("pyspark"))
-        return found
-
-    @property
-    def collector(self) -> CollectorResource:
-        """The settings."""
-        found: CollectorResource = getattr(self.given, self.names.of("collector"))
-        return found
+    def __init__(self, given: object, names: Names) -> None:
+        """Take them by the names that they have in Dagster."""
+        for plain in RESOURCES:
+            if hasattr(given, names.of(plain)):
+                setattr(self, plain, getattr(given, names.of(plain)))
 
     @property
     def root(self) -> ArtifactRoot:
@@ -105,17 +87,23 @@ class Execution:
         return collector_config(self.context.run, self.names)
 
     @property
+    def partition(self) -> tuple[str, str]:
+        """The repository and the id of the run.
+
+        Raises:
+            ConfigurationError: a name cannot be one.
+        """
+        key = multi_key(self.context.partition_key)
+        repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
+        partition_key(repository, run)
+        return repository, run
+
+    @property
     def step(self) -> dg.OpExecutionContext:
         """The context of this step in the run."""
         if isinstance(self.context, dg.OpExecutionContext):
             return self.context
         found: dg.OpExecutionContext = self.context.op_execution_context
-        return found
-
-    @property
-    def op_config(self) -> Mapping[str, Any]:
-        """The configuration of this step in the run."""
-        found: Mapping[str, Any] = self.step.op_config or {}
         return found
 
     @contextmanager
@@ -136,26 +124,22 @@ class Execution:
     def _run_context(self, *, excluded: bool) -> Iterator[RunContext]:
         context, resources = self.context, self.resources
         collector, pyspark = resources.collector, resources.pyspark
-        key = multi_key(context.partition_key)
-        repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
-        partition_key(repository, run)
+        repository, run = self.partition
         if not excluded:
             collector.require_included(repository)
         require_own_config(context.instance, context.run)
-        ctx = RunContext(
-            repository=repository,
+        ctx = replace(
+            self.repository_context(repository),
             run=run,
-            settings=collector.of_repository(repository, self.config).settings(),
             lakefs=replace(resources.lakefs.config(), wait_s=collector.lakefs_wait_seconds),
-            root=resources.root,
             session=lambda: session_of(pyspark),
-            log=context.log,
-            started_by=f"Dagster run {context.run.run_id}",
             spark_configured_by=_configured_by(pyspark),
         )
         _, connections = ctx.connect()
         require_keys_on_nodes(
-            _place(pyspark) if ctx.engine.kind == "spark" else "local",
+            place_of(pyspark.spark_config) or master_of(session_of(pyspark))
+            if ctx.engine.kind == "spark"
+            else "local",
             ctx.lakefs.credentials_file,
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
@@ -193,19 +177,10 @@ class Execution:
 
 
 def session_of(pyspark: LazyPySparkResource) -> SparkSession:
-    """The session, which starts when it is asked for first.
-
-    Raises:
-        ConfigurationError: it does not start.
-    """
+    """The session, which starts when it is asked for first, or raises a ``ConfigurationError``."""
     with starting():
         session: SparkSession = pyspark.spark_session
         return session
-
-
-def _place(pyspark: LazyPySparkResource) -> str:
-    """The place where Spark's tasks run: the Connect server or master, configured or in use."""
-    return place_of(pyspark.spark_config) or master_of(session_of(pyspark))
 
 
 def _configured_by(pyspark: LazyPySparkResource) -> str:

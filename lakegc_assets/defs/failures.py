@@ -9,7 +9,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.metadata import value_of
-from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.errors import LakegcError, kind_of
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.termination import deleted_so_far, how_far
 
@@ -27,14 +27,14 @@ class Stopped(dg.Failure):
             metadata[TRIED_AGAIN] = "once, after five minutes, by the sensor gc_resume"
         # The step is not repeated: the same would be found again at once.
         super().__init__(description=str(error), metadata=metadata, allow_retries=False)
-        self.description = f"{_kind(error)}: {error}"
+        self.description = f"{kind_of(error)}: {error}"
         self.error = error
 
 
 def stopped(error: LakegcError) -> Stopped:
     """An error of ours as Dagster shows it; the word for its kind stands where its class would."""
     # Dagster writes the name of a class before the message, but for the module of Python's own.
-    kind = type(_kind(error), (Stopped,), {"__module__": "builtins"})
+    kind = type(kind_of(error), (Stopped,), {"__module__": "builtins"})
     made: Stopped = kind(error)
     return made
 
@@ -90,10 +90,3 @@ def interrupts_shown(ctx: RunContext) -> Iterator[None]:
             sentence = how_far(ctx, attempt, deleted_so_far(attempt))
             raise type(error)(sentence) from None
         raise
-
-
-def _kind(error: LakegcError) -> str:
-    """The word that the command, too, puts before the sentence."""
-    if isinstance(error, RefusedError):
-        return "refused"
-    return "configuration" if isinstance(error, ConfigurationError) else "failed"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 from pydantic import AfterValidator, WithJsonSchema
@@ -18,8 +19,6 @@ from pydantic import AfterValidator, WithJsonSchema
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import RulesError
 
-#: What Dagster takes in all places where a name goes.
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _V = TypeVar("_V")
 
 #: What is still to be filled in, in a JSON schema.
@@ -41,7 +40,7 @@ def _is_open(value: object) -> bool:
     return isinstance(value, str) and "{{" in value
 
 
-def filled_in(check: Callable[[Any], None]) -> AfterValidator:
+def filled_in(check: Callable[[Any], object]) -> AfterValidator:
     """Check what is filled in."""
 
     def look(value: _V) -> _V:
@@ -63,14 +62,20 @@ def _expected(pattern: str, words: str) -> WithJsonSchema:
     )
 
 
+def _require(holds: Callable[[str], object], words: str) -> Callable[[str], str]:
+    """A check of text that raises the text and these words where it does not hold."""
+
+    def check(value: str) -> str:
+        if not holds(value):
+            raise ValueError(f"{value!r} {words}")
+        return value
+
+    return check
+
+
 def one_of(values: Sequence[str]) -> AfterValidator:
     """Text that is one of a few; a Literal would let any text pass for one that is rendered."""
-
-    def check(value: str) -> None:
-        if value not in values:
-            raise ValueError(f"{value!r} is none of {', '.join(values)}")
-
-    return filled_in(check)
+    return filled_in(_require(values.__contains__, f"is none of {', '.join(values)}"))
 
 
 def some(values: list[str]) -> list[str]:
@@ -80,52 +85,21 @@ def some(values: list[str]) -> list[str]:
     return values
 
 
-def _name(value: str) -> None:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            f"{value!r} cannot be a name: write a letter, and then letters, digits and '_', 40 at "
-            "most"
-        )
-
-
 def _accepts(define: Callable[[], object]) -> bool:
-    """True if Dagster accepts a definition."""
+    """True if Dagster, or what else defines something, accepts it."""
     try:
         define()
-    except dg.DagsterInvalidDefinitionError:
+    except (dg.DagsterInvalidDefinitionError, KeyError, ValueError, OSError):
         return False
     return True
 
 
-def _cron(value: str) -> None:
-    if not _accepts(lambda: dg.ScheduleDefinition(job_name="any", cron_schedule=value)):
-        raise ValueError(f"{value!r} is no cron schedule: write five fields, '0 2 * * 0' say")
+def _is_cron(value: str) -> bool:
+    return _accepts(lambda: dg.ScheduleDefinition(job_name="any", cron_schedule=value))
 
 
-def _zone(value: str) -> None:
-    from zoneinfo import ZoneInfo  # noqa: PLC0415 - few processes need it
-
-    try:
-        ZoneInfo(value)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{value!r} is no time zone: write Europe/Berlin, say") from error
-
-
-def _url(value: str) -> None:
-    if not value.startswith(("http://", "https://")):
-        raise ValueError(f"{value!r} is no URL: write https://example.com, say, with its scheme")
-
-
-def _pattern(value: str) -> str:
-    if not value:
-        raise ValueError("a pattern that is empty names nothing")
-    return value
-
-
-def _owner(value: str) -> str:
-    if not _accepts(lambda: dg.AssetSpec("any", owners=[value])):
-        raise ValueError(f"{value!r} is no owner: write an e-mail address, or team:NAME")
-    return value
+def _is_owner(value: str) -> bool:
+    return _accepts(lambda: dg.AssetSpec("any", owners=[value]))
 
 
 def _tags(values: dict[str, str]) -> dict[str, str]:
@@ -181,8 +155,10 @@ def _retain(value: object) -> None:
 
 _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
 Texts = Annotated[list[str], _LIST]
-Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], _LIST]
-Owners = Annotated[list[Annotated[str, AfterValidator(_owner)]], _LIST]
+_PATTERN: Final = _require(bool, "is empty: a pattern names something")
+Patterns = Annotated[list[Annotated[str, AfterValidator(_PATTERN)]], _LIST]
+_OWNER: Final = _require(_is_owner, "is no owner: write an e-mail address, or team:NAME")
+Owners = Annotated[list[Annotated[str, AfterValidator(_OWNER)]], _LIST]
 Tags = Annotated[
     dict[str, str],
     AfterValidator(_tags),
@@ -195,16 +171,28 @@ RetainRules = Annotated[
     filled_in(_retain),
     dg.Resolver(_as_written, model_field_type=dict[str, Any]),
 ]
-Name = Annotated[str, filled_in(_name)]
+_NAME: Final = _require(
+    re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}").fullmatch,  # Dagster takes it wherever names go
+    "cannot be a name: write a letter, and then letters, digits and '_', 40 at most",
+)
+Name = Annotated[str, filled_in(_NAME)]
+_CRON: Final = _require(_is_cron, "is no cron schedule: write five fields, '0 2 * * 0' say")
 Cron = Annotated[
     str,
-    filled_in(_cron),
+    filled_in(_CRON),
     _expected(r"^\S+(\s+\S+){4}$", "five cron fields, 0 2 * * 0 say"),
 ]
-Zone = Annotated[str, filled_in(_zone)]
+_ZONE: Final = _require(
+    lambda zone: _accepts(lambda: ZoneInfo(zone)), "is no time zone: write Europe/Berlin, say"
+)
+Zone = Annotated[str, filled_in(_ZONE)]
+_URL: Final = _require(
+    lambda url: url.startswith(("http://", "https://")),
+    "is no URL: write https://example.com, say, with its scheme",
+)
 Url = Annotated[
     str,
-    filled_in(_url),
+    filled_in(_URL),
     _expected(r"^https?://", "a URL with its scheme, https://example.com say"),
 ]
 

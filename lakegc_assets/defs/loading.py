@@ -59,8 +59,12 @@ def load(place: str) -> GarbageCollection:
 def _of_project(where: Path) -> list[GarbageCollection]:
     """Those at a path of a project, as Dagster loads them; none where it is of no project."""
     place = where.resolve()
-    root = next((folder for folder in (place, *place.parents) if _has_config(folder)), None)
-    if root is None or not _is_project(root):
+    configs = [f / c for f in (place, *place.parents) for c in ("dg.toml", "pyproject.toml")]
+    config = next(filter(Path.is_file, configs), None)
+    if config is None:
+        return []
+    root, python = config.parent, config.parent / "pyproject.toml"
+    if python.is_file() and "[tool.dg." not in python.read_text(encoding="utf-8"):
         return []
     # It need not be installed to be looked at.
     sys.path += [one for one in (str(root / "src"), str(root)) if one not in sys.path]
@@ -70,15 +74,6 @@ def _of_project(where: Path) -> list[GarbageCollection]:
         if one.place is not None
         and (one.place.is_relative_to(place) or place in _files_of(one.place))
     ]
-
-
-def _has_config(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("dg.toml", "pyproject.toml"))
-
-
-def _is_project(folder: Path) -> bool:
-    config = folder / "pyproject.toml"
-    return not config.is_file() or "[tool.dg." in config.read_text(encoding="utf-8")
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -129,10 +124,7 @@ def what_is_wrong(error: BaseException) -> str:
 def _invalid(error: pydantic.ValidationError, within: str = "", place: str = "") -> str:
     """One sentence for each wrong field; of a union, pydantic has one for each of its choices.
 
-    Args:
-        error: of a model.
-        within: the field that the model is the value of.
-        place: file and line of it.
+    ``within`` is the field that the model is the value of, ``place`` its file and line.
     """
     found: dict[str, str] = {}
     for one in error.errors(include_url=False):

@@ -10,10 +10,10 @@ from urllib.parse import quote
 import dagster as dg
 import pyarrow as pa
 
-from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import API_PATH, LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.wording import human_bytes
 
 
 def materialization(
@@ -22,12 +22,7 @@ def materialization(
     """The materialization of an asset that a manifest is of.
 
     Its data version is the digest that the next manifest carries: where it changes, whatever was
-    made behind it is out of date for Dagster, too.
-
-    Args:
-        root: of the artifacts.
-        manifest: of the asset.
-        metadata: besides number and place of its rows.
+    made behind it is out of date for Dagster, too. ``metadata`` lacks number and place of its rows.
     """
     attempt = AttemptArtifacts(root, manifest.repository, manifest.run, manifest.attempt)
     return dg.MaterializeResult(
@@ -43,11 +38,9 @@ def materialization(
 def shown_tables(
     metadata: Mapping[str, Any], rows: int | None = None
 ) -> dg.MaterializeResult[None]:
-    """The materialization of an asset that is nothing but what it shows.
+    """The materialization of an asset that is nothing but its metadata.
 
-    Args:
-        metadata: of it, whose digest is the data version.
-        rows: number of those of its one table; None where it has several.
+    Their digest is its data version; ``rows`` are of its one table, None where it has several.
     """
     text = repr(sorted(metadata.items()))
     return dg.MaterializeResult(

@@ -26,11 +26,7 @@ _ENDING: Final = ".prom"
 
 
 def metrics_file(text: str | Path) -> Path:
-    """The path of a file that node_exporter's textfile collector reads.
-
-    Raises:
-        ConfigurationError: it would not read it, by its name.
-    """
+    """The path of a file that node_exporter reads, or a ``ConfigurationError`` by its name."""
     path = Path(text)
     if path.suffix != _ENDING:
         raise ConfigurationError(

@@ -1,18 +1,21 @@
-"""The names of the definitions of a component, so that several fit into one Dagster.
+"""The names of the definitions of a component, and the keys of its partitions.
 
-A component without a name has the plain names. One that is called ``eu`` has the assets ``eu/...``
-and the jobs, schedules, sensors, resources and partitions ``eu_...``.
+Names let several components fit into one Dagster. One without a name has the plain names. One that
+is called ``eu`` has the assets ``eu/...`` and the jobs, schedules, sensors, resources and
+partitions ``eu_...``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.artifacts import MARK_ASSETS, validate_run_id
 from lakegc_assets.run.command_line import Source
 
 #: Dimensions of the partitions, and the tags by which Dagster says them of a run.
@@ -48,6 +51,12 @@ def partition_of(run: dg.DagsterRun) -> tuple[str | None, str | None]:
     # Runs of gc_approve are on a mark that waits, by the key that it has elsewhere.
     repository, bar, name = run.tags.get("dagster/partition", "").partition("|")
     return (repository, name) if bar else (None, None)
+
+
+def location_of(origin: Any) -> str | None:  # noqa: ANN401 - Dagster has no public name for it
+    """The name of the code location that a tick or a run is of; None where nobody knows."""
+    found: str | None = None if origin is None else origin.location_name
+    return found
 
 
 @dataclass(frozen=True)
@@ -91,15 +100,9 @@ class Names:
         return self.plain_job(run) is not None or self.is_of_assets(run)
 
     def owns_at(self, run: dg.DagsterRun, location: str | None) -> bool:
-        """The same, where another code location may have a component of this name.
-
-        Args:
-            run: of Dagster.
-            location: name of this code location; None where nobody knows.
-        """
-        origin = run.remote_job_origin
-        here = location is None or origin is None or origin.location_name == location
-        return here and self.owns(run)
+        """The same of a run in this code location: another may have a component of this name."""
+        origin = location_of(run.remote_job_origin)
+        return (None in {location, origin} or origin == location) and self.owns(run)
 
     def is_of_assets(self, run: dg.DagsterRun) -> bool:
         """True for a run of a selection of assets, all of them of this component."""
@@ -130,3 +133,38 @@ class Names:
 
 #: Of a component that has no name.
 PLAIN: Final = Names()
+
+
+#: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
+    """The key of a run on a repository.
+
+    Raises:
+        ConfigurationError: a key holds what Dagster or an object store would not take.
+    """
+    if not _REPOSITORY.fullmatch(repository):
+        raise ConfigurationError(
+            f"{repository!r} cannot be the name of a repository: use letters, digits and '-'",
+        )
+    return dg.MultiPartitionKey({REPOSITORY: repository, RUN: validate_run_id(run)})
+
+
+def multi_key(key: str) -> dg.MultiPartitionKey:
+    """The key of a run on a repository, of its text; raises as ``partition_key``."""
+    if isinstance(key, dg.MultiPartitionKey):
+        return key
+    repository, _, run = key.partition("|")
+    return partition_key(repository, run)
+
+
+def add_partition(
+    instance: dg.DagsterInstance, repository: str, run: str, names: Names = PLAIN
+) -> dg.MultiPartitionKey:
+    """Add a repository and a run to the partitions, and give their key, as ``partition_key``."""
+    key = partition_key(repository, run)
+    instance.add_dynamic_partitions(names.of(REPOSITORY), [repository])
+    instance.add_dynamic_partitions(names.of(RUN), [run])
+    return key

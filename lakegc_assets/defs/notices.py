@@ -10,8 +10,10 @@ import logging
 import os
 import smtplib
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from email.message import EmailMessage
+from html import escape
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,9 +25,9 @@ from requests import post as send
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.failures import failed_for_a_while, first_cause, step_failures
-from lakegc_assets.defs.names import OTHER_JOBS, Names, partition_of
+from lakegc_assets.defs.names import OTHER_JOBS, Names, location_of, partition_of
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
-from lakegc_assets.defs.requests import RETRIED_TAG, is_retried
+from lakegc_assets.defs.requests import RETRIED_TAG, WAVE_TAG, is_retried
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted
@@ -63,12 +65,12 @@ def document(
     """A notice, as JSON values.
 
     Args:
-        event: what it is about: failed, waiting, stale, or wave.
+        event: failed, waiting, stale, or wave.
         title: one line.
         sentence: what happened.
         what_to_do: about it.
         link: to a page of Dagster's interface.
-        values: what else is known, by name.
+        values: other facts, by name.
     """
     lines = (title, sentence, f"What to do: {what_to_do}", link)
     return {
@@ -100,11 +102,6 @@ def ways_of(section: NoticeSection) -> dict[str, Way]:
     return ways
 
 
-def _document_of(_key: str, one: dict[str, Any]) -> Document | None:
-    found: Document = one["document"]
-    return found
-
-
 class Outbox:
     """Notices that wait for their delivery, as the cursor of a sensor has them.
 
@@ -125,15 +122,12 @@ class Outbox:
         self.waiting[key] = {**content, "since": self._now.isoformat(), "ways": list(self.ways)}
 
     def deliver(
-        self,
-        log: logging.Logger,
-        make: Callable[[str, dict[str, Any]], Document | None] = _document_of,
+        self, log: logging.Logger, make: Callable[[str, str], Document | None] | None = None
     ) -> None:
         """Deliver what waits, as far as there is time, and take it out of what waits.
 
-        Args:
-            log: for notices that could not be delivered in a day.
-            make: the notice of a key and its entry; None where there is none any more.
+        ``make`` gives the notice of a key and a message, or None where there is none any more;
+        without it, entries hold their notices.
         """
         deadline = monotonic() + _BUDGET_S
         for key in list(self.waiting):
@@ -143,7 +137,7 @@ class Outbox:
             left = []
             for way in one["ways"]:
                 try:
-                    made = make(key, one)
+                    made = make(key, one["message"]) if make else one["document"]
                     if made is not None and way in self.ways:
                         self.ways[way](made)
                 except Exception as error:  # noqa: BLE001 - a tick that fails would deliver no other notice
@@ -175,12 +169,7 @@ def _url(section: NoticeSection) -> str:
 
 
 def post(url: str, document: Document, form: str = "auto") -> None:
-    """Post a notice as JSON; tried three times.
-
-    Args:
-        url: of the receiver.
-        document: the notice.
-        form: json, slack, teams; auto goes by the URL's host.
+    """Post a notice as JSON in a form, see ``in_form``; tried three times.
 
     Raises:
         NoticeError: the server does not take it.
@@ -214,18 +203,12 @@ def _form_at(url: str) -> str:
 def in_form(document: Document, form: str) -> Document:
     """A notice as its receiver shows it.
 
-    Args:
-        document: the notice.
-        form: json for all of it, which has the field ``text`` that most chats show; slack for that
-            alone; teams for an adaptive card.
+    The form json has all of it, with the field ``text`` that most chats show; slack that alone;
+    teams is an adaptive card.
     """
     if form == "slack":
-        return {"text": _escaped_for_slack(document["text"])}
+        return {"text": escape(document["text"], quote=False)}
     return _card(document) if form == "teams" else document
-
-
-def _escaped_for_slack(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _card(document: Document) -> Document:
@@ -253,7 +236,6 @@ def mail(section: MailSection, document: Document) -> None:
 
     Raises:
         NoticeError: the server does not take it.
-        ConfigurationError: the variable of the password is not set.
     """
     message = EmailMessage()
     message["Subject"] = f"lakegc: {document['title']}"
@@ -311,13 +293,12 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
                 said = event.message if event is not None else None
                 outbox.add(run.run_id, message=said or "")
 
-        def make(run_id: str, one: dict[str, Any]) -> Document | None:
+        def make(run_id: str, message: str) -> Document | None:
             run = context.instance.get_run_by_id(run_id)
             if run is None:
                 return None
-            return notice(
-                context.instance, run, one["message"], collection.policies, collection.notices
-            )
+            policies, section = collection.policies, collection.notices
+            return notice(context.instance, run, message, policies, section)
 
         outbox.deliver(context.log, make)
         after = found[-1].storage_id if found else known["after"]
@@ -344,8 +325,7 @@ def _is_ours(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterR
     """True for runs of this component on a repository, or of a job without repositories."""
     if partition_of(run)[0] is None and names.plain_job(run) not in OTHER_JOBS:
         return False
-    here = context.code_location_origin
-    return names.owns_at(run, here.location_name if here is not None else None)
+    return names.owns_at(run, location_of(context.code_location_origin))
 
 
 def notice(
@@ -357,25 +337,21 @@ def notice(
 ) -> Document:
     """The notice about a run that failed."""
     repository, mark = partition_of(run)
-    error = _error(instance, run.run_id)
+    causes = step_failures(instance, run.run_id)
+    error = next((first_cause(one.error) for one in causes if one.error is not None), "")
     failed = _failed_checks(instance, run.run_id) or _checks_in(error)
-    sentence = "; ".join(failed.values()) or error or message
     what = f"{repository}, run {mark}" if repository else run.job_name
-    cut_off, tried_again = not step_failures(instance, run.run_id), _is_tried_again(instance, run)
-    retried = is_retried(instance, run)
     return document(
         "failed",
         f"{what} failed",
-        sentence,
-        _what_to_do(
-            repository, mark, failed, cut_off=cut_off, tried_again=tried_again, retried=retried
-        ),
+        "; ".join(failed.values()) or error or message,
+        _what_to_do(instance, run, set(failed), cut_off=not causes),
         link_to_run(section, run.run_id),
         repository=repository,
         run=mark,
         job=run.job_name,
         dagster_run=run.run_id,
-        wave=run.tags.get("lakegc/wave"),
+        wave=run.tags.get(WAVE_TAG),
         check=next(iter(failed), None),
         checks=sorted(failed),
         owners=policies.of(repository).owners if repository else policies.for_all.owners,
@@ -410,32 +386,18 @@ def _is_tried_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     return bool(failed_for_a_while(instance, run.run_id))
 
 
-def _error(instance: dg.DagsterInstance, run_id: str) -> str:
-    """The message of the first step that failed, without the names of the errors around it."""
-    for one in step_failures(instance, run_id):
-        if one.error is not None:
-            return first_cause(one.error)
-    return ""
-
-
 def _what_to_do(
-    repository: str | None,
-    mark: str | None,
-    failed: dict[str, str],
-    *,
-    cut_off: bool,
-    tried_again: bool,
-    retried: bool,
+    instance: dg.DagsterInstance, run: dg.DagsterRun, failed: AbstractSet[str], *, cut_off: bool
 ) -> str:
-    if retried:
+    repository, mark = partition_of(run)
+    if is_retried(instance, run):
         return "nothing yet: Dagster starts it again (`run_retries` of the instance)"
-    if tried_again:
-        sensor = in_dagster("gc_resume")
+    sensor = in_dagster("gc_resume")
+    if _is_tried_again(instance, run):
         return f"nothing yet: the sensor {sensor} tries it once more in five minutes"
-    if set(failed) == {_APPROVABLE} and repository is not None and mark is not None:
-        approving = command_line(
-            "approve", repository, "--run", mark, "--max-candidate-share", "SHARE"
-        )
+    if failed == {_APPROVABLE} and repository is not None and mark is not None:
+        share = ("--max-candidate-share", "SHARE")
+        approving = command_line("approve", repository, "--run", mark, *share)
         return (
             f"look at why with `lakegc why`; if the rules mean it, `{approving}`, else correct "
             "the rules"
@@ -444,7 +406,7 @@ def _what_to_do(
         return "its process was killed or its machine stopped: launch the job again"
     if cut_off:
         return (
-            "its process was killed or its machine stopped: the sensor "
-            f"{in_dagster('gc_resume')} goes on with it, or the same command with the same --run"
+            f"its process was killed or its machine stopped: the sensor {sensor} goes on with it, "
+            "or the same command with the same --run"
         )
     return 'the sentence says it; docs/operations.md has a table of messages, "When it stops"'

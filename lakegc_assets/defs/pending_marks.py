@@ -8,32 +8,31 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.collection import Collection, remembered
-from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, RUN_TAG, WAITING, Names
+from lakegc_assets.defs.names import (
+    REPOSITORY,
+    REPOSITORY_TAG,
+    RUN_TAG,
+    WAITING,
+    Names,
+    partition_key,
+)
 from lakegc_assets.defs.notices import Document, Outbox, document, link_to_run
-from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies
-from lakegc_assets.defs.requests import WAITS_TAG
-from lakegc_assets.defs.units import human_bytes
+from lakegc_assets.defs.requests import ENDED, WAITS_TAG
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
 from lakegc_assets.estate.repository_state import UNREADABLE, standing
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, in_dagster
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import counted, human_bytes
 
 #: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
 _LOOK: Final = timedelta(hours=1)
 #: Runs that are found again, since some storages compare whole seconds.
 _OVERLAP: Final = timedelta(seconds=2)
 _THREADS: Final = 4
-_IN_PROGRESS: Final = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
+_IN_PROGRESS: Final = [one for one in dg.DagsterRunStatus if one not in ENDED]
 
 
 def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -97,11 +96,7 @@ def _look(
     root: ArtifactRoot,
     now: datetime,
 ) -> tuple[dict[str, WaitingMark], set[str]]:
-    """The marks that wait, by their partition keys; and repositories that cannot be read.
-
-    Raises:
-        LakegcError: those of no repository can be read.
-    """
+    """The marks that wait, by their partition keys; and repositories that cannot be read."""
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
     stands = thread_map(
         lambda name: standing(root, name, policies.of(name).sweep, now), sorted(known), _THREADS
@@ -124,7 +119,7 @@ def _look(
 
 def _is_busy(instance: dg.DagsterInstance, mark: WaitingMark) -> bool:
     tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
-    return instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=list(_IN_PROGRESS))) > 0
+    return instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)) > 0
 
 
 def _notice(
@@ -169,13 +164,8 @@ def _limits(policies: Policies, mark: WaitingMark) -> str:
     policy = policies.of(mark.repository)
     if policy.sweep != "auto":
         return f"`sweep` is `{policy.sweep}`, max_candidate_share {policy.max_candidate_share:g}"
-    limits = policy.auto.limits()
-    shown = {
-        "share": limits.share,
-        "objects": limits.objects,
-        "bytes": limits.bytes,
-        "growth": limits.growth,
-        "required": limits.required if limits.required != "nothing" else None,
-    }
-    kept = ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
+    shown = policy.auto.model_dump(exclude_none=True)
+    if shown["required"] == "nothing":
+        del shown["required"]
+    kept = ", ".join(f"{name} {value}" for name, value in shown.items())
     return f"`sweep` is `auto`, with the limits {kept or 'none'}"

@@ -82,14 +82,13 @@ def _branch_days(branches: dict[str, Any]) -> dict[str, Any]:
     return branches
 
 
-def _filled_in(context: dg.ResolutionContext, branches: dict[str, Any]) -> dict[str, Any]:
-    return {name: context.resolve_value(days) for name, days in branches.items()}
-
-
 _BranchDays = Annotated[
     dict[str, int],
     AfterValidator(_branch_days),
-    dg.Resolver(_filled_in, model_field_type=dict[str, int | str]),
+    dg.Resolver(
+        lambda context, branches: {n: context.resolve_value(d) for n, d in branches.items()},
+        model_field_type=dict[str, int | str],
+    ),
 ]
 
 
@@ -187,14 +186,10 @@ def names(repository: str, include: Iterable[str], exclude: Iterable[str]) -> bo
 
 
 class Policies(dg.Model):
-    """The policies of all repositories.
+    """The policies of all repositories: which are collected, what holds for all, and for some.
 
-    Attributes:
-        include: patterns of the repositories that are collected.
-        exclude: of these, those that are not.
-        running: whether schedules and sensors are on until somebody turns them off.
-        for_all: what holds where nothing else is said.
-        overrides: what is different, in their order.
+    ``running`` says that schedules and sensors are on until somebody turns them off; later
+    ``overrides`` win.
     """
 
     include: Sequence[str] = ("*",)
@@ -204,16 +199,9 @@ class Policies(dg.Model):
     overrides: Sequence[Override] = ()
 
     @property
-    def sensor_status(self) -> dg.DefaultSensorStatus:
-        """Of sensors that nobody has turned on or off."""
-        return dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED
-
-    @property
     def schedule_status(self) -> dg.DefaultScheduleStatus:
         """Of schedules that nobody has turned on or off."""
-        return (
-            dg.DefaultScheduleStatus.RUNNING if self.running else dg.DefaultScheduleStatus.STOPPED
-        )
+        return dg.DefaultScheduleStatus["RUNNING" if self.running else "STOPPED"]
 
     def collects(self, repository: str) -> bool:
         """True if schedules and sensors start runs on a repository."""
@@ -228,11 +216,11 @@ class Policies(dg.Model):
         changed: dict[str, Any] = {}
         for one in self.overrides:
             if names(repository, one.include, one.exclude):
-                said = _said(one)
+                said = _said(one, Policy)
                 if "auto" in said:
                     # A limit that is not said is not lifted.
                     before: AutoLimits = changed.get("auto", self.for_all.auto)
-                    said["auto"] = before.model_copy(update=_limits_said(one.auto))
+                    said["auto"] = before.model_copy(update=_said(one.auto, AutoLimits))
                 changed |= said
         return changed
 
@@ -246,7 +234,7 @@ class Policies(dg.Model):
         Several entries may name one repository, so each may change what all before it have said.
         """
         pairs = [(self.for_all.cron, self.for_all.time_zone)]
-        for said in map(_said, self.overrides):
+        for said in (_said(one, Policy) for one in self.overrides):
             more = [(said.get("cron", cron), said.get("time_zone", zone)) for cron, zone in pairs]
             pairs = list(dict.fromkeys([*pairs, *more]))
         found: dict[str, list[str]] = {}
@@ -261,13 +249,11 @@ class Policies(dg.Model):
         }
 
 
-def _said(override: Override) -> dict[str, Any]:
-    fields = override.model_fields_set & Policy.model_fields.keys()
-    return {field: getattr(override, field) for field in fields}
-
-
-def _limits_said(limits: AutoLimits) -> dict[str, Any]:
-    return {field: getattr(limits, field) for field in limits.model_fields_set}
+def _said(values: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:
+    """Those of the fields of a class that were set."""
+    return {
+        name: getattr(values, name) for name in values.model_fields_set & kind.model_fields.keys()
+    }
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
@@ -360,11 +346,7 @@ class MailSection(dg.Model, dg.Resolvable):
         return self
 
     def password(self) -> str:
-        """The value of its variable.
-
-        Raises:
-            ConfigurationError: it is not set.
-        """
+        """The value of its variable, or a ``ConfigurationError`` where that is not set."""
         password = os.environ.get(self.password_variable or "")
         if password is None:
             raise ConfigurationError(

@@ -20,10 +20,11 @@ from lakegc_assets.defs.names import (
     RUN,
     RUN_TAG,
     Names,
+    location_of,
     partition_of,
 )
+from lakegc_assets.defs.requests import ENDED, RETRIES
 from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
-from lakegc_assets.defs.requests import RETRIES
 from lakegc_assets.defs.stages import one_step_job
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.client import utc_now
@@ -36,23 +37,13 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
 from lakegc_assets.wording import counted
 
-_ENDED: Final = (
-    dg.DagsterRunStatus.SUCCESS,
-    dg.DagsterRunStatus.FAILURE,
-    dg.DagsterRunStatus.CANCELED,
-)
-
 
 @dataclass(frozen=True)
 class DagsterRecords:
     """Dagster's records of the runs of one repository.
 
-    Attributes:
-        instance: that has it.
-        root: of the artifacts: a key stays that some repository has a run of.
-        repository: lakeFS repository.
-        component: the component that collects it.
-        location: name of its code location; None where nobody knows.
+    ``root`` is of the artifacts: a key stays that some repository has a run of. ``location`` is the
+    component's code location; None where nobody knows.
     """
 
     instance: dg.DagsterInstance
@@ -98,10 +89,7 @@ class DagsterRecords:
     def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
         """Runs that are old and over, and have left nothing but Dagster's records.
 
-        Args:
-            known: runs that have artifacts.
-            keep: younger ones stay, and so do the last successes.
-            now: the time, UTC.
+        ``known`` have artifacts; those younger than ``keep`` stay, and so do the last successes.
         """
         runs: dict[str, list[dg.RunRecord]] = {}
         for one in self._of_repository():
@@ -122,37 +110,35 @@ class DagsterRecords:
         )
 
     def _of_repository(self) -> list[dg.RunRecord]:
-        tags = {REPOSITORY_TAG: self.repository}
-        records = self.instance.get_run_records(dg.RunsFilter(tags=tags))
+        records = self._found(tags={REPOSITORY_TAG: self.repository})
         return [*(one for one in records if RUN_TAG in one.dagster_run.tags), *self._approvals()]
 
     def _records(self, run: str) -> Sequence[dg.RunRecord]:
-        tags = {REPOSITORY_TAG: self.repository, RUN_TAG: run}
-        records = self.instance.get_run_records(dg.RunsFilter(tags=tags))
+        records = self._found(tags={REPOSITORY_TAG: self.repository, RUN_TAG: run})
         return [*records, *(one for one in self._approvals() if _run_of(one) == run)]
 
     def _approvals(self) -> list[dg.RunRecord]:
         """Runs of ``gc_approve``, which has partitions of its own."""
-        tags = {OWN_TAG: self.repository}
-        found = self.instance.get_run_records(
-            dg.RunsFilter(job_name=self.component.of("gc_approve"), tags=tags)
+        found = self._found(
+            job_name=self.component.of("gc_approve"), tags={OWN_TAG: self.repository}
         )
         return [one for one in found if REPOSITORY_TAG not in one.dagster_run.tags]
 
     def _used_elsewhere(self, run: str) -> bool:
         """True if another repository has this run, which may be a wave that several joined."""
-        runs = self.instance.get_run_records(dg.RunsFilter(tags={RUN_TAG: run}))
+        runs = self._found(tags={RUN_TAG: run})
         if any(one.dagster_run.tags.get(REPOSITORY_TAG) != self.repository for one in runs):
             return True
         # A listing alone is not believed: each repository that anything names is asked for.
-        others = {*self._known_repositories(), *repositories_in(self.root)}
+        known = self.instance.get_dynamic_partitions(self.component.of(REPOSITORY))
+        others = {*known, *self.root.repositories()}
         return any(
             self._has_artifacts(other, run) or self.root.open(other, run).exists(PRUNING)
             for other in others - {self.repository}
         )
 
-    def _known_repositories(self) -> Sequence[str]:
-        return self.instance.get_dynamic_partitions(self.component.of(REPOSITORY))
+    def _found(self, **chosen: Any) -> Sequence[dg.RunRecord]:  # noqa: ANN401 - of RunsFilter
+        return self.instance.get_run_records(dg.RunsFilter(**chosen))
 
     def _is_ours(self, record: dg.RunRecord) -> bool:
         return self.component.owns_at(record.dagster_run, self.location)
@@ -165,14 +151,8 @@ def _run_of(record: dg.RunRecord) -> str:
     return partition_of(record.dagster_run)[1] or ""
 
 
-def repositories_in(root: ArtifactRoot) -> list[str]:
-    """The repositories that have left artifacts."""
-    names = root.open().list_prefixes().prefixes
-    return [name.rstrip("/") for name in names if not name.startswith("_")]
-
-
 def _is_over(record: dg.RunRecord) -> bool:
-    return record.dagster_run.status in _ENDED
+    return record.dagster_run.status in ENDED
 
 
 def forget_job(
@@ -244,7 +224,7 @@ def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
     names = {repository.id for repository in there}
     return [
         f"the server names no repository {name!r}: if it is gone for good, remove {root.url}/{name}"
-        for name in repositories_in(root)
+        for name in root.repositories()
         if name not in names
     ]
 
@@ -288,7 +268,6 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
     policies = collector.all_policies()
     there = collected(resources.lakefs.config(), policies)
     names = config.repositories or [repository.id for repository in there]
-    origin = context.run.remote_job_origin
     outcomes: list[Outcome] = []
     for name in names:
         days = config.keep_runs_days or policies.of(name).keep_runs_days
@@ -298,7 +277,7 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
             ctx.root,
             name,
             component,
-            origin.location_name if origin else None,
+            location_of(context.run.remote_job_origin),
         )
         found = prune_one(ctx, records, timedelta(days=days), dry_run=config.dry_run)
         for sentence in sentences(found, dry_run=config.dry_run):

@@ -27,6 +27,13 @@ _WILL_RETRY_TAG: Final = "dagster/will_retry"
 #: Jobs of one step, which begins where it was: Dagster may start them again as they are.
 RETRIES: Final = {"dagster/max_retries": "3", "dagster/retry_strategy": "ALL_STEPS"}
 
+#: Runs of which nothing goes on.
+ENDED: Final = (
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+)
+
 #: Dagster puts one of these on every run that no person has launched by itself.
 _UNATTENDED: Final = (
     "dagster/backfill",
@@ -71,9 +78,6 @@ def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None
     """Refuse a run that did not get what was typed into the dialog of its backfill.
 
     A job gives each partition a configuration of its own; Dagster then forgets the backfill's.
-
-    Raises:
-        RefusedError: the run has another configuration than its backfill.
     """
     backfill = instance.get_backfill(run.tags.get("dagster/backfill", ""))
     typed = backfill.run_config if backfill is not None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
@@ -15,15 +14,10 @@ from lakegc_assets.defs.connections import ObjectStoreResource
 from lakegc_assets.defs.policy import Places, Policies, Policy
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.artifacts import ArtifactRoot, located, place_of_artifacts
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import CollectorSettings, RepositorySettings, Settings
 from lakegc_assets.storage.config import S3Access
-
-
-def located(place: str) -> str:
-    """A URL as it is; a path as it is from everywhere."""
-    return place if "://" in place else str(Path(place).resolve())
 
 
 class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -52,11 +46,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
     )
 
     def settings(self) -> Settings:
-        """The settings as the core takes them.
-
-        Raises:
-            ConfigurationError: one makes no sense.
-        """
+        """The settings as the core takes them; a ``ConfigurationError`` where one is wrong."""
         places = {
             "backup_url": self._backup_url(),
             "backup_log": self.backup_log,
@@ -76,10 +66,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
     def of_repository(self, repository: str, given: Mapping[str, Any]) -> CollectorResource:
         """This resource with the settings of one repository.
 
-        Args:
-            repository: lakeFS repository.
-            given: what the run itself configures of this resource, which holds whatever the policy
-                is.
+        Those that the run itself has ``given`` hold whatever the policy is.
         """
         if not self.policies:
             return self
@@ -88,11 +75,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         return self.model_copy(update={k: v for k, v in own.items() if k in chosen})
 
     def require_included(self, repository: str) -> None:
-        """Refuse a repository that is not collected, unless the run says so.
-
-        Raises:
-            RefusedError: ``include`` and ``exclude`` leave it out.
-        """
+        """Refuse a repository that is not collected, unless the run says so."""
         if self.collect_excluded or self.all_policies().collects(repository):
             return
         raise RefusedError(
@@ -104,11 +87,8 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
 
     def root(self, stores: ObjectStoreResource) -> ArtifactRoot:
         """The root of the artifacts."""
-        shared = os.environ.get("LAKEGC_ARTIFACT_ROOT") or ".lakegc/artifacts"
-        # No repository has such a name, so this is none to whoever has all of that place.
-        own = f"{shared.rstrip('/')}/_{self.name}" if self.name else shared
-        chosen = self.artifact_root or own
-        return ArtifactRoot(located(chosen), replace(stores.config(), elsewhere=self.elsewhere()))
+        url = place_of_artifacts(self.artifact_root, self.name)
+        return ArtifactRoot(url, replace(stores.config(), elsewhere=self.elsewhere()))
 
     def roots(self) -> tuple[str, ...]:
         """URLs below which the server keeps namespaces."""
@@ -150,9 +130,6 @@ def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinitio
     of the class: a longer ``min_age_hours`` of the component would be lost by whoever sets
     ``protect_tags`` in the launchpad. Fields have no defaults here, so that no launchpad begins
     with them, and one that is null is as if it were absent.
-
-    Args:
-        resource: as it is where a run does not say anything else.
     """
     kind = type(resource)
     values = {name: getattr(resource, name) for name in kind.model_fields}

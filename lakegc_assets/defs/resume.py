@@ -18,8 +18,7 @@ import dagster as dg
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.execution import collector_config
 from lakegc_assets.defs.failures import failed_for_a_while
-from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import REPOSITORY_TAG, RUN_TAG, Names, location_of, partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.requests import (
     ASKED_TAG,
@@ -93,8 +92,11 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
                     transient=bool(transient),
                 )
             except LakegcError as error:
-                if _stays(error):
-                    # What is damaged or gone keeps the others from nothing.
+                gone = isinstance(error, NotFoundError)
+                if isinstance(error, IntegrityError) or (
+                    gone and not isinstance(error, EndpointNotFoundError)
+                ):
+                    # What is damaged or gone stays so, and keeps the others from nothing.
                     context.log.warning("run %s cannot go on: %s", run.run_id, error)
                     continue
                 if not requests:
@@ -134,15 +136,11 @@ def _may_go_on(
 ) -> bool:
     """True if a run of ours can go on, and nobody has gone on with it.
 
-    Args:
-        context: of the tick.
-        names: of the component.
-        record: of the run.
-        transient: as ``failed_for_a_while`` returns it; a run that no step failed in was cut off.
+    ``transient`` is as ``failed_for_a_while`` returns it; a run that no step failed in was cut off.
     """
-    run, instance, here = record.dagster_run, context.instance, context.code_location_origin
+    run, instance = record.dagster_run, context.instance
     key = run.tags.get("dagster/partition")
-    if not names.owns_at(run, here.location_name if here is not None else None):
+    if not names.owns_at(run, location_of(context.code_location_origin)):
         return False
     if names.plain_job(run) not in _JOBS and not names.is_of_assets(run):
         return False
@@ -165,12 +163,6 @@ def is_included(policies: Policies, names: Names, run: dg.DagsterRun) -> bool:
     return bool(said.get("collect_excluded")) or policies.collects(run.tags[REPOSITORY_TAG])
 
 
-def _stays(error: LakegcError) -> bool:
-    """True if the next tick would find the same: damage, or a repository that is gone."""
-    gone = isinstance(error, NotFoundError) and not isinstance(error, EndpointNotFoundError)
-    return gone or isinstance(error, IntegrityError)
-
-
 def _request(
     run: dg.DagsterRun,
     names: Names,
@@ -182,13 +174,8 @@ def _request(
 ) -> dg.RunRequest | None:
     """The request that goes on with a run; None where nothing is left to do.
 
-    Args:
-        run: that did not end by itself, or failed for a while.
-        names: of the component.
-        lakefs: the server.
-        root: of the artifacts.
-        first: tags of the run that it is a retry of, or its own.
-        transient: whether it failed for a while.
+    ``first`` are the tags of the run that it is a retry of, or its own; ``transient`` says that it
+    failed for a reason that may pass, else it did not end by itself.
     """
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
     job = names.plain_job(run) or "gc"

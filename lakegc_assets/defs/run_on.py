@@ -1,8 +1,12 @@
-"""``run_on``: marks and sweeps in a process elsewhere, which a Pipes client of Dagster starts."""
+"""``run_on``: marks and sweeps in a process elsewhere, which a Pipes client of Dagster starts.
+
+What Dagster and that process send each other is JSON without secrets.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -12,42 +16,159 @@ from pydantic import Field
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import shown, stopped
 from lakegc_assets.defs.fields import AsWritten, filled_in
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names
-from lakegc_assets.defs.partitions import multi_key, partition_key
-from lakegc_assets.defs.remote import RemoteRun, Report, error_of
+from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.requests import asking_tags, first_tags, require_own_config
-from lakegc_assets.defs.resources import located
 from lakegc_assets.defs.stages import Stage, materialized
-from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.run.artifacts import located
 from lakegc_assets.run.command_line import printing
+
+#: Of the form of these messages, which must be the same on both sides.
+VERSION: Final = 1
+_KINDS: Final = {
+    "refused": RefusedError,
+    "configuration": ConfigurationError,
+    "integrity": IntegrityError,
+}
+#: How Pipes calls the kinds of metadata that this project shows.
+_TYPES: Final[Mapping[type, str]] = {
+    dg.TextMetadataValue: "text",
+    dg.UrlMetadataValue: "url",
+    dg.JsonMetadataValue: "json",
+    dg.MarkdownMetadataValue: "md",
+    dg.FloatMetadataValue: "float",
+    dg.IntMetadataValue: "int",
+    dg.BoolMetadataValue: "bool",
+    dg.NullMetadataValue: "null",
+    dg.TimestampMetadataValue: "timestamp",
+}
+
+
+@dataclass(frozen=True)
+class RemoteRun:
+    """The assets that a process is to make, and the settings for it.
+
+    Attributes:
+        component: fields of the component, as its file has them.
+        place: of that file on Dagster's machine; empty where it has none.
+        repository: lakeFS repository.
+        run: id of the run.
+        assets: the assets, by their plain names, with the keys that Dagster has for them.
+        config: settings that the run configures.
+        tags: those of the run that say who has asked for it.
+        version: of this form.
+    """
+
+    component: Mapping[str, Any]
+    place: str
+    repository: str
+    run: str
+    assets: Mapping[str, str]
+    config: Mapping[str, Any]
+    tags: Mapping[str, str]
+    version: int = VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """As the extras of Pipes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, extras: Mapping[str, Any]) -> "RemoteRun":
+        """Of the extras of Pipes.
+
+        Raises:
+            ConfigurationError: another version of this package has written them, or none has.
+        """
+        if extras.get("version") != VERSION:
+            raise ConfigurationError(
+                "what Dagster has sent is not of this version of lakegc_assets: install the same "
+                "version where Dagster runs and where this process does"
+            )
+        return cls(**extras)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The last message of a process: the error that ended it, if any, as ``of_error`` returns it.
+
+    ``tags`` are added to the run of Dagster.
+    """
+
+    stopped: Mapping[str, Any] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    version: int = VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """As a custom message of Pipes."""
+        return {"lakegc": asdict(self)}
+
+    @classmethod
+    def of_messages(cls, messages: list[Any]) -> "Report | None":
+        """The report among custom messages; None where there is none of this version."""
+        sent = [one["lakegc"] for one in messages if isinstance(one, dict) and "lakegc" in one]
+        ours = [one for one in sent if one.get("version") == VERSION]
+        return cls(**ours[-1]) if ours else None
+
+
+def of_error(error: LakegcError) -> dict[str, Any]:
+    """An error as JSON values."""
+    kind = next((name for name, one in _KINDS.items() if isinstance(error, one)), "failed")
+    return {
+        "kind": kind,
+        "said": str(error),
+        "figures": dict(error.figures),
+        "transient": error.transient,
+    }
+
+
+def error_of(values: Mapping[str, Any]) -> LakegcError:
+    """The error from which ``of_error`` made these values."""
+    error: LakegcError = _KINDS.get(values["kind"], LakegcError)(values["said"])
+    error.figures, error.transient = values["figures"], values["transient"]
+    return error
+
+
+def metadata_for_pipes(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, Any]:
+    """Metadata as Pipes takes them; Dagster's side adds the columns of an asset itself."""
+    return {
+        name: _for_pipes(value)
+        for name, value in metadata.items()
+        if not isinstance(value, dg.TableSchemaMetadataValue)
+    }
+
+
+def _for_pipes(value: dg.MetadataValue[Any]) -> dict[str, Any]:
+    if isinstance(value, dg.TableMetadataValue):
+        table = {
+            "records": [dict(record.data) for record in value.records],
+            "schema": [{"name": one.name, "type": one.type} for one in value.schema.columns],
+        }
+        return {"type": "table", "raw_value": table}
+    if type(value) not in _TYPES:
+        raise TypeError(f"Pipes has no kind of metadata for {type(value).__name__}")
+    return {"type": _TYPES[type(value)], "raw_value": value.value}
+
 
 #: Settings that a run can configure and that are paths or URLs of Dagster's machine.
 _PLACES: Final = ("artifact_root", "backup_url", "backup_log", "inventory_place")
 _RESOURCES: Final = ("collector", "lakefs", "stores")
 
 
-def _imported(value: object) -> None:
-    if isinstance(value, str):
-        _named(value)
-
-
 class RunOnSection(dg.Model, dg.Resolvable):
     """The remote process, started by a Pipes client, that runs marks and sweeps."""
 
-    client: Annotated[Any, filled_in(_imported), dg.Resolver.default(model_field_type=str)] = Field(
-        description="package.module:name of a Pipes client, or of a function that makes one"
-    )
+    client: Annotated[
+        Any,
+        filled_in(lambda value: isinstance(value, str) and _named(value)),
+        dg.Resolver.default(model_field_type=str),
+    ] = Field(description="package.module:name of a Pipes client, or of a function that makes one")
     arguments: AsWritten = Field(
         default_factory=dict,
         description="what its `run` takes beside `context` and `extras`: a command, a job",
     )
 
     def pipes_client(self) -> dg.PipesClient:
-        """The client, made now where a function makes it.
-
-        Raises:
-            ConfigurationError: it is none.
-        """
+        """The client, made now where a function makes it; else a ``ConfigurationError``."""
         found = _named(self.client) if isinstance(self.client, str) else self.client
         if not isinstance(found, dg.PipesClient) and callable(found):
             found = found()
@@ -67,8 +188,8 @@ class RemoteProcessError(LakegcError):
 def remote_assets(
     name: str,
     stages: Sequence[Stage],
-    specs: Mapping[str, dg.AssetSpec],
     checks: Sequence[dg.AssetChecksDefinition],
+    specs: Mapping[str, dg.AssetSpec],
     names: Names,
     section: RunOnSection,
     component: Callable[[], Mapping[str, Any]],
@@ -169,20 +290,12 @@ def _described(result: dg.AssetCheckResult) -> dg.AssetCheckResult:
 
 def _remote_run(
     execution: Execution, stages: Sequence[Stage], component: Mapping[str, Any]
-) -> RemoteRun:
-    """The order for the process of a step.
-
-    Raises:
-        ConfigurationError: the run configures what does not reach the process.
-        RefusedError: the repository is excluded, or the run has another configuration than its
-            backfill.
-    """
+) -> "RemoteRun":
+    """The order for the process of a step; refuses what does not reach it."""
     context, names, resources = execution.context, execution.names, execution.resources
     if isinstance(context, dg.OpExecutionContext | dg.AssetCheckExecutionContext):
         raise TypeError("a step that runs elsewhere is one of assets")
-    key = multi_key(context.partition_key)
-    repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
-    partition_key(repository, run)
+    repository, run = execution.partition
     resources.collector.require_included(repository)
     require_own_config(context.instance, context.run)
     # Wrong settings stop the run before anything is started.
@@ -232,11 +345,7 @@ def _require_only_settings(run_config: Mapping[str, Any], names: Names) -> None:
 
 
 def _named(name: str) -> Any:  # noqa: ANN401 - whatever has this name
-    """The object that ``package.module:name`` names.
-
-    Raises:
-        ValueError: there is no such thing.
-    """
+    """The object that ``package.module:name`` names; a ``ValueError`` where there is none."""
     module, separator, attribute = name.partition(":")
     if not separator:
         raise ValueError(f"{name!r} names no client: write package.module:name")

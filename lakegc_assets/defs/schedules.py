@@ -1,16 +1,24 @@
-"""The schedules: ``gc_schedule``, at each tick one wave, and the one of the estate."""
+"""The schedules: ``gc_schedule``, at each tick one wave, and those of estate and leftovers.
 
-from collections.abc import Container, Iterable, Sequence
+Dagster remembers that a tick failed, for whatever reason, and does not evaluate it again: the
+sensor ``gc_waves`` makes up for these, and notifies of lost waves.
+"""
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.collection import Collection, keys_of
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names
+from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
+from lakegc_assets.defs.collection import Collection, keys_of, remembered
+from lakegc_assets.defs.names import REPOSITORY, RUN, Names, location_of
+from lakegc_assets.defs.notices import Document, Outbox, document
 from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.defs.requests import REPOSITORY_TAG, WAVE_TAG
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.wording import counted
 
@@ -26,24 +34,23 @@ OPEN: Final = timedelta(hours=24)
 def schedules(collection: Collection) -> list[dg.ScheduleDefinition]:
     """``gc_schedule``, and one more for each other time zone; those of estate and leftovers."""
     policies, names = collection.policies, collection.names
+
+    def of_all(job: str, cron: str, description: str) -> dg.ScheduleDefinition:
+        return dg.ScheduleDefinition(
+            name=names.of(f"{job}_schedule"),
+            job_name=names.of(job),
+            cron_schedule=cron,
+            execution_timezone=policies.for_all.time_zone,
+            default_status=policies.schedule_status,
+            description=description,
+        )
+
+    table = "Makes the table of all repositories again, each day. Starts nothing."
+    left = "Says each week what no collection finds on the server. Removes nothing."
     return [
         *(_schedule(collection, zone, crons) for zone, crons in policies.crons().items()),
-        dg.ScheduleDefinition(
-            name=names.of("gc_estate_schedule"),
-            job_name=names.of("gc_estate"),
-            cron_schedule=_ESTATE_CRON,
-            execution_timezone=policies.for_all.time_zone,
-            default_status=policies.schedule_status,
-            description="Makes the table of all repositories again, each day. Starts nothing.",
-        ),
-        dg.ScheduleDefinition(
-            name=names.of("gc_leftovers_schedule"),
-            job_name=names.of("gc_leftovers"),
-            cron_schedule=_LEFTOVERS_CRON,
-            execution_timezone=policies.for_all.time_zone,
-            default_status=policies.schedule_status,
-            description="Says each week what no collection finds on the server. Removes nothing.",
-        ),
+        of_all("gc_estate", _ESTATE_CRON, table),
+        of_all("gc_leftovers", _LEFTOVERS_CRON, left),
     ]
 
 
@@ -90,13 +97,7 @@ def requests_of_wave(
 ) -> list[dg.RunRequest]:
     """The runs that are due at a time and were not started, after their keys were added.
 
-    Args:
-        instance: of Dagster.
-        repositories: that are collected.
-        collection: of the component.
-        zone: time zone whose schedule is meant.
-        at: the time.
-        waves: that are meant; None for all.
+    ``zone`` is that of the schedule; ``waves`` are those that are meant, None for all.
     """
     names, requests = collection.names, []
     for repository in repositories:
@@ -167,3 +168,124 @@ def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: s
     launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
     runs = dg.RunsFilter(job_name=names.of("gc"), tags=tags, statuses=launched)
     return instance.get_runs_count(runs) > 0
+
+
+def next_run(
+    on: Mapping[str, Sequence[str]],
+    policies: Policies,
+    names: Names,
+    repository: str,
+    now: datetime,
+) -> datetime | str:
+    """The next time at which a repository is due, UTC; or the reason why it is unknown."""
+    if not policies.collects(repository):
+        return "never: it is excluded"
+    policy = policies.of(repository)
+    name = name_of(policy.time_zone, policies, names)
+    if name not in on:
+        return f"{name} is off"
+    if policy.cron not in on[name]:
+        return f"as {name} says"
+    return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)
+
+
+#: What became of a failed tick.
+_MADE_UP: Final = "made up"
+_WAITS: Final = "waits"
+_LOST: Final = "lost"
+
+
+def waves_sensor(collection: Collection) -> dg.SensorDefinition:
+    """``gc_waves``. It makes the resource of lakeFS in its tick: its failure is reported, too."""
+    policies, names = collection.policies, collection.names
+    zones = {name_of(zone, policies, names): zone for zone in policies.crons()}
+
+    @collection.sensor(
+        "gc_waves",
+        300,
+        "Starts what a failed tick of gc_schedule should have started, for 24 hours; posts to a "
+        "URL, or mails, which waves were lost.",
+        running=True,
+        job_name=names.of("gc"),
+    )
+    def waves(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        moment = collection.now()
+        known = remembered(context)
+        seen = known.get("ticks", {})
+        outbox = Outbox(collection.notices, known.get("waiting", {}), moment)
+        location = location_of(context.code_location_origin)
+        failed = {
+            _tick_key(tick): tick
+            for tick in failed_ticks(context.instance, moment - 2 * OPEN, location)
+            if tick.schedule in zones
+        }
+        states = {key: state for key, state in seen.items() if key in failed}
+        requests: list[dg.RunRequest] = []
+        error = None
+        pending = [t for key, t in failed.items() if states.get(key) not in (_MADE_UP, _LOST)]
+        open_ = [tick for tick in pending if moment - tick.at < OPEN]
+        if open_:
+            try:
+                with collection.built(context.instance, "lakefs") as resources:
+                    there = collection.collected(resources.lakefs.config())
+                requests = [
+                    request
+                    for name, zone in zones.items()
+                    if (missed := {wave_at(tick.at) for tick in open_ if tick.schedule == name})
+                    for request in requests_of_wave(
+                        context.instance, there, collection, zone, moment, missed
+                    )
+                ]
+                states |= {_tick_key(tick): _MADE_UP for tick in open_}
+            except LakegcError as raised:
+                error = raised
+        for tick in pending:
+            key = _tick_key(tick)
+            lost = moment - tick.at >= OPEN
+            # What waits for a person is reported at once, what may pass when it is too late.
+            if lost or (error and not error.transient and states.get(key) != _WAITS):
+                states[key] = _LOST if lost else _WAITS
+                why = str(error) if error and not lost else tick.error
+                made = _wave_notice(tick, why, lost=lost)
+                owned = {**made, "owners": policies.for_all.owners}
+                outbox.add(f"{key} {states[key]}", document=owned)
+                context.log.error("%s", made["text"])
+        outbox.deliver(context.log)
+        changed = states != seen or outbox.waiting != known.get("waiting", {})
+        # What waits for a person fails the tick, once its notice is delivered.
+        if error is not None and not error.transient and not changed:
+            raise error
+        otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else outbox.reason(otherwise),
+            cursor=json.dumps({"ticks": states, "waiting": outbox.waiting}, sort_keys=True),
+        )
+
+    return waves
+
+
+def _tick_key(tick: FailedTick) -> str:
+    return f"{tick.schedule} {wave_at(tick.at)}"
+
+
+def _wave_notice(tick: FailedTick, why: str, *, lost: bool) -> Document:
+    wave = wave_at(tick.at)
+    if lost:
+        return document(
+            "wave",
+            f"wave {wave} was lost",
+            f"{tick.schedule} could not start it, nor could gc_waves in the 24 hours after it: "
+            f"{why}",
+            "mend what the sentence says; repositories are collected with the next wave, or by the "
+            "job gc",
+            wave=wave,
+        )
+    until = f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
+    return document(
+        "wave",
+        f"wave {wave} could not be started",
+        f"{tick.schedule} could not start it: {why}",
+        f"mend what the sentence says: gc_waves then starts the wave, until {until}",
+        wave=wave,
+    )

@@ -49,17 +49,21 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         lakefs = collection.of(context).lakefs
         server = {r.id for r in collected(lakefs.config(), Policies())}
         there = {name for name in server if collection.policies.collects(name)}
-        known = set(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
-        made = _made(context, known, server)
-        gone = [r for r in sorted(made - there) if not _has_runs(context.instance, r)]
+        instance = context.instance
+        known = set(instance.get_dynamic_partitions(names.of(REPOSITORY)))
+        memory = remembered(context)
+        # Another code location may have keys of other servers. Older versions wrote nothing down.
+        made = known.intersection(memory.get(_MADE, server))
+        gone = [r for r in sorted(made - there) if not _has_runs(instance, REPOSITORY_TAG, r)]
         new = sorted(there - known)
-        before = remembered(context).get(_SPARE)
-        spare = _spare_run(context.instance, names, collection.now())
+        before = memory.get(_SPARE)
+        spare = _spare_run(instance, names, collection.now())
         changes: list[Any] = []
         if spare is not None:
             changes.append(names.runs.build_add_request([spare]))
-            if before is not None and _is_unused(context.instance, names, before):
-                # There is never more than one: a wave has come since it was added.
+            # There is never more than one: a wave has come since it was added.
+            is_there = before in instance.get_dynamic_partitions(names.of(RUN))
+            if is_there and not _has_runs(instance, RUN_TAG, before):
                 changes.append(names.runs.build_delete_request([before]))
         if new:
             changes.append(names.repositories.build_add_request(new))
@@ -97,39 +101,16 @@ def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> 
     return warning
 
 
-def _made(context: dg.SensorEvaluationContext, known: set[str], server: set[str]) -> set[str]:
-    """The keys that this sensor has added: another code location may have those of other servers.
-
-    At its first tick it takes those for its own that are of its server: older versions wrote
-    nothing down.
-
-    Args:
-        context: of the tick.
-        known: all keys that there are.
-        server: the repositories of the server, excluded ones too.
-    """
-    made = remembered(context).get(_MADE)
-    return known.intersection(server if made is None else made)
-
-
 def _spare_run(instance: dg.DagsterInstance, names: Names, now: datetime) -> str | None:
     """The id of a run that can be chosen without typing one; None where the last one is unused."""
     known = instance.get_dynamic_partitions(names.of(RUN))
-    if known and instance.get_runs_count(dg.RunsFilter(tags={RUN_TAG: known[-1]})) == 0:
-        return None
     spare = f"{now:%Y%m%dT%H%M%SZ}"
-    return None if spare in known else spare
+    unused = known and not _has_runs(instance, RUN_TAG, known[-1])
+    return None if unused or spare in known else spare
 
 
-def _is_unused(instance: dg.DagsterInstance, names: Names, run: str) -> bool:
-    """True if the key of a run is there, and no run has it."""
-    if run not in instance.get_dynamic_partitions(names.of(RUN)):
-        return False
-    return instance.get_runs_count(dg.RunsFilter(tags={RUN_TAG: run})) == 0
-
-
-def _has_runs(instance: dg.DagsterInstance, repository: str) -> bool:
-    return instance.get_runs_count(dg.RunsFilter(tags={REPOSITORY_TAG: repository})) > 0
+def _has_runs(instance: dg.DagsterInstance, tag: str, key: str) -> bool:
+    return instance.get_runs_count(dg.RunsFilter(tags={tag: key})) > 0
 
 
 def rules_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -221,11 +202,7 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
 def _approved(
     context: dg.SensorEvaluationContext, root: ArtifactRoot, repository: str, now: datetime
 ) -> list[Approval]:
-    """The approvals that hold, of marks of a repository that were not swept.
-
-    Raises:
-        StorageError: the store of the artifacts does not answer; damage of one run hides no other.
-    """
+    """The approvals that hold, of marks that were not swept; damage of one run hides no other."""
 
     def read(run: str) -> Approval | LakegcError | None:
         try:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import cleandoc
 from typing import Any, Final, TypeVar
 
@@ -29,30 +30,32 @@ class Stage:
     """One asset.
 
     Attributes:
-        name: its plain name.
-        description: what it reads, writes and guarantees, as Markdown.
-        function: that makes it.
+        function: that makes it; its name is the plain name of the asset, and its docstring says
+            what that reads, writes and guarantees.
+        columns: of the rows that it writes or shows; None where these are of several tables.
         after: plain names of the assets that come before it although it does not read them: their
             order is a part of the safety argument.
         reads: plain names of the assets that it reads; ``gc_report`` stands for the mark as a
             whole, whose last manifest it has.
-        columns: of the rows that it writes or shows; None where these are of several tables.
         resources: plain keys of those that it needs.
         kinds: of technologies, as Dagster shows them.
         config: what a run may configure of it.
         skippable: whether it may end without a materialization.
     """
 
-    name: str
-    description: str
     function: Callable[[Execution], Result]
-    after: Sequence[str]
-    reads: Sequence[str]
-    columns: pa.Schema | None
-    resources: Sequence[str]
-    kinds: frozenset[str]
-    config: type[dg.Config] | None
-    skippable: bool
+    columns: pa.Schema | None = None
+    after: Sequence[str] = ()
+    reads: Sequence[str] = ()
+    resources: Sequence[str] = RESOURCES
+    kinds: Sequence[str] = ("pyspark", "lakefs")
+    config: type[dg.Config] | None = None
+    skippable: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its plain name."""
+        return self.function.__name__
 
     @property
     def metadata(self) -> dict[str, dg.TableSchema]:
@@ -65,7 +68,7 @@ class Stage:
         """Its spec, without the assets before it, whose keys may still be changed."""
         return dg.AssetSpec(
             names.key(self.name),
-            description=self.description,
+            description=contract(self.function.__doc__),
             metadata=self.metadata,
             group_name=names.of("gc"),
             code_version=CODE_VERSION,
@@ -81,8 +84,16 @@ class Stage:
 
     def make(self, execution: Execution) -> Results:
         """Make it, and give its materialization; none where nothing was to be made."""
-        found = self.function(execution)
-        yield from [found] if isinstance(found, dg.MaterializeResult) else found
+        yield from _each(self.function(execution))
+
+
+def _each(result: Result) -> Results:
+    yield from [result] if isinstance(result, dg.MaterializeResult) else result
+
+
+def stage(**options: Any) -> Callable[[Callable[[Execution], Result]], Stage]:  # noqa: ANN401 - of Stage
+    """Make a ``Stage`` of a function, with these attributes."""
+    return partial(Stage, **options)
 
 
 def step(
@@ -94,13 +105,8 @@ def step(
     """Assets of a component that are made one after the other, in the step of the last one.
 
     Dagster skips the steps behind one that ended without a materialization; within a step it does
-    not, so that an asset which made nothing need not say that it did.
-
-    Args:
-        stages: in their order; a run configures one that is alone in its step.
-        specs: of all assets, by their plain names.
-        names: of the component, with the keys of all assets.
-        execute: makes one of them, by ``Stage.make`` say.
+    not, so that an asset which made nothing need not say that it did. A run configures a stage that
+    is alone in its step; ``execute`` makes one, by ``Stage.make`` say.
     """
     last = stages[-1]
 
@@ -112,24 +118,14 @@ def step(
         config_schema=last.config.to_fields_dict() if last.config else None,
     )
     def made(context: dg.AssetExecutionContext) -> Results:
-        for one in stages:
-            if names.key(one.name) in context.selected_asset_keys:
-                yield from _executed(one, context, names, execute)
+        # Messages print the commands of the component.
+        with printing(names.source):
+            for one in stages:
+                if names.key(one.name) in context.selected_asset_keys:
+                    found = execute(one, Execution(context, names))
+                    yield from materialized(one, context, names, _each(found))
 
     return made
-
-
-def _executed(
-    one: Stage,
-    context: dg.AssetExecutionContext,
-    names: Names,
-    execute: Callable[[Stage, Execution], Result],
-) -> Results:
-    """Make an asset, while messages print the commands of its component."""
-    with printing(names.source):
-        found = execute(one, Execution(context, names))
-        results = [found] if isinstance(found, dg.MaterializeResult) else found
-        yield from materialized(one, context, names, results)
 
 
 def materialized(
@@ -169,44 +165,14 @@ def _is_recorded(
     return version is not None and tags.get(DATA_VERSION_TAG) == version.value
 
 
-def stage(
-    *,
-    columns: pa.Schema | None = None,
-    after: Sequence[str] = (),
-    reads: Sequence[str] = (),
-    resources: Sequence[str] = RESOURCES,
-    kinds: Sequence[str] = ("pyspark", "lakefs"),
-    config: type[dg.Config] | None = None,
-    skippable: bool = False,
-) -> Callable[[Callable[[Execution], Result]], Stage]:
-    """Make an asset of a function, whose name and description it has; see ``Stage``."""
-
-    def made(function: Callable[[Execution], Result]) -> Stage:
-        return Stage(
-            name=function.__name__,
-            description=contract(function.__doc__),
-            function=function,
-            after=after,
-            reads=reads,
-            columns=columns,
-            resources=resources,
-            kinds=frozenset(kinds),
-            config=config,
-            skippable=skippable,
-        )
-
-    return made
-
-
 _PARTS: Final = re.compile(r"^(?=(?:Reads|Writes|Guarantees): )", re.MULTILINE)
 
 
 def contract(doc: str | None) -> str:
     """Markdown of what an asset is, reads, writes and guarantees.
 
-    Args:
-        doc: its docstring: a line that says what it is, an empty one, and paragraphs that begin
-            with ``Reads:``, ``Writes:`` and ``Guarantees:``.
+    Its docstring has a line that says what it is, an empty one, and paragraphs that begin with
+    ``Reads:``, ``Writes:`` and ``Guarantees:``.
     """
     head, _, rest = cleandoc(doc or "").replace("``", "`").partition("\n\n")
     paragraphs = [" ".join(part.split()) for part in _PARTS.split(rest) if part.strip()]
@@ -236,7 +202,7 @@ def one_step_job(
         name: its plain name.
         description: as Dagster shows it.
         step: plain name and description of its step.
-        work: what it does, with its configuration; returns the metadata of its output.
+        work: makes the metadata of its output, with its configuration.
         config_class: of the configuration.
         needs: plain keys of the resources that it has.
         options: of the job.

@@ -14,8 +14,6 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.collection import Collection, remembered
-from lakegc_assets.defs.connections import built
-from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
 from lakegc_assets.defs.notices import Document, Outbox, document
@@ -38,13 +36,7 @@ _DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_
 
 @dataclass(frozen=True)
 class Freshness:
-    """The age of the last mark of a repository.
-
-    Attributes:
-        passed: whether that is lately enough.
-        sentence: for people.
-        last: when the last mark was finished; None where there is none.
-    """
+    """The age of the last mark of a repository: lately enough or not, in words, and its end."""
 
     passed: bool
     sentence: str
@@ -102,11 +94,7 @@ def _freshness(
 
 
 def _last_report(root: ArtifactRoot, known: Known) -> datetime | None:
-    """The end of the last mark that has left artifacts; damaged ones do not count.
-
-    Raises:
-        LakegcError: the store of the artifacts does not answer.
-    """
+    """The end of the last mark that has left artifacts; damaged ones do not count."""
     marks = earlier(root, known.name, "gc_report", known.namespace, but="")
     return marks[0].manifest.finished if marks else None
 
@@ -257,15 +245,13 @@ def _look(
     """Known repositories; the root of their artifacts; and why lakeFS did not answer."""
     names, policies, root = collection.names, collection.policies, None
     try:
-        wanted = names.resources("stores", "collector")
-        with built(collection.resources, context.instance, wanted) as found:
-            root = Resources(found, names).root
+        with collection.built(context.instance, "stores", "collector") as resources:
+            root = resources.root
     except LakegcError as error:
         context.log.warning("the artifacts are not looked at: %s", error)
     try:
-        wanted = names.resources("lakefs")
-        with built(collection.resources, context.instance, wanted) as found:
-            there = collection.collected(Resources(found, names).lakefs.config())
+        with collection.built(context.instance, "lakefs") as resources:
+            there = collection.collected(resources.lakefs.config())
             return [Known.of(repository) for repository in there], root, ""
     except LakegcError as error:
         known = [

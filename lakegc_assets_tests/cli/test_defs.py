@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.loading import load
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.command_line import Source, command_line, printing
 from lakegc_assets.run.settings import Settings

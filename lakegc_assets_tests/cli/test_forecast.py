@@ -15,7 +15,7 @@ from lakegc_assets.cli import forecast as command
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.defs.policy import ForecastSection
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say

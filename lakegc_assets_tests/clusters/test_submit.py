@@ -14,7 +14,7 @@ import dagster as dg
 import pytest
 
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets_tests.sessions import SMALL
 from lakegc_assets_tests.site import Site

@@ -21,8 +21,7 @@ from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import collector_config
-from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS, add_partition
 from lakegc_assets.defs.policy import ForecastSection, Override, Policies, Policy
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder

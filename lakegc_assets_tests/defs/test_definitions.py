@@ -16,8 +16,7 @@ import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import component, defs
-from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS
-from lakegc_assets.defs.partitions import add_partition, partition_key
+from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS, add_partition, partition_key
 from lakegc_assets.defs.schedules import last_tick, next_tick
 from lakegc_assets.defs.stages import contract
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES

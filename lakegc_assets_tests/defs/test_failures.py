@@ -15,7 +15,7 @@ from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped, shown
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.site import Site

@@ -13,8 +13,7 @@ import dagster as dg
 import pytest
 
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import Names, partition_key
 from lakegc_assets.defs.policy import StoresSection
 from lakegc_assets.defs.resume import is_included
 from lakegc_assets_tests.defs.daemon import code_location, ticked

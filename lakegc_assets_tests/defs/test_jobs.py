@@ -14,7 +14,7 @@ import pytest
 from lakegc_assets.checks.evaluation import NAMES, requests_of
 from lakegc_assets.definitions import defs
 from lakegc_assets.defs.failures import Stopped
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock

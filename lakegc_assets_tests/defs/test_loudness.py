@@ -18,11 +18,10 @@ from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
-from lakegc_assets.defs.names import PLAIN
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import PLAIN, partition_key
 from lakegc_assets.defs.policy import NoticeSection
+from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
-from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedError, LakeFSError

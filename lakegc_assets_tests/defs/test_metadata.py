@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.defs.asset_metadata import asked_for, by_age, by_slice_age, of_rules, of_sweep
+from lakegc_assets.defs.asset_metadata import age_classes, asked_for, of_rules, of_sweep
 from lakegc_assets.defs.metadata import table, value_of
-from lakegc_assets.defs.units import human_bytes
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.wording import human_bytes
 from lakegc_assets_tests.left import manifest_of
 
 
@@ -39,8 +39,7 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
 
 def test_no_rows_are_reported_in_a_word() -> None:
     assert table(("key",), []) == "nothing"
-    assert by_age([["reason", "expired", 1, 1]]) == "nothing"
-    assert by_slice_age([["reason", "expired", 1, 1]]) == "nothing"
+    assert age_classes([["reason", "expired", 1, 1]], "slice age") == []
 
 
 def test_slices_are_shown_by_classes_of_age() -> None:
@@ -52,11 +51,11 @@ def test_slices_are_shown_by_classes_of_age() -> None:
         ["slice age", "5000 days", 16, 160],
         ["reason", "expired", 31, 310],
     ]
-    assert [record.data for record in by_slice_age(rows).records] == [
-        {"slice age": "not in a slice", "objects": 1, "size": "10 B"},
-        {"slice age": "up to 7 days", "objects": 2, "size": "20 B"},
-        {"slice age": "up to 30 days", "objects": 12, "size": "120 B"},
-        {"slice age": "older", "objects": 16, "size": "160 B"},
+    assert age_classes(rows, "slice age") == [
+        ("not in a slice", 1, "10 B"),
+        ("up to 7 days", 2, "20 B"),
+        ("up to 30 days", 12, "120 B"),
+        ("older", 16, "160 B"),
     ]
 
 
@@ -84,10 +83,10 @@ def test_records_of_older_sweeps_have_fewer_figures() -> None:
 
 def test_objects_are_shown_by_classes_of_age() -> None:
     rows = [["age in days", str(day), 1, 100] for day in (0, 7, 8, 4000)]
-    assert [record.data for record in by_age(rows).records] == [
-        {"age": "up to 7 days", "objects": 2, "size": "200 B"},
-        {"age": "up to 30 days", "objects": 1, "size": "100 B"},
-        {"age": "older", "objects": 1, "size": "100 B"},
+    assert age_classes(rows, "age in days") == [
+        ("up to 7 days", 2, "200 B"),
+        ("up to 30 days", 1, "100 B"),
+        ("older", 1, "100 B"),
     ]
 
 

@@ -18,6 +18,7 @@ from typing_extensions import Self
 from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.names import partition_key
 from lakegc_assets.defs.notices import (
     NoticeError,
     document,
@@ -27,7 +28,6 @@ from lakegc_assets.defs.notices import (
     notice,
     post,
 )
-from lakegc_assets.defs.partitions import partition_key
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Override, Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets_tests.defs.daemon import Daemon

@@ -17,8 +17,8 @@ from lakegc_assets.cli.main import main
 from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.decisions import who
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.jobs import who
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
 from lakegc_assets.defs.prune import DagsterRecords

@@ -22,12 +22,12 @@ from lakegc_assets.defs import resume
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
-from lakegc_assets.defs.partitions import partition_key
+from lakegc_assets.defs.names import partition_key
 from lakegc_assets.defs.policy import Override, Policies
 from lakegc_assets.defs.requests import is_retried
 from lakegc_assets.defs.resume import resume_sensor
+from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.sensors import repositories_sensor
-from lakegc_assets.defs.waves import waves_sensor
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon

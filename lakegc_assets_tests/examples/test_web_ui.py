@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from examples import trial, web_ui
 from examples.team import Calendar
-from lakegc_assets.defs.partitions import add_partition
+from lakegc_assets.defs.names import add_partition
 from lakegc_assets.defs.schedules import next_tick
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
