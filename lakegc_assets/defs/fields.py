@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import AfterValidator, WithJsonSchema
 
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.retention.retain import Retain
-from lakegc_assets.retention.rules import RulesError
 
 _V = TypeVar("_V")
 
@@ -41,11 +41,15 @@ def _is_open(value: object) -> bool:
 
 
 def filled_in(check: Callable[[Any], object]) -> AfterValidator:
-    """Check what is filled in."""
+    """Check what is filled in, at whatever depth."""
 
     def look(value: _V) -> _V:
-        if not _is_open(value):
+        if "{{" in str(value):
+            return value
+        try:
             check(value)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
         return value
 
     return AfterValidator(look)
@@ -144,15 +148,6 @@ def _as_written(context: dg.ResolutionContext, value: object) -> object:
     return context.resolve_value(value, as_type=object) if _is_open(value) else value
 
 
-def _retain(value: object) -> None:
-    if "{{" in str(value):
-        return
-    try:
-        Retain.parse(value)
-    except RulesError as error:
-        raise ValueError(str(error)) from None
-
-
 _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
 Texts = Annotated[list[str], _LIST]
 _PATTERN: Final = _require(bool, "is empty: a pattern names something")
@@ -168,7 +163,7 @@ Tags = Annotated[
 AsWritten = Annotated[dict[str, Any], dg.Resolver(_as_written, model_field_type=dict[str, Any])]
 RetainRules = Annotated[
     dict[str, Any],
-    filled_in(_retain),
+    filled_in(Retain.parse),
     dg.Resolver(_as_written, model_field_type=dict[str, Any]),
 ]
 _NAME: Final = _require(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import dagster as dg
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from lakegc_assets.defs.collection import Collection
+from lakegc_assets.defs.fields import filled_in
 from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
@@ -35,19 +36,10 @@ def metrics_file(text: str | Path) -> Path:
     return path
 
 
-def _read_by_name(text: str) -> str:
-    if "{{" not in text:
-        try:
-            metrics_file(text)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-    return text
-
-
 class MetricsSection(dg.Model, dg.Resolvable):
     """The file of metrics that Prometheus's node_exporter reads."""
 
-    textfile: Annotated[str, AfterValidator(_read_by_name)] = Field(
+    textfile: Annotated[str, filled_in(metrics_file)] = Field(
         description="path of the file, in the folder of its textfile collector; ends in .prom"
     )
     every_seconds: Annotated[int, Bounds(30, 86_400)] = Field(

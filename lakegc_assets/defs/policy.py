@@ -24,12 +24,13 @@ from lakegc_assets.defs.fields import (
     Texts,
     Url,
     Zone,
+    filled_in,
     one_of,
     some,
 )
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.forecast.change import Change
-from lakegc_assets.retention.rules import Rules, RulesError
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import MAX_DAYS, CollectorSettings, RepositorySettings
 from lakegc_assets.sweep.auto_sweep import MODES, REQUIRED, Limits
@@ -63,7 +64,7 @@ class AutoLimits(dg.Model, dg.Resolvable):
 
     def limits(self) -> Limits:
         """As the core takes them."""
-        return Limits(self.share, self.objects, self.bytes, self.growth, self.required)
+        return Limits(**self.model_dump())
 
 
 def _shared(name: str, model: type[BaseModel] = RepositorySettings) -> Any:  # noqa: ANN401 - of the type that the field says
@@ -73,18 +74,10 @@ def _shared(name: str, model: type[BaseModel] = RepositorySettings) -> Any:  # n
     return Field(default=default, description=field.description)
 
 
-def _branch_days(branches: dict[str, Any]) -> dict[str, Any]:
-    """Refuse days that no rule can have; what is still to be filled in is text."""
-    try:
-        Rules(0, {name: days for name, days in branches.items() if not isinstance(days, str)})
-    except RulesError as error:
-        raise ValueError(str(error)) from error
-    return branches
-
-
 _BranchDays = Annotated[
     dict[str, int],
-    AfterValidator(_branch_days),
+    # What is still text is filled in later, and checked then.
+    filled_in(lambda days: Rules(0, {n: d for n, d in days.items() if not isinstance(d, str)})),
     dg.Resolver(
         lambda context, branches: {n: context.resolve_value(d) for n, d in branches.items()},
         model_field_type=dict[str, int | str],
