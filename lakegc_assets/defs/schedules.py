@@ -226,16 +226,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         open_ = [tick for tick in pending if moment - tick.at < OPEN]
         if open_:
             try:
-                with collection.built(context.instance, "lakefs") as resources:
-                    there = collection.collected(resources.lakefs.config())
-                requests = [
-                    request
-                    for name, zone in zones.items()
-                    if (missed := {wave_at(tick.at) for tick in open_ if tick.schedule == name})
-                    for request in requests_of_wave(
-                        context.instance, there, collection, zone, moment, missed
-                    )
-                ]
+                requests = _made_up(context.instance, collection, zones, open_)
                 states |= {_tick_key(tick): _MADE_UP for tick in open_}
             except LakegcError as raised:
                 error = raised
@@ -263,6 +254,22 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         )
 
     return waves
+
+
+def _made_up(
+    instance: dg.DagsterInstance,
+    collection: Collection,
+    zones: Mapping[str, str],
+    ticks: Sequence[FailedTick],
+) -> list[dg.RunRequest]:
+    """The runs that failed ticks should have started, of schedules whose time zones are known."""
+    with collection.built(instance, "lakefs") as resources:
+        there = collection.collected(resources.lakefs.config())
+    now, found = collection.now(), []
+    for name, zone in zones.items():
+        if missed := {wave_at(tick.at) for tick in ticks if tick.schedule == name}:
+            found += requests_of_wave(instance, there, collection, zone, now, missed)
+    return found
 
 
 def _tick_key(tick: FailedTick) -> str:
