@@ -12,20 +12,31 @@ import click
 from lakegc_assets.errors import LakegcError, kind_of
 
 FAILURE: Final = 1
-_STATUS: Final = {"failed": FAILURE, "configuration": 2, "refused": 3}
 
 
 class Failed(click.ClickException):
     """The sentence on standard error with which a command ends."""
 
-    def __init__(self, kind: str, sentence: str) -> None:
-        """Join the word for the kind of the end, and the sentence."""
-        super().__init__(f"{kind}: {sentence}")
-        self.exit_code = _STATUS.get(kind, FAILURE)
+    exit_code = FAILURE
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it without the word that click puts before its own errors."""
         click.echo(self.message, file, err=True)
+
+
+class Misconfigured(Failed):
+    """A setting, a credential or a rule is wrong."""
+
+    exit_code = 2
+
+
+class Refused(Failed):
+    """The request contradicts itself, or a check refuses to go on."""
+
+    exit_code = 3
+
+
+_ENDS: Final = {"refused": Refused, "configuration": Misconfigured, "failed": Failed}
 
 
 @contextmanager
@@ -34,10 +45,11 @@ def exit_status() -> Iterator[None]:
     try:
         yield
     except LakegcError as error:
-        raise Failed(kind_of(error), _with_options(error)) from error
+        kind = kind_of(error)
+        raise _ENDS[kind](f"{kind}: {_with_options(error)}") from error
     except KeyboardInterrupt as interrupt:
         how_far = str(interrupt) or "the same command with the same --run goes on"
-        raise Failed("interrupted", how_far) from interrupt
+        raise Failed(f"interrupted: {how_far}") from interrupt
 
 
 def _with_options(error: LakegcError) -> str:

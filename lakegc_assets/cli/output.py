@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs; lines, with figures in columns, for people."""
+"""Prints results: JSON for programs; lines, with figures in columns, for people."""
 
 from __future__ import annotations
 

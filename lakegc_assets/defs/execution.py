@@ -137,9 +137,7 @@ class Execution:
         )
         _, connections = ctx.connect()
         require_keys_on_nodes(
-            place_of(pyspark.spark_config) or master_of(session_of(pyspark))
-            if ctx.engine.kind == "spark"
-            else "local",
+            place_of_tasks(pyspark) if ctx.engine.kind == "spark" else "local",
             ctx.lakefs.credentials_file,
             ctx.root.stores.credentials_file,
             ctx.root.stores.azure.credentials_file,
@@ -181,6 +179,11 @@ def session_of(pyspark: LazyPySparkResource) -> SparkSession:
     with starting():
         session: SparkSession = pyspark.spark_session
         return session
+
+
+def place_of_tasks(pyspark: LazyPySparkResource) -> str:
+    """The place where Spark's tasks run: the Connect server or master, configured or in use."""
+    return place_of(pyspark.spark_config) or master_of(session_of(pyspark))
 
 
 def _configured_by(pyspark: LazyPySparkResource) -> str:

@@ -56,14 +56,14 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         made = known.intersection(memory.get(_MADE, server))
         gone = [r for r in sorted(made - there) if not _has_runs(instance, REPOSITORY_TAG, r)]
         new = sorted(there - known)
-        before = memory.get(_SPARE)
+        before: str = memory.get(_SPARE, "")
         spare = _spare_run(instance, names, collection.now())
         changes: list[Any] = []
         if spare is not None:
             changes.append(names.runs.build_add_request([spare]))
             # There is never more than one: a wave has come since it was added.
-            is_there = before in instance.get_dynamic_partitions(names.of(RUN))
-            if is_there and not _has_runs(instance, RUN_TAG, before):
+            known_runs = instance.get_dynamic_partitions(names.of(RUN))
+            if before in known_runs and not _has_runs(instance, RUN_TAG, before):
                 changes.append(names.runs.build_delete_request([before]))
         if new:
             changes.append(names.repositories.build_add_request(new))

@@ -214,7 +214,7 @@ def test_where_tasks_run_is_known_before_a_session_starts(monkeypatch: pytest.Mo
         ({}, "yarn"),
         ({"spark.remote": "sc://connect:15002/;token=abc"}, "sc://connect:15002/"),
     ):
-        assert execution._place(LazyPySparkResource(spark_config=settings)) == master
+        assert execution.place_of_tasks(LazyPySparkResource(spark_config=settings)) == master
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
