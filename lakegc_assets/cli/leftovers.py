@@ -126,7 +126,7 @@ def remove(
         raise RefusedError("nobody can be asked where JSON is printed: --dry-run, or --yes --id ID")
     from lakegc_assets.leftovers.namespace_removal import plan_namespace, remove_namespace
     from lakegc_assets.leftovers.removal import Choices
-    from lakegc_assets.leftovers.upload_removal import abort_uploads, plan_uploads
+    from lakegc_assets.leftovers.uploads import abort_uploads, plan_uploads
 
     plan: Callable[[Server, str], Plan] = plan_uploads
     end: Callable[[Server, str, Choices], Mapping[str, int]] = abort_uploads
