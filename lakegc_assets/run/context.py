@@ -200,7 +200,7 @@ class RunContext:
         Raises:
             ConfigurationError: the backups are in a bucket of its name on another server.
         """
-        if self.root.stores.at(namespace.url()) != self.root.stores:
+        if self.root.stores.at(namespace.url()) is not self.root.stores:
             raise ConfigurationError(
                 f"the backups are on another server, in a bucket with the name of that of "
                 f"{namespace.url()}: which of the two a URL means could not be known. "

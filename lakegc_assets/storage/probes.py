@@ -101,7 +101,7 @@ def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recove
     settings = store.recovery()
     if settings.kind == "nothing":
         return settings
-    key, content = f"{folder}undelete-{secrets.token_hex(8)}", secrets.token_bytes(16)
+    key, content = f"{folder}undelete-{secrets.token_hex(8)}", secrets.token_hex(8).encode()
     etag, kept = store.put(key, content), None
     try:
         (deleted,) = store.delete_many([key], trash=trash)

@@ -164,11 +164,6 @@ class Scheduler:
         self.sleep(_NEVER, lambda: bool(ended) or not process.alive)
         return ended[0] if ended else None
 
-    @property
-    def actor_name(self) -> str:
-        """Of the present actor."""
-        return self.current.name if self.current else ""
-
     def run(self) -> None:
         """Run until no eager actor is left, then end the lazy ones."""
         self._hub.switch()

@@ -59,7 +59,6 @@ def _replaced() -> list[tuple[object, str, object]]:
     ]
     answers += [
         (secrets, "token_hex", lambda size=16: world().token_hex(size)),
-        (secrets, "token_bytes", lambda size=16: bytes.fromhex(world().token_hex(size))),
     ]
     answers += [
         (leased, "owner_of", lambda **_: {"host": world().process.name}),

@@ -137,8 +137,6 @@ class Bucket(dict[str, Kept]):
 
 
 _LAST: Final = "\U0010ffff"
-#: Most are asked for again and again.
-_info: Final = lru_cache(maxsize=16_384)(ObjectInfo)
 
 
 def _page(keys: list[str], found: list[Kept]) -> pa.Table:
@@ -172,6 +170,8 @@ class SimStore(ObjectStore):
     ) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
+        #: Most are asked for again and again.
+        self._known: dict[str, tuple[Kept, ObjectInfo]] = {}
         self._listed: dict[tuple[str, str | None, str | None], tuple[int, pa.Table]] = {}
 
     @property
@@ -193,6 +193,13 @@ class SimStore(ObjectStore):
             None if before is None else own + before,
         )
         return [(key[length:], bucket[key]) for key in keys]
+
+    def _info(self, key: str, kept: Kept) -> ObjectInfo:
+        known = self._known.get(key)
+        if known is None or known[0] is not kept:
+            info = ObjectInfo(key, kept.size, kept.modified, kept.etag)
+            known = self._known[key] = (kept, info)
+        return known[1]
 
     def _shown(self, fault: str, found: list[tuple[str, Kept]]) -> list[tuple[str, Kept]]:
         """What a list shows of what is there."""
@@ -221,7 +228,7 @@ class SimStore(ObjectStore):
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         fault = self._world.ask("list", prefix or start_after or "")
         for key, kept in self._shown(fault, self._infos(prefix, start_after)):
-            yield _info(key, kept.size, kept.modified, kept.etag)
+            yield self._info(key, kept)
 
     def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
         """A list that lacks nothing: that of before, if nothing in it has changed since."""
@@ -272,7 +279,7 @@ class SimStore(ObjectStore):
         self._world.ask("head", key)
         kept = self._find(key)
         self._world.asks([key], begun)
-        return _info(key, kept.size, kept.modified, kept.etag)
+        return self._info(key, kept)
 
     def _find(self, key: str) -> Kept:
         try:

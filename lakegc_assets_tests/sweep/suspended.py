@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Moment
+from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Moment, Watch
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
@@ -40,7 +40,7 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
     def elapsed() -> float:
         return SYSTEM_CLOCKS.elapsed() + float((folder / MACHINE_AHEAD).read_text())
 
-    clocks = StubClocks(since_boot=elapsed)
+    clocks = StubClocks(since_boot=elapsed, watch=Watch(elapsed))
     LocalStore.server_time = server_time  # type: ignore[method-assign,assignment]
     lakefs = LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml"))
     stores = StoreConfig(local_root=local_root)
