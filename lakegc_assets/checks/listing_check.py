@@ -26,7 +26,7 @@ from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
-from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.wording import counted
 
@@ -172,9 +172,9 @@ def _known(case: Case) -> Sequence[Part]:
     """Files of addresses that a collector deleted, or whose loss was accepted."""
     files = list(_files_of_gone(case))
     costs = [_FILE_S] * len(files)
-    groups = bin_pack(files, costs, case.ctx.settings.address_num_partitions)
-    task = partial(_read_gone, case.scratch)
-    found = case.ctx.tasks.run("read what is known to be gone", task, groups, sum(costs))
+    task, most = partial(_read_gone, case.scratch), case.ctx.settings.address_num_partitions
+    what = "read what is known to be gone"
+    found = case.ctx.tasks.run_grouped(what, task, files, costs, most)
     return [part for parts in found for part in parts]
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks.witness import ENTRIES, KIND, witness
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_each
+from lakegc_assets.engine.tasks import Tasks, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
@@ -65,11 +65,10 @@ def witnessed(
         IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
     """
     slots = TableCache(connections.cache(), KIND).compact() if entries else {}
-    missing = [(range_id, n) for range_id, n in sorted(entries.items()) if range_id not in slots]
-    costs = [_FETCH_S + count * _WITNESS_S for _, count in missing]
-    orders = [[range_id for range_id, _ in group] for group in bin_pack(missing, costs, most)]
+    missing = [range_id for range_id in sorted(entries) if range_id not in slots]
+    costs = [_FETCH_S + entries[range_id] * _WITNESS_S for range_id in missing]
     task = partial(_witness_and_cache, connections)
-    for new in tasks.run("check what HEADs hold", task, orders, sum(costs)):
+    for new in tasks.run_grouped("check what HEADs hold", task, missing, costs, most):
         slots |= new
     for range_id, count in entries.items():
         found = slots[range_id].facts["entries"]
@@ -86,7 +85,7 @@ def forget_damaged(found: Witnessed, tasks: Tasks, most: int) -> bool:
     files = [file for file, _ in by_file(found.slots.values())]
     costs = [file.part.rows * _COMPARE_S for file in files]
     task = partial(_is_damaged, found.connections)
-    return any(tasks.run("compare cached ranges", task, bin_pack(files, costs, most), sum(costs)))
+    return any(tasks.run_grouped("compare cached ranges", task, files, costs, most))
 
 
 def table_url(connections: Connections, table_id: str) -> str:

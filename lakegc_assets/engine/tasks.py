@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from math import fsum
 from os import cpu_count
 from typing import Final, TypeVar
 
@@ -77,6 +78,21 @@ class Tasks:
         if threads is None and seconds >= _PROCESS_SECONDS and min(cores, len(inputs)) > 1:
             return run_in_processes(what, task, inputs, cores, self.log)
         return self._in_threads(what, task, inputs, threads or cores)
+
+    def run_grouped(
+        self,
+        what: str,
+        task: Callable[[list[T]], R],
+        items: Sequence[T],
+        seconds: Sequence[float],
+        most: int,
+    ) -> list[R]:
+        """Run a task for groups of items, as ``bin_pack`` makes them; one answer for each group.
+
+        ``seconds``: about how much work each item is, on one core.
+        ``most``: of the groups.
+        """
+        return self.run(what, task, bin_pack(items, seconds, most), fsum(seconds))
 
     def run_or_call(
         self,

@@ -12,8 +12,8 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.relation import F, relation
-from lakegc_assets.mark.lookalike_relations import SERVED, UNVERIFIED
 from lakegc_assets.mark.relations import NOT_SEEN
+from lakegc_assets.mark.signature_relations import SERVED, UNVERIFIED
 from lakegc_assets.retention.thresholds import FOREVER, NEVER
 
 

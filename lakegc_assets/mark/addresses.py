@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 
 #: Addresses that ``plain_path`` may change.
@@ -66,6 +67,12 @@ def entry_spellings(
         return sorted({*found, *map(plain_path, found)}), True
     except UnresolvableAddressError as error:
         return sorted(error.last_components), False
+
+
+def are_plain(addresses: pa.Array, types: pa.Array) -> pa.Array:
+    """Mark the addresses of entries that mean what they say, and nothing else."""
+    relative = pc.equal(types, AddressType.RELATIVE)
+    return pc.and_not(relative, pc.match_substring_regex(addresses, UNUSUAL))
 
 
 def is_elsewhere(namespace: StorageNamespace, address: str, address_type: int) -> bool:

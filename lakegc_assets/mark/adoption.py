@@ -7,6 +7,7 @@ reason; what only ours names is left for a run of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,16 +36,11 @@ _COMPARED: Final = LISTING.append(pa.field("is_named", pa.bool_()))
 
 @dataclass(frozen=True)
 class Adopted:
-    """The candidates that remain where another mark was adopted.
+    """The candidates that remain where another mark was adopted."""
 
-    Attributes:
-        dead: the candidates that it names, too (``LISTING``).
-        spared: what it names, and ours keeps (``SPARED``).
-        parts: parts of the asset: ``kept`` (``SURVIVORS``) says more about the same.
-        facts: for the manifest.
-    """
-
+    #: Those that it names, too (``LISTING``).
     dead: Dataset
+    #: What it names, and ours keeps (``SPARED``); the part ``kept`` says more about the same.
     spared: Sequence[Part] = ()
     parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -78,12 +74,10 @@ def require_adoptable(
 
 def _sweeping(root: ArtifactRoot, repository: str, run: str) -> str:
     """The command that sweeps a mark of ours."""
-    of_run = repository, "--run", run
-    try:
+    settings: Mapping[str, object] = {}
+    with suppress(RefusedError):
         settings = recorded_settings(root.attempt(repository, run))
-    except RefusedError:
-        return command_line("sweep", *of_run)
-    return command_line("sweep", *of_run, settings=settings)
+    return command_line("sweep", repository, "--run", run, settings=settings)
 
 
 def _is_run(root: ArtifactRoot, repository: str, run: str) -> bool:
@@ -104,12 +98,8 @@ def adopt(
 
     Compared by hashes: all of these are dead by our own mark, whoever else names them.
 
-    Args:
-        work: where to write.
-        attempt: with all assets before the candidates.
-        mark_id: of the mark that is adopted.
-        dead: our own candidates (``LISTING``), without what is spared.
-        spared: what that is (``SPARED``).
+    ``attempt``: with all assets before the candidates.
+    ``dead``: our own candidates (``LISTING``), without what is ``spared`` (``SPARED``).
 
     Raises:
         RefusedError: it cannot be adopted.
@@ -121,8 +111,7 @@ def adopt(
     listed = read_mark(work, mark)
     by_list = comparison_relations.by_list(dead, frames.read(listed))
     compared = work.written(by_list, "compared", _COMPARED, _WHAT)
-    named = comparison_relations.named(frames.read(compared))
-    adopted = work.written(named, "data", LISTING, _WHAT)
+    adopted = work.written(frames.read(compared).where("is_named"), "data", LISTING, _WHAT)
     found = survivors(work, attempt, spared, frames.read(listed), frames.read(adopted))
     facts = {
         "mark": mark.id,
@@ -133,7 +122,7 @@ def adopt(
         "kept": _by_why(found),
         "not_named": _not_named(work, compared),
     }
-    new = comparison_relations.not_of_kind(frames.read(found.rows), SPARED_BY_MARK)
+    new = frames.read(found.rows).where(f"kind <> '{SPARED_BY_MARK}'")
     return Adopted(
         adopted,
         work.write(new, "spared", SPARED, _WHAT),

@@ -22,7 +22,6 @@ from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.mark.lookalikes import HeadLooks
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served import (
     COMPARED_BY_ETAG,
@@ -31,6 +30,7 @@ from lakegc_assets.mark.served import (
     served_candidates,
     write_compared,
 )
+from lakegc_assets.mark.signatures import HeadMatches
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -116,7 +116,7 @@ def _served(
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
-) -> tuple[list[Part], HeadLooks]:
+) -> tuple[list[Part], HeadMatches]:
     """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
     listing, store = chain["store_listing"], attempt.store()
     spent = (work.ctx.clocks.now() - listing.started).total_seconds()
@@ -142,11 +142,7 @@ def _served(
 def _subtract(
     work: Workspace, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> tuple[list[Part], list[Part]]:
-    """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``).
-
-    Raises:
-        IntegrityError: an input is not what its manifest says, or nobody can tell what is pinned.
-    """
+    """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``)."""
     listing, committed, uncommitted = (
         chain[asset] for asset in ("store_listing", "committed_addresses", "uncommitted_snapshot")
     )
@@ -193,11 +189,7 @@ def _subtract(
 def _require_live_addresses(
     attempt: AttemptArtifacts, committed: Manifest, uncommitted: Manifest
 ) -> None:
-    """Require that what is live has addresses.
-
-    Raises:
-        IntegrityError: there are live ranges or lists, and no addresses of them.
-    """
+    """Raise IntegrityError where there are live ranges or lists, and no addresses of them."""
     if "referenced" not in committed.parts:
         raise IntegrityError(
             f"{attempt.url}/committed_addresses is of an earlier version, which did not read what "
@@ -237,11 +229,7 @@ def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
 
 
 def _require_distinct(work: Workspace, parts: Sequence[Part]) -> None:
-    """Require that each candidate is there once.
-
-    Raises:
-        IntegrityError: the listing holds one of them twice.
-    """
+    """Raise IntegrityError where the listing holds a candidate twice."""
     if not parts:
         return
     twice = relations.duplicates(work.read(parts, ADDRESSES), 1)

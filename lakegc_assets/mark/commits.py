@@ -69,8 +69,8 @@ def earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
     """All commits that the latest mark knew, or one before it: each hands them on to the next.
 
     A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
-    tells of a commit that nothing leads to, too. No other witness has it: so a mark that cannot be
-    read is not passed over.
+    returns for a commit that nothing leads to, too. No other witness has it: so a mark that cannot
+    be read is not passed over.
 
     Raises:
         IntegrityError: a mark is damaged.
@@ -201,27 +201,22 @@ def refs_of(ctx: RunContext, mark: AttemptArtifacts, active: Manifest) -> Refs:
 
 @dataclass(frozen=True)
 class Liveness:
-    """The active commits of one moment, each with its source.
+    """The active commits of one moment, each with its source."""
 
-    Attributes:
-        rules: the retention rules; None where the repository has none, so that all is active.
-        heads: HEAD of each branch, as last read.
-        tags: commit of each tag.
-        commits: every commit that was reached, by id.
-        active: why each active commit is active, and what only one witness named.
-        server_run_id: lakeFS's run id of the list of commits; empty without rules.
-        retain: rules that keep more than lakeFS's.
-        paths: for each pattern of paths the commits that are not active, and of which stays what
-            lies below it, with the reason.
-    """
-
+    #: None where the repository has none, so that all is active.
     rules: Rules | None
+    #: Commits of branches, as last read, and of tags.
     heads: dict[str, str]
     tags: dict[str, str]
+    #: All that were reached, by id.
     commits: dict[str, Commit]
     active: UnitedActiveCommits
+    #: lakeFS's run id of the list of commits; empty without rules.
     server_run_id: str
+    #: Rules that keep more than lakeFS's.
     retain: Retain = NO_RETAIN
+    #: For each pattern of paths the commits that are not active, and of which stays what lies below
+    #: it, with the reason.
     paths: Mapping[str, Mapping[str, Reason]] = field(default_factory=dict)
 
     def tables(self) -> dict[str, pa.Table]:
@@ -235,19 +230,17 @@ class Liveness:
             "tags": table_of(tags, TAGS),
         }
         if self.retain.paths:
-            tables[PATHS] = table_of(self.path_rows(), _PATHS)
+            rows = (
+                (pattern, i, of[i].metarange_id, r.branch, r.kind, r.counted_from, r.rule)
+                for pattern, commits in self.paths.items()
+                for i, r in sorted(commits.items())
+            )
+            tables[PATHS] = table_of(rows, _PATHS)
         return tables
 
-    def path_rows(self) -> list[tuple[object, ...]]:
-        """Rows of the part ``PATHS``."""
-        return [
-            (
-                *(pattern, commit, self.commits[commit].metarange_id),
-                *(reason.branch, reason.kind, reason.counted_from, reason.rule),
-            )
-            for pattern, commits in self.paths.items()
-            for commit, reason in sorted(commits.items())
-        ]
+    def active_metaranges(self) -> set[str]:
+        """The metaranges of the active commits."""
+        return {self.commits[commit].metarange_id for commit in self.active.active}
 
     def path_metaranges(self) -> dict[str, set[str]]:
         """For each pattern of paths the metaranges of the commits that have something below it."""
@@ -270,20 +263,14 @@ class Liveness:
             "previous mark": self.active.only_previous,
         }
         named = {commit: source for source, ids in sources.items() for commit in ids}
+        pairs = ((self.commits[i], reason) for i, reason in sorted(self.active.active.items()))
         return [
             (
-                commit,
-                self.commits[commit].metarange_id,
-                reason.branch,
-                reason.kind,
-                reason.counted_from,
-                named.get(commit, "server and own computation"),
-                self.commits[commit].creation_date,
-                self.commits[commit].main_parent,
-                self.commits[commit].committer,
-                reason.rule or None,
+                *(commit.id, commit.metarange_id, reason.branch, reason.kind, reason.counted_from),
+                named.get(commit.id, "server and own computation"),
+                *(commit.creation_date, commit.main_parent, commit.committer, reason.rule or None),
             )
-            for commit, reason in sorted(self.active.active.items())
+            for commit, reason in pairs
         ]
 
     def expired_rows(self) -> list[tuple[object, ...]]:
@@ -357,14 +344,10 @@ def find_liveness(
 ) -> Liveness:
     """Find the active commits by all the ways there are.
 
-    Args:
-        ctx: the run.
-        client: the server.
-        connections: how to reach the store.
-        now: the moment against which ages are taken; the start of the run, so that the time a run
-            takes never makes anything expire.
-        refs: that an earlier mark found.
-        known: commits that an earlier look has read; they are not read again.
+    ``now``: the moment against which ages are taken; the start of the run, so that the time a run
+        takes never makes anything expire.
+    ``refs``: that an earlier mark found.
+    ``known``: commits that an earlier call has read; they are not read again.
     """
     retain = ctx.settings.retained
     raw_rules = client.gc_rules(ctx.repository)
@@ -400,8 +383,7 @@ def find_liveness(
     _require_same_metaranges(listed.metaranges, commits)
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
-        none: frozenset[str] = frozenset()
-        united = UnitedActiveCommits(everything, none, none, none)
+        united = UnitedActiveCommits(everything)
         return Liveness(rules, heads, tags, commits, united, "", retain)
     # A branch that moved while this ran counts with both of its HEADs.
     before = retained_commits(commits, heads_before, tags, rules, retain, now)
@@ -470,8 +452,7 @@ def heads_alone(client: LakeFSClient, repository: str, rules: Rules | None) -> L
     heads = read_heads(client, repository)
     commits = read_commits(client, repository, heads.values())
     active = {commit: Reason(branch, "head") for branch, commit in sorted(heads.items())}
-    none: frozenset[str] = frozenset()
-    return Liveness(rules, heads, {}, commits, UnitedActiveCommits(active, none, none, none), "")
+    return Liveness(rules, heads, {}, commits, UnitedActiveCommits(active), "")
 
 
 def governing_branches(

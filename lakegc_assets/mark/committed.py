@@ -17,7 +17,6 @@ from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.mark.commits import PATHS
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_ranges import (
-    Live,
     every_range,
     left_alone,
     live_ranges,
@@ -60,7 +59,8 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     below = None
     if PATHS in chain["active_commits"].parts and not every:
         below = _path_ranges(ctx, connections, attempt, live.ranges)
-        live = _with(live, read_path_ranges(ctx, connections, below, store, f"{ASSET}/below/"))
+        partly = read_path_ranges(ctx, connections, below, store, f"{ASSET}/below/")
+        live = replace(live + partly, ranges=live.ranges)
     start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
     others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
@@ -106,13 +106,3 @@ def _path_ranges(
             metaranges.setdefault(row["pattern"], set()).add(row["metarange_id"])
     whole = frozenset(active["range_id"].to_pylist())
     return path_ranges(ctx, connections, metaranges, whole)
-
-
-def _with(live: Live, below: Live) -> Live:
-    """Unite the addresses of whole ranges with those of partly live ones."""
-    return replace(
-        live,
-        runs=[*live.runs, *below.runs],
-        unresolved=sorted({*live.unresolved, *below.unresolved}),
-        digest=live.digest + below.digest,
-    )

@@ -35,27 +35,27 @@ _MARKED = pa.schema([f for f in CANDIDATES if f.name in NAMED.names])
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two marks.
-
-    Attributes:
-        id: as it was given.
-        kind: run, or what wrote it.
-        made: when it was begun.
-        objects: how many it names.
-        named: these (``NAMED``).
-        attempt: of a run of ours.
-    """
+    """One of the two marks."""
 
     id: str
+    #: "run", or what wrote it.
     kind: str
+    #: When it was begun.
     made: datetime
     objects: int
+    #: Rows of ``NAMED``.
     named: DataFrame
+    #: Of a run of ours.
     attempt: AttemptArtifacts | None = None
 
-    def words(self) -> str:
-        """As people call it."""
+    def __str__(self) -> str:
+        """As messages call it."""
         return f"run {self.id!r}" if self.attempt else f"mark {self.id!r}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        made = self.made.isoformat()
+        return {"id": self.id, "kind": self.kind, "made": made, "objects": self.objects}
 
 
 def side_of(work: Workspace, name: str) -> Side:
@@ -117,41 +117,30 @@ class Total:
 
 @dataclass(frozen=True)
 class Difference:
-    """The objects that only one of two marks names.
+    """The objects that only one of two marks names."""
 
-    Attributes:
-        total: of all of it; what is not in the store, or was not listed, counts for no bytes.
-        marked: by the reason of the run that marked it; empty for a foreign mark.
-        kept: by the reason of the run that keeps it; empty where the other is a foreign mark.
-        objects: some of it, the largest first: address, size, marked, kept.
-    """
-
+    #: Of all of it; what is not in the store, or was not listed, counts for no bytes.
     total: Total
+    #: By the reason of the run that marked it; empty for a foreign mark.
     marked: Mapping[str, Total]
+    #: By the reason of the run that keeps it; empty where the other is a foreign mark.
     kept: Mapping[str, Total]
+    #: Some of it, the largest first: address, size, marked, kept.
     objects: Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two marks beside each other.
-
-    Attributes:
-        repository: lakeFS repository.
-        run: the first: its id, which kind it is, when it was begun, and what it names.
-        other: the second.
-        both: what both name.
-        only_run: what only the first names.
-        only_other: what only the second names.
-        notes: what has to be known to read it, in sentences.
-    """
+    """Two marks beside each other."""
 
     repository: str
+    #: Id, kind, beginning and number of objects of each.
     run: Mapping[str, Any]
     other: Mapping[str, Any]
     both: Total
     only_run: Difference
     only_other: Difference
+    #: What has to be known to read it, in sentences.
     notes: Sequence[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -184,8 +173,8 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         asked = _Asked(work, client, compared, totals, listed)
         return Comparison(
             ctx.repository,
-            _told(first),
-            _told(second),
+            first.to_json(),
+            second.to_json(),
             _total(row for row in totals if row["named_by"] == BOTH),
             _difference(asked, FIRST, first, second),
             _difference(asked, SECOND, second, first),
@@ -213,7 +202,7 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     objects = sum(row["objects"] for row in mine)
     if not objects:
         return Difference(Total(), {}, {}, [])
-    alone = comparison_relations.only_in(frames.read(asked.compared), which)
+    alone = frames.read(asked.compared).where(f"named_by = '{which}'")
     found = _survivors_of(asked, f"{which}/", other, alone)
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
     whys = _by((row["why"], row) for row in found.totals)
@@ -223,7 +212,7 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
 
 
 def _survivors_of(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Survivors:
-    """Why the run of the other side keeps it; nothing of a foreign mark."""
+    """The objects that the run of the other side keeps; nothing of a foreign mark."""
     attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
         return Survivors(Dataset(work.url, [], SURVIVORS))
@@ -302,15 +291,6 @@ def _staging_areas(asked: _Asked, staged: set[str]) -> dict[str, str]:
 # What has to be known to read it
 
 
-def _told(side: Side) -> dict[str, Any]:
-    return {
-        "id": side.id,
-        "kind": side.kind,
-        "made": side.made.isoformat(),
-        "objects": side.objects,
-    }
-
-
 def _notes(first: Side, second: Side) -> list[str]:
     """Notes on the order in time of a run and a foreign mark."""
     if (first.attempt is None) == (second.attempt is None):
@@ -318,18 +298,18 @@ def _notes(first: Side, second: Side) -> list[str]:
     run, mark = (first, second) if first.attempt else (second, first)
     order = "older" if run.made < mark.made else "younger"
     times = (
-        f"{run.words()} ({run.made:%Y-%m-%d %H:%M:%S} UTC) is {order} than {mark.words()} "
+        f"{run} ({run.made:%Y-%m-%d %H:%M:%S} UTC) is {order} than {mark} "
         f"({mark.made:%Y-%m-%d %H:%M:%S} UTC)"
     )
     if order == "older":
         meaning = (
-            f"what was deleted, expired or grew old enough in between only {mark.words()} can "
+            f"what was deleted, expired or grew old enough in between only {mark} can "
             "name, and that is no fault of either. Mark again, and compare that run"
         )
     else:
         meaning = (
-            f"what became garbage in between only {run.words()} can name, and what came back to "
-            f"life since is named by {mark.words()} alone"
+            f"what became garbage in between only {run} can name, and what came back to "
+            f"life since is named by {mark} alone"
         )
     return [f"{times}: {meaning}"]
 

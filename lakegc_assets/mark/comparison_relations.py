@@ -48,9 +48,6 @@ def each_once(named: DataFrame) -> DataFrame:
     """Objects of several lists, each once.
 
     An address that only has the hash of another one is left out: nobody deletes it then.
-
-    Args:
-        named: hash, address, ...: as often as the lists have it.
     """
     of_one_hash = Window.partitionBy("hash").orderBy("address")
     return named.withColumn("n", F.row_number().over(of_one_hash)).where("n = 1").drop("n")
@@ -64,21 +61,10 @@ def as_named(candidates: DataFrame) -> DataFrame:
 
 @relation
 def by_list(candidates: DataFrame, named: DataFrame) -> DataFrame:
-    """Candidates, with one column more: whether a list names them, too (is_named).
-
-    Args:
-        candidates: hash, ...
-        named: hash, ...: the list, each hash once.
-    """
+    """Candidates with one column more, is_named: whether a list, with each hash once, has it."""
     also = named.select("hash", F.lit(True).alias("also"))
     joined = candidates.join(also, "hash", "left")
     return joined.withColumn("is_named", F.col("also").isNotNull()).drop("also")
-
-
-@relation
-def named(candidates: DataFrame) -> DataFrame:
-    """Of candidates those that a list names, as ``by_list`` says."""
-    return candidates.where(F.col("is_named"))
 
 
 @relation
@@ -113,15 +99,12 @@ def beside(first: DataFrame, second: DataFrame) -> DataFrame:
 
 @relation
 def live_by_kind(committed: DataFrame, staged: DataFrame, referenced: DataFrame) -> DataFrame:
-    """Live hashes with the kind of reason; the strongest reason has the lowest turn.
+    """Live hashes (hash, kind, turn) with the kind of reason; the strongest has the lowest turn.
 
     Args:
         committed: hash: Committed DF.
         staged: hash: Uncommitted DF.
         referenced: hash: what other repositories name.
-
-    Returns:
-        hash, kind, turn.
     """
 
     def of(frame: DataFrame, kind: str, turn: int) -> DataFrame:
@@ -191,29 +174,6 @@ def survivors(
 
 
 @relation
-def of_kind(survivors: DataFrame, kind: str) -> DataFrame:
-    """Survivors for one kind of reason."""
-    return survivors.where(F.col("kind") == F.lit(kind))
-
-
-@relation
-def not_of_kind(survivors: DataFrame, kind: str) -> DataFrame:
-    """Survivors for all other kinds of reason."""
-    return survivors.where(F.col("kind") != F.lit(kind))
-
-
-@relation
-def only_in(compared: DataFrame, mark: str) -> DataFrame:
-    """Objects that only one of two marks names.
-
-    Args:
-        compared: named_by, ...: as ``beside`` gives it.
-        mark: first or second.
-    """
-    return compared.where(F.col("named_by") == F.lit(mark))
-
-
-@relation
 def with_survivors(objects: DataFrame, survivors: DataFrame) -> DataFrame:
     """Objects that only one mark names, with the reason of the other run to keep them, or null.
 
@@ -240,12 +200,7 @@ def with_survivors(objects: DataFrame, survivors: DataFrame) -> DataFrame:
 def totals(objects: DataFrame, by: Sequence[str]) -> DataFrame:
     """Objects and their bytes in groups; how many have a size, since nobody knows all of them.
 
-    Args:
-        objects: size, and the columns of the groups.
-        by: the names of these.
-
-    Returns:
-        The columns of the groups, objects, sized, bytes.
+    ``by``: columns of ``objects``. The result has these, objects, sized, bytes.
     """
     return objects.groupBy(*by).agg(
         F.count(F.lit(1)).alias("objects"),

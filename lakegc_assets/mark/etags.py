@@ -18,24 +18,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
-from typing import Any, Final
+from itertools import chain, pairwise
+from typing import Final
 
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
-from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.lookalike_relations import etag_evidence
 from lakegc_assets.mark.metaranges import COUNTED, fetch, table_url
 from lakegc_assets.mark.ranges import Wanted, range_frame
+from lakegc_assets.mark.signature_relations import etag_evidence
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, TableCache
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -62,29 +61,22 @@ EVIDENCE: Final = pa.schema(
 
 @dataclass(frozen=True)
 class EtagFiles:
-    """Files with the columns ``ETAGS``, of all that is listed.
-
-    Attributes:
-        parts: the files.
-        shared: so many of the first ones another run has, too.
-    """
+    """Files with the columns ``ETAGS``, of all that is listed."""
 
     parts: Sequence[Part] = ()
+    #: So many of the first ones another run has, too.
     shared: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Agreement of listed etags with those of the entries at branch HEADs.
+    """Agreement of listed etags with those of the entries at branch HEADs."""
 
-    Attributes:
-        agree: whether all of them do; None where there are none.
-        newest: of the objects compared, when the last was written, in microseconds since 1970.
-        small_agree: whether one of a size that may be read has the etag of its entry.
-    """
-
+    #: Whether all of them do; None where there are none.
     agree: bool | None = None
+    #: Of the objects compared, when the last was written, in microseconds since 1970.
     newest: int = 0
+    #: Whether one of a size that may be read has the etag of its entry.
     small_agree: bool = False
 
     def __add__(self, other: Evidence) -> Evidence:
@@ -100,7 +92,7 @@ class Evidence:
 def etag_files(listing: Manifest) -> EtagFiles:
     """The files of a listing: those that the last run had, what the next one will have, all others.
 
-    There are none where objects were looked at by name: they say nothing of what HEADs hold.
+    There are none where objects were stat-ed by name: they say nothing of what HEADs hold.
     """
     if listing.mode == "committed":
         return EtagFiles()
@@ -111,26 +103,16 @@ def etag_files(listing: Manifest) -> EtagFiles:
     return EtagFiles(files, [len(last), len(last | settled)])
 
 
-def evidence_of(
-    ctx: RunContext,
-    connections: Connections,
-    ranges: Sequence[Wanted],
-    store: ObjectStore,
-    etags: EtagFiles,
-) -> Evidence:
+def evidence_of(work: Workspace, ranges: Sequence[Wanted], etags: EtagFiles) -> Evidence:
     """Compare the etags of all entries of some ranges with those of all that is listed.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranges: of branch HEADs.
-        store: of the files of etags.
-        etags: what is listed.
+    ``ranges``: of branch HEADs.
+    ``etags``: of what is listed, among the working files.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or was not compared.
     """
-    cache = connections.cache()
+    cache = work.connections.cache()
     lengths = sorted({length for length in (*etags.shared, len(etags.parts)) if length})
     caches = {length: _cache_of(cache, etags.parts[:length]) for length in lengths}
     known = {length: _read_cached(caches[length]) for length in lengths} if ranges else {}
@@ -144,7 +126,7 @@ def evidence_of(
         ends = [length for length in lengths if length > begin]
         pieces = {b: etags.parts[a:b] for a, b in pairwise([begin, *ends])}
         some = [one for one in ranges if begins[one.range_id] == begin]
-        found |= _compared(ctx, connections, some, store.url, pieces)
+        found |= _compared(work, some, pieces)
     total = Evidence()
     new: dict[int, dict[str, Evidence]] = {length: {} for length in lengths}
     for range_id, begin in begins.items():
@@ -161,27 +143,17 @@ def evidence_of(
 
 
 def _compared(
-    ctx: RunContext,
-    connections: Connections,
-    ranges: Sequence[Wanted],
-    url: str,
-    pieces: Mapping[int, Sequence[Part]],
+    work: Workspace, ranges: Sequence[Wanted], pieces: Mapping[int, Sequence[Part]]
 ) -> dict[tuple[str, int], Evidence]:
-    """Evidence of ranges beside parts of the listing, by the range and the name of the part.
-
-    Raises:
-        IntegrityError: a range or a file is missing or damaged, or was not compared.
-    """
+    """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
     table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
-    with ctx.frames(connections) as frames:
-        entries = range_frame(ctx, connections, frames, table, _ENTRIES)
-        listed = [frames.read(Dataset(url, parts, ETAGS)) for parts in pieces.values()]
-        rows = frames.collect(
-            etag_evidence(entries, listed), EVIDENCE, "compare etags at branch HEADs"
-        )
-    looked_at = set(rows["range_id"].to_pylist())
-    # That a range says nothing is known only if it was looked at, and is cached.
-    if missing := {one.range_id for one in ranges if one.entries != 0} - looked_at:
+    entries = range_frame(work.ctx, work.connections, work.frames, table, _ENTRIES)
+    listed = [work.read(parts, ETAGS) for parts in pieces.values()]
+    evidence = etag_evidence(entries, listed)
+    rows = work.frames.collect(evidence, EVIDENCE, "compare etags at branch HEADs")
+    compared_ids = set(rows["range_id"].to_pylist())
+    # That a range says nothing is known only if it was compared, and is cached.
+    if missing := {one.range_id for one in ranges if one.entries != 0} - compared_ids:
         raise IntegrityError(
             f"etags of range {min(missing)} were not compared with the listing. This is a fault of "
             "the mark, please report it",
@@ -216,8 +188,7 @@ def _read_cached(cache: TableCache) -> dict[str, Evidence]:
 
 def _write_cached(cache: TableCache, found: Mapping[str, Evidence]) -> None:
     nothing = pa.table({})
-    facts: dict[str, dict[str, Any]] = {range_id: asdict(one) for range_id, one in found.items()}
-    cache.write([Decoded(range_id, nothing, one) for range_id, one in facts.items()])
+    cache.write([Decoded(range_id, nothing, asdict(one)) for range_id, one in found.items()])
 
 
 #: Objects that are read to learn a habit, in bytes at most.
@@ -290,14 +261,14 @@ def entries_are_checksums(
     A copy made by lakeFS keeps the etag of what was copied. Where that is no checksum, a copy
     cannot be known by its content.
 
-    ``range_ids``: of ranges to look into.
+    ``range_ids``: of the ranges to read.
     ``sizes``: only entries of these sizes count, in bytes.
     """
     store, namespace = connections.store(), connections.namespace()
     agreed: list[bool] = []
     for range_id in range_ids:
-        url = table_url(connections.namespace_url, range_id)
-        items = read_range(fetch(store, connections.namespace_url, range_id), url)
+        url = table_url(connections, range_id)
+        items = read_range(fetch(connections, range_id), url)
         found = [entry for _, entry in items if entry.size in sizes]
         for entry in found[:: max(1, len(found) // (NEWEST + AT_RANDOM))]:
             spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
@@ -314,27 +285,18 @@ def entries_are_checksums(
 # The content of candidates
 
 
-def read_contents(
-    ctx: RunContext,
-    connections: Connections,
-    url: str,
-    folder: str,
-    parts: Sequence[Part],
-    deadline: float,
-) -> list[Part]:
-    """The hashes of the MD5s of small objects, as far as they can be read.
+def read_contents(work: Workspace, parts: Sequence[Part], deadline: float) -> list[Part]:
+    """The hashes of the MD5s of small objects, as far as they can be read (files of ``CONTENTS``).
 
     ``parts``: files of address and size.
     ``deadline``: seconds since 1970 after which no more is read.
-
-    Returns:
-        Files of ``CONTENTS``.
     """
     pieces = [(part, begin) for part in parts for begin in range(0, part.rows, _READ_EACH)]
-    task = partial(_read_contents, connections, url, folder, deadline)
+    folder = f"{work.folder}contents/"
+    task = partial(_read_contents, work.connections, work.url, folder, deadline)
     seconds = READ_S * sum(part.rows for part in parts)
-    answers = ctx.tasks.run("read small candidates", task, pieces, seconds)
-    return [part for written in answers for part in written]
+    answers = work.ctx.tasks.run("read small candidates", task, pieces, seconds)
+    return list(chain.from_iterable(answers))
 
 
 def _read_contents(

@@ -19,18 +19,16 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
-from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark import holder_relations
-from lakegc_assets.mark.addresses import UNNAMEABLE, UNUSUAL, entry_spellings, in_data
+from lakegc_assets.mark import relations
+from lakegc_assets.mark.addresses import UNNAMEABLE, are_plain, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
 from lakegc_assets.mark.live_ranges import live_ranges, passed_over
 from lakegc_assets.mark.metaranges import fetch, table_url
-from lakegc_assets.mark.ranges import cache_ranges, range_frame, seconds, wanted
+from lakegc_assets.mark.ranges import Wanted, cache_ranges, range_frame, run_on_ranges, wanted
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections, reads_tables
@@ -51,19 +49,15 @@ Damaged = dict[str, IntegrityError]
 
 @dataclass(frozen=True)
 class Expired:
-    """Addresses that only ranges of B name.
+    """Addresses that only ranges of B name."""
 
-    Attributes:
-        parts: files of addresses (``NAMED``), in order: each folder is in one file, or in two that
-            follow each other.
-        ranges: how many B has.
-        active: how many A has.
-        passed_over: sentences about files that were not read: what only they name stays.
-    """
-
+    #: Files of addresses (``NAMED``), in order: each folder is in one file, or in two that follow
+    #: each other.
     parts: Sequence[Part]
+    #: How many B has, and A.
     ranges: int
     active: int
+    #: Sentences about files that were not read: what only they name stays.
     passed_over: Sequence[str] = ()
 
     @property
@@ -81,7 +75,7 @@ def expired_addresses(
 ) -> Expired:
     """Find what expired ranges name and active ones do not.
 
-    This is the first look at commits in a mark, to know what to look at. What is live is read again
+    Commits are read here for the first time, to know what to stat. What is live is read again
     by the stages behind the listing, as in any mode.
 
     Nothing that is live depends on B: what cannot be read of it is passed over.
@@ -91,7 +85,7 @@ def expired_addresses(
             list of active commits cannot be trusted.
     """
     liveness = find_liveness(ctx, client, connections, start)
-    ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
+    ids = liveness.active_metaranges()
     found = live_ranges(ctx, connections, ids, every=True, strict=liveness.rules is None)
     every, passed = found.ranges, passed_over(found.passed_over)
     active = every
@@ -117,21 +111,14 @@ def _named_by_none(
     others: pa.Table,
     active: pa.Table,
 ) -> tuple[Sequence[Part], Damaged]:
-    """Addresses of ranges of B and none of A (``NAMED``), and unreadable ranges of B.
-
-    ``others``: B (range_id, entries).
-    ``active``: A.
-
-    Raises:
-        IntegrityError: a range of A is missing or damaged.
-    """
+    """Addresses of ranges of B (``others``) and none of A (``NAMED``); unreadable ranges of B."""
     damaged = dict(cache_ranges(ctx, connections, others, strict=False).damaged)
     whole = others.filter(pc.invert(pc.is_in(others["range_id"], pa.array(damaged, pa.string()))))
     with ctx.frames(connections) as frames:
         every = pa.concat_tables([whole.select(active.column_names), active])
         entries = range_frame(ctx, connections, frames, every, _HELD.names)
         ids = frames.create(active.select(_IDS.names).cast(_IDS))
-        only_b = holder_relations.held_by_expired(entries, ids)
+        only_b = relations.held_by_expired(entries, ids)
         work = Workspace(ctx, connections, frames, attempt.url, _FOLDER)
         held = work.written(only_b, "hashes", _HELD, _WHAT)
         if not held.parts:
@@ -143,33 +130,30 @@ def _named_by_none(
 def _names(work: Workspace, ranges: pa.Table, held: Dataset) -> tuple[Sequence[Part], Damaged]:
     """The addresses behind hashes (``_HELD``), and ranges that could not be read."""
     ctx, frames = work.ctx, work.frames
-    of_held = holder_relations.ranges_of_held(frames.read(held))
+    of_held = frames.read(held).select("range_id").distinct()
     ids = frames.collect(of_held, _IDS, _WHAT)["range_id"].combine_chunks()
     chosen = wanted(ranges.filter(pc.is_in(ranges["range_id"], ids)), {})
-    costs = [seconds(one) for one in chosen]
-    names = [one.range_id for one in chosen]
-    orders = bin_pack(names, costs, ctx.settings.address_num_partitions)
     task = partial(_read_names, work.connections, work.url)
-    read = ctx.tasks.run("name what expired ranges hold", task, orders, sum(costs))
+    read = run_on_ranges(ctx, "name what expired ranges hold", task, chosen)
     entries = Dataset(work.url, [part for parts, _ in read for part in parts], _ENTRIES)
     damaged = {i: error for _, errors in read for i, error in errors.items()}
     if not entries.rows:
         return [], damaged
-    named = holder_relations.named_by_expired(frames.read(entries), frames.read(held))
+    named = relations.named_by_expired(frames.read(entries), frames.read(held))
     return work.write(named, "named", NAMED, _WHAT), damaged
 
 
 def _read_names(
-    connections: Connections, url: str, ranges: Sequence[str]
+    connections: Connections, url: str, ranges: Sequence[Wanted]
 ) -> tuple[list[Part], Damaged]:
     """All that some ranges name (``_ENTRIES``), and those that cannot be read."""
-    store, namespace = connections.store(), connections.namespace()
+    namespace = connections.namespace()
     writer = PartWriter(connections.open(url), f"{_FOLDER}entries/", _ENTRIES)
     damaged: Damaged = {}
-    for range_id in ranges:
+    for range_id, _, _ in ranges:
         try:
-            data = fetch(store, connections.namespace_url, range_id)
-            entries = decode_range(data, table_url(connections.namespace_url, range_id))
+            data = fetch(connections, range_id)
+            entries = decode_range(data, table_url(connections, range_id))
         except IntegrityError as error:
             damaged[range_id] = error
             continue
@@ -180,10 +164,8 @@ def _read_names(
 
 def _relative(namespace: StorageNamespace, entries: pa.RecordBatch) -> pa.Array:
     """Relative spellings of entries' addresses where a candidate may lie; they may repeat."""
-    addresses, types = entries["address"], entries["address_type"]
-    usual = pc.and_not(
-        pc.equal(types, AddressType.RELATIVE), pc.match_substring_regex(addresses, UNUSUAL)
-    )
+    addresses = entries["address"]
+    usual = are_plain(addresses, entries["address_type"])
     odd = entries.filter(pc.invert(usual))
     meant: list[str] = []
     pairs = zip(odd["address"].to_pylist(), odd["address_type"].to_pylist(), strict=True)

@@ -29,7 +29,6 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark import comparison_relations
@@ -42,6 +41,7 @@ from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, key_dig
 from lakegc_assets.run.settings import Publish
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.wording import counted
 
 _GC: Final = "_lakefs/retention/gc/"
@@ -49,36 +49,31 @@ _GC: Final = "_lakefs/retention/gc/"
 
 @dataclass(frozen=True)
 class _Form:
-    """The layout of the marks of one of lakeFS's collectors.
+    """The layout of the marks of one collector: keys in which the id of a mark is left out."""
 
-    Attributes:
-        prefix: before an id, to choose this form by hand.
-        lists: folder of its lists in Parquet.
-        texts: folder of its lists in text; None for a collector that writes none.
-        summary: key of what it writes last; None for collectors that wrote none.
-        names: the list is the first of these in its folder; empty where lists are all files there.
-    """
-
+    #: Before an id, to choose this form by hand.
     prefix: str
     lists: str
     texts: str | None
+    #: What it writes last.
     summary: str | None
+    #: The list is the first of these in its folder; empty where lists are all files there.
     names: tuple[str, ...] = ()
 
 
+def _with_summary(name: str) -> _Form:
+    folder = f"{_GC}{name}/{{}}"
+    texts = f"{folder}/deleted.text/"
+    return _Form(f"{name}/", f"{folder}/deleted/", texts, f"{folder}/summary.json")
+
+
+def _without_summary(key: str) -> _Form:
+    return _Form(f"{key}=", f"{_GC}addresses/{key}={{}}/", f"{_GC}addresses.text/{key}={{}}/", None)
+
+
 _FORMS: Final = {
-    "unified": _Form(
-        "unified/",
-        f"{_GC}unified/{{}}/deleted/",
-        f"{_GC}unified/{{}}/deleted.text/",
-        f"{_GC}unified/{{}}/summary.json",
-    ),
-    "uncommitted": _Form(
-        "uncommitted/",
-        f"{_GC}uncommitted/{{}}/deleted/",
-        f"{_GC}uncommitted/{{}}/deleted.text/",
-        f"{_GC}uncommitted/{{}}/summary.json",
-    ),
+    "unified": _with_summary("unified"),
+    "uncommitted": _with_summary("uncommitted"),
     "standalone": _Form(
         "reports/",
         f"{_GC}reports/{{}}/",
@@ -86,37 +81,30 @@ _FORMS: Final = {
         f"{_GC}reports/{{}}/summary.json",
         ("deleted.csv", "deleted.parquet"),
     ),
-    "committed": _Form(
-        "mark_id=", f"{_GC}addresses/mark_id={{}}/", f"{_GC}addresses.text/mark_id={{}}/", None
-    ),
-    "committed, before 0.4.0": _Form(
-        "run_id=", f"{_GC}addresses/run_id={{}}/", f"{_GC}addresses.text/run_id={{}}/", None
-    ),
+    "committed": _without_summary("mark_id"),
+    "committed, before 0.4.0": _without_summary("run_id"),
 }
 
 
 @dataclass(frozen=True)
 class ForeignMark:
-    """A mark of lakeFS's, which says of itself that it is finished.
+    """A mark of lakeFS's, which says of itself that it is finished."""
 
-    Attributes:
-        id: its mark id.
-        form: which collector wrote it.
-        url: of the folder of its lists.
-        made: when it was begun, as its summary says; else when its last list was written.
-        objects: how many it names by its summary; None without one.
-        lists: size in bytes of each of its lists in Parquet or CSV, by key.
-        texts: of those in plain text.
-        ours: whether its files are of a mark of this program.
-    """
-
+    #: Its mark id.
     id: str
+    #: Which collector wrote it.
     form: str
+    #: Of the folder of its lists.
     url: str
+    #: When it was begun, as its summary says; else when its last list was written.
     made: datetime
+    #: How many it names by its summary; None without one.
     objects: int | None
+    #: Size in bytes of each of its lists in Parquet or CSV, by key.
     lists: Mapping[str, int]
+    #: Of those in plain text.
     texts: Mapping[str, int]
+    #: Whether its files are of a mark of this program.
     ours: bool
 
 
@@ -168,9 +156,8 @@ def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
     """
     form = _FORMS["unified" if collector == "unified" else "standalone"]
     folder = form.lists.partition("{}")[0]
-    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
     found: list[ForeignMark] = []
-    for key in keys:
+    for key in [info.key for info in store.infos(folder)]:
         mark_id = key.removeprefix(folder).partition("/")[0]
         if form.summary is None or key != form.summary.format(mark_id):
             continue
@@ -182,18 +169,14 @@ def newest_mark(store: ObjectStore, collector: Publish) -> str | None:
     return None if newest is None else f"{form.prefix}{newest.id}"
 
 
-#: Keys with size and time of writing.
-_Files = Mapping[str, tuple[int, datetime]]
+#: By their keys.
+_Files = Mapping[str, ObjectInfo]
 
 
 def _listed(store: ObjectStore, form: _Form, mark_id: str) -> tuple[_Files, _Files]:
     lists = form.lists.format(mark_id)
     if form.names:
-        there = {
-            row["key"]: (row["size"], row["last_modified"])
-            for batch in store.list(lists)
-            for row in batch.to_pylist()
-        }
+        there = {info.key: info for info in store.infos(lists)}
         keys = [f"{lists}{name}" for name in form.names if f"{lists}{name}" in there]
         return {key: there[key] for key in keys[:1]}, {}
     texts = {} if form.texts is None else _files(store, form.texts.format(mark_id), ".txt")
@@ -208,18 +191,17 @@ def _published(store: ObjectStore, mark_id: str) -> bool:
 
 def _files(store: ObjectStore, folder: str, ending: str) -> _Files:
     """The lists in a folder; what Spark itself does not read as data is none."""
-    found: dict[str, tuple[int, datetime]] = {}
-    for batch in store.list(folder):
-        for row in batch.to_pylist():
-            names = row["key"].removeprefix(folder).split("/")
-            if row["key"] == folder or any(name.startswith(("_", ".")) for name in names):
-                continue
-            if not row["key"].endswith(ending):
-                raise IntegrityError(
-                    f"{store.url}/{row['key']} is no list of addresses that can be read here, so "
-                    "the mark is not known in full"
-                )
-            found[row["key"]] = row["size"], row["last_modified"]
+    found: dict[str, ObjectInfo] = {}
+    for info in store.infos(folder):
+        names = info.key.removeprefix(folder).split("/")
+        if info.key == folder or any(name.startswith(("_", ".")) for name in names):
+            continue
+        if not info.key.endswith(ending):
+            raise IntegrityError(
+                f"{store.url}/{info.key} is no list of addresses that can be read here, so the "
+                "mark is not known in full"
+            )
+        found[info.key] = info
     return found
 
 
@@ -237,7 +219,7 @@ def _mark_of(
 ) -> ForeignMark:
     form, files = _FORMS[name], lists or texts
     folder = (form.lists if lists or form.texts is None else form.texts).format(mark_id)
-    made = max(written for _, written in files.values())
+    made = max(info.last_modified for info in files.values())
     objects = None
     if form.summary:
         made, objects = _summary(store, form.summary.format(mark_id), mark_id)
@@ -252,8 +234,8 @@ def _mark_of(
         f"{store.url}/{folder}",
         made,
         objects,
-        {key: size for key, (size, _) in lists.items()},
-        {key: size for key, (size, _) in texts.items()},
+        {key: info.size for key, info in lists.items()},
+        {key: info.size for key, info in texts.items()},
         _published(store, mark_id)
         if name == "standalone"
         else _are_ours(files) and not store.exists(f"{folder}_SUCCESS"),
@@ -292,10 +274,8 @@ def _summary(store: ObjectStore, key: str, mark_id: str) -> tuple[datetime, int]
 def _finished(store: ObjectStore, folder: str, mark_id: str, written: datetime) -> bool:
     """True if a collector without summaries came to its end: to what it, or Spark, writes last."""
     meta = f"{_GC}addresses/{mark_id}.meta/"
-    for batch in store.list(meta):
-        for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True):
-            if key.endswith(".json") and size:
-                return True
+    if any(info.key.endswith(".json") and info.size for info in store.infos(meta)):
+        return True
     above = folder.rstrip("/").rpartition("/")[0]
     for key in (f"{folder}_SUCCESS", f"{above}/_SUCCESS"):
         try:
@@ -359,16 +339,12 @@ def read_mark(work: Workspace, mark: ForeignMark) -> Dataset:
 
 @dataclass(frozen=True)
 class _Read:
-    """Contents of some lists of a mark.
-
-    Attributes:
-        parts: what they name (``NAMED``), as often as they do.
-        rows: how many lines or rows there were.
-        lines: digest of the addresses as they stand, split at line breaks as lists in text are.
-    """
+    """Contents of some lists of a mark: files of ``NAMED``, as often as they name an object."""
 
     parts: Sequence[Part] = ()
+    #: Of the lists.
     rows: int = 0
+    #: Of the addresses as they stand, split at line breaks as lists in text are.
     lines: KeyDigest = field(default_factory=KeyDigest)
 
     def __add__(self, other: _Read) -> _Read:
@@ -377,8 +353,8 @@ class _Read:
 
 def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[str, int]) -> list[T]:
     costs = [_FILE_S + size * _BYTE_S for size in files.values()]
-    groups = bin_pack(list(files), costs, ctx.settings.address_num_partitions)
-    return ctx.tasks.run("read a mark of lakeFS's collector", task, groups, sum(costs))
+    what, most = "read a mark of lakeFS's collector", ctx.settings.address_num_partitions
+    return ctx.tasks.run_grouped(what, task, list(files), costs, most)
 
 
 def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> _Read:
@@ -413,11 +389,7 @@ def _digest_of_lines(addresses: pa.Array) -> KeyDigest:
 
 
 def _lists(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Array]:
-    """The addresses in each of some files.
-
-    Raises:
-        IntegrityError: one is missing, or no list.
-    """
+    """The addresses in each of some files; IntegrityError where one is missing, or no list."""
     for key in keys:
         try:
             data = store.get(key)

@@ -6,20 +6,20 @@ each is read for them once in its life, for whichever repository that is collect
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_each
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import fetch, table_url
-from lakegc_assets.mark.ranges import Wanted
+from lakegc_assets.mark.ranges import Wanted, require_length
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
@@ -72,16 +72,12 @@ def read_full(
         if one.slot is None:
             missing.append(one.range_id)
             continue
-        _require_whole(connections, one, one.slot.facts["entries"])
+        require_length(connections, one, one.slot.facts["entries"])
         if _may_hold(namespace, one.slot.facts["starts"]):
             slots[one.range_id] = one.slot
         else:
             yield one.range_id, _NONE
-    of_ids = {one.range_id: one for one in ranges}
-
-    def decode(ids: Sequence[str]) -> Iterator[Decoded]:
-        return _decode(connections, [of_ids[i] for i in ids])
-
+    decode = partial(_decode, connections, {one.range_id: one for one in ranges})
     cache = TableCache(connections.cache(), _KIND)
     for found, _ in cache.read_or_decode(slots, missing, decode, _FILE_ROWS):
         yield found.table_id, _joined(found.rows["address"])
@@ -91,38 +87,25 @@ def _may_hold(namespace: StorageNamespace, starts: Sequence[str] | None) -> bool
     return starts is None or any(map(namespace.may_hold, starts))
 
 
-def _require_whole(connections: Connections, one: Wanted, entries: int) -> None:
-    if one.entries is not None and one.entries != entries:
-        raise IntegrityError(
-            f"range {one.range_id} of {connections.namespace_url} holds {entries} entries, but its "
-            f"metarange says {one.entries}: the repository is damaged"
-        )
-
-
-def _decode(connections: Connections, missing: Sequence[Wanted]) -> Iterator[Decoded]:
-    store, namespace_url = connections.store(), connections.namespace_url
-
-    def get(one: Wanted) -> bytes:
-        return fetch(store, namespace_url, one.range_id)
-
-    for one, data in thread_each(get, missing, _THREADS):
-        entries = decode_range(data, table_url(namespace_url, one.range_id))
-        _require_whole(connections, one, entries.num_rows)
-        addresses = full_addresses(namespace_url, entries)
+def _decode(
+    connections: Connections, ranges: Mapping[str, Wanted], ids: Sequence[str]
+) -> Iterator[Decoded]:
+    for range_id, data in thread_each(partial(fetch, connections), ids, _THREADS):
+        entries = decode_range(data, table_url(connections, range_id))
+        require_length(connections, ranges[range_id], entries.num_rows)
+        addresses = full_addresses(connections.namespace_url, entries)
         starts = pc.unique(_starts(addresses)).to_pylist()
         facts = {
             "entries": entries.num_rows,
             "starts": starts if len(starts) <= _STARTS else None,
         }
-        yield Decoded(one.range_id, pa.table({"address": addresses}), facts)
+        yield Decoded(range_id, pa.table({"address": addresses}), facts)
 
 
 def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:
     """The addresses of entries that may lie outside of their own namespace, in full.
 
-    Args:
-        namespace_url: of the repository that the entries are of.
-        entries: as ``decode_range`` gives them.
+    ``namespace_url``: of the repository that the entries are of.
     """
     addresses, types = entries["address"], entries["address_type"]
     schemed = pc.match_substring_regex(addresses, _SCHEME)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -13,9 +12,9 @@ from lakegc_assets.graveler.entry import CommitData, decode_commit_data
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark import holder_relations
+from lakegc_assets.mark import relations
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.commits import FORGOTTEN, PATHS, RULE
+from lakegc_assets.mark.commits import ASSET, FORGOTTEN, PATHS, RULE
 from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import (
@@ -31,28 +30,29 @@ from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, address_hashes, hash_table
+from lakegc_assets.run.hashing import address_hashes, hash_table
 
 _IDS: Final = pa.schema([("range_id", pa.string())])
 
 
-def ranges_with_hash(
-    ctx: RunContext, connections: Connections, ranges: pa.Table, hashes: Hashes
+def ranges_naming(
+    ctx: RunContext, connections: Connections, ranges: pa.Table, addresses: Collection[str]
 ) -> list[str]:
-    """The ranges that hold an address of one of some hashes, by their ids, in order.
+    """The ranges that may name one of some addresses, by their hashes: ids, in order.
 
     ``ranges``: to look into: range_id, and entries or null.
-    ``hashes``: of the addresses, which are few.
+    ``addresses``: a few, relative to the namespace.
 
     Raises:
         IntegrityError: a range is missing or damaged.
     """
     if not ranges.num_rows:
         return []
+    hashes = hash_table(address_hashes(pa.array(sorted(addresses), pa.string())))
     with ctx.frames(connections) as frames:
         entries = range_frame(ctx, connections, frames, ranges, ["range_id", "hash"])
-        found = holder_relations.with_hashes(entries, frames.create(hash_table(hashes)))
-        ids = frames.collect(holder_relations.ranges_of_held(found), _IDS, "look into ranges")
+        found = relations.with_hashes(entries, frames.create(hashes))
+        ids = frames.collect(found.select("range_id").distinct(), _IDS, "look into ranges")
     return sorted(ids["range_id"].to_pylist())
 
 
@@ -72,7 +72,7 @@ def paths_in(
     connections: Connections, range_id: str, addresses: Collection[str], prefix: str = ""
 ) -> dict[str, str]:
     """The first paths at which a range names some addresses, by these; as ``path_in``."""
-    data = fetch(connections.store(), connections.namespace_url, range_id)
+    data = fetch(connections, range_id)
     namespace = connections.namespace()
     paths: dict[str, str] = {}
     for path, entry in read_range(data, range_id):
@@ -103,14 +103,12 @@ def path_holder(
     """
     if PATH_RANGES not in attempt.manifest("committed_addresses").parts:
         return None
-    commits = attempt.read("active_commits", PATHS).to_pylist()
+    commits = attempt.read(ASSET, PATHS).to_pylist()
     ranks: dict[str, dict[str, int]] = {}
     for rank, row in enumerate(commits):
-        if row["metarange_id"]:
-            ranks.setdefault(row["pattern"], {})[row["metarange_id"]] = rank
+        ranks.setdefault(row["pattern"], {})[row["metarange_id"]] = rank
     ranges = ranked_path_ranges(ctx, connections, ranks)
-    hashes = address_hashes(pa.array([address], pa.string()))
-    suspected = set(ranges_with_hash(ctx, connections, each_once(ranges), hashes))
+    suspected = set(ranges_naming(ctx, connections, each_once(ranges), {address}))
     for found in ranges.to_pylist():
         if found["range_id"] in suspected:
             path = path_in(connections, found["range_id"], address, prefix_of(found["pattern"]))
@@ -129,50 +127,34 @@ def paths_of(
     """A path of each of a few candidates, as far as their commits tell.
 
     ``commits``: the expired commit that held each address last.
+
+    Raises:
+        LakegcError: a metarange or range cannot be read.
     """
-    if not commits:
-        return {}
-    try:
-        return _paths(ctx, connections, attempt, commits)
-    except LakegcError as error:
-        # A report without paths is a report all the same.
-        ctx.log.warning("the largest objects are shown without their paths: %s", error)
-        return {}
-
-
-def _paths(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    commits: Mapping[str, str],
-) -> dict[str, str]:
-    some = set(commits.values())
-    metaranges = {
-        row["metarange_id"]: 0
-        for part in ("expired", FORGOTTEN)
-        if part in attempt.manifest("active_commits").parts
-        for row in attempt.read("active_commits", part, ["commit_id", "metarange_id"]).to_pylist()
-        if row["commit_id"] in some and row["metarange_id"]
-    }
+    ids, paths = set(commits.values()), dict[str, str]()
+    columns = ["commit_id", "metarange_id"]
+    expired = _commits_of(attempt, {"expired", FORGOTTEN}, columns)
+    metaranges = {row["metarange_id"]: 0 for row in expired if row["commit_id"] in ids}
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
     ranges = ranges_of(ctx, connections, metaranges, active.combine_chunks()).rows
-    hashes = address_hashes(pa.array(sorted(commits), pa.string()))
-    paths: dict[str, str] = {}
-    for range_id in ranges_with_hash(ctx, connections, ranges, hashes):
+    for range_id in ranges_naming(ctx, connections, ranges, commits):
         if len(paths) < len(commits):
             paths = paths_in(connections, range_id, commits) | paths
     return paths
 
 
-_ACTIVE = "active_commits"
+def _commits_of(
+    attempt: AttemptArtifacts, parts: Collection[str], columns: list[str]
+) -> list[dict[str, str]]:
+    """Rows of those of some parts of ``active_commits`` that a mark has."""
+    there = sorted(attempt.manifest(ASSET).parts.keys() & parts)
+    return [row for part in there for row in attempt.read(ASSET, part, columns).to_pylist()]
 
 
-@dataclass(frozen=True)
-class Held:
-    """That an object was committed."""
+class Held(NamedTuple):
+    """A path at which an object was committed, and the commit; None where lakeFS lists none."""
 
     path: str
-    #: None where lakeFS does not tell its id.
     commit: str | None
 
 
@@ -189,9 +171,8 @@ def unreachable_holder(
         IntegrityError: a range or metarange is missing or damaged.
         StorageError: the store did not answer.
     """
-    parts = attempt.manifest(_ACTIVE).parts.keys() & {"data", "expired", "forgotten"}
-    tables = [attempt.read(_ACTIVE, part, ["metarange_id"]) for part in sorted(parts)]
-    known = {i for table in tables for i in table["metarange_id"].to_pylist()} - {""}
+    commits = _commits_of(attempt, {"data", "expired", FORGOTTEN}, ["metarange_id"])
+    known = {row["metarange_id"] for row in commits}
     kinds = all_tables(ctx, connections, ()).kinds
     there = {kind: {i for i, k in kinds.items() if k == kind} for kind in ("ranges", "metaranges")}
     looked_at = dict.fromkeys(there["metaranges"] & known, 0)
@@ -199,14 +180,12 @@ def unreachable_holder(
         *ranges_of(ctx, connections, looked_at).rows["range_id"].to_pylist(),
         *attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"].to_pylist(),
     }
-    ids = sorted(there["ranges"] - without)
-    ranges = uncounted(ids)
-    hashes = address_hashes(_array([address]))
-    for range_id in ranges_with_hash(ctx, connections, ranges, hashes):
+    ranges = uncounted(sorted(there["ranges"] - without))
+    for range_id in ranges_naming(ctx, connections, ranges, {address}):
         path = path_in(connections, range_id, address)
         if path is not None:
             pairs = pairs_of(ctx, connections, there["metaranges"], [range_id])
-            of = pairs["metarange_id"].to_pylist()
+            of = set(pairs["metarange_id"].to_pylist())
             return Held(path, _commit_of(client, connections, ctx.repository, of))
     return None
 
@@ -216,28 +195,19 @@ def _commit_of(
 ) -> str | None:
     """A commit with one of some metaranges; None where lakeFS lists none, or does not list."""
     try:
-        dump = client.dump_refs(repository)
-        listed = _commits(connections, dump.commits_meta_range_id)
+        listed = _commits(connections, client.dump_refs(repository).commits_meta_range_id)
         return next((one.id for one in listed if one.metarange_id in metaranges), None)
     except LakegcError:
         return None
 
 
 def _commits(connections: Connections, dump: str) -> Iterator[CommitData]:
-    """The commits of a dump of refs.
-
-    Raises:
-        LakegcError: it cannot be read.
-    """
+    """The commits of a dump of refs."""
     for found in _records(connections, dump):
         for record in _records(connections, found.identity.decode()):
             yield decode_commit_data(record.value)
 
 
 def _records(connections: Connections, name: str) -> list[Record]:
-    data = fetch(connections.store(), connections.namespace_url, name)
+    data = fetch(connections, name)
     return read_dump(data, name, "commit").records
-
-
-def _array(values: Collection[str]) -> pa.Array:
-    return pa.array(sorted(values), pa.string())

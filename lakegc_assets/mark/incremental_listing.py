@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from itertools import compress
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,36 +46,32 @@ _ASKED: Final = 20
 _GONE: Final = ("deleted", "already_missing")
 #: Where the records of restores are, below an attempt.
 _RESTORES: Final = "restored_set/"
+_OF_SLICE: Final = ("slice", "keys", "size", "oldest")
 _THREADS: Final = 8
 
 
 @dataclass(frozen=True)
 class Carried:
-    """The part of the previous listing that an optimized run carries forward.
+    """The part of the previous listing that an optimized run carries forward."""
 
-    Attributes:
-        since: the run that it comes from.
-        clean_run: the last run that listed everything.
-        clean_at: when that began, by the store's clock.
-        slices: names of the slices that need not be listed.
-        parts: files of the listing with what is in these, and in no other slice.
-        multipart: rows of the part of this name.
-        digest: of the addresses in ``parts``.
-        rows: of the part ``slices``: name, keys, size in bytes, and when the oldest was written.
-        swept: run and attempt of each sweep since then: what these deleted is in ``parts`` still.
-        gone: how many objects these deleted.
-    """
-
-    since: AttemptArtifacts
+    #: The listing that it comes from.
+    since: Earlier
+    #: The last run that listed everything, and when that began, by the store's clock.
     clean_run: str
     clean_at: datetime
-    slices: frozenset[str]
-    parts: Sequence[Part]
-    multipart: Sequence[Part]
+    #: Of the addresses in settled slices.
     digest: KeyDigest
+    #: Of the part ``slices``: name, keys, size in bytes, and when the oldest was written.
     rows: Sequence[tuple[str, int, int, datetime]]
+    #: Run and attempt of each sweep since then: what these deleted is in the listing still.
     swept: Sequence[tuple[str, str]]
+    #: How many objects these deleted.
     gone: int
+
+    @property
+    def slices(self) -> frozenset[str]:
+        """Names of the slices that need not be listed."""
+        return frozenset(row[0] for row in self.rows)
 
 
 class _CleanRunError(LakegcError):
@@ -84,10 +81,8 @@ class _CleanRunError(LakegcError):
 def settled_before(clock_skew: timedelta, grace_period: timedelta, start: datetime) -> datetime:
     """Slices that were made before this time get no objects any more.
 
-    Args:
-        clock_skew: by how much clocks may differ.
-        grace_period: for how long the server lets an address be linked.
-        start: of the listing.
+    ``grace_period``: for how long the server lets an address be linked.
+    ``start``: of the listing.
     """
     age = max(grace_period, MIN_SAFE_AGE) + 2 * clock_skew + CUTOFF_MARGIN + _SLICE_LIFE
     return start - age
@@ -108,7 +103,7 @@ def carried(
         return None, str(reason)
     except LakegcError as error:
         return None, f"what the last run left cannot be read: {error}"
-    return found, f"what run {found.since.run!r} listed is carried forward"
+    return found, f"what run {found.since.attempt.run!r} listed is carried forward"
 
 
 def _carried(
@@ -145,19 +140,11 @@ def _carried(
     _require_folders(connections, settled_slices, gone)
     _require_not_restored(connections, [one for one, _ in swept])
     return Carried(
-        since=last.attempt,
+        since=last,
         clean_run=facts["clean_run"],
         clean_at=clean_at,
-        slices=frozenset(settled_slices["slice"].to_pylist()),
-        parts=last.manifest.parts["settled"],
-        multipart=last.manifest.parts["multipart"],
         digest=KeyDigest.parse(facts["settled_digest"]),
-        rows=list(
-            zip(
-                *(settled_slices[n].to_pylist() for n in ("slice", "keys", "size", "oldest")),
-                strict=True,
-            )
-        ),
+        rows=list(zip(*(settled_slices[n].to_pylist() for n in _OF_SLICE), strict=True)),
         swept=[(one.attempt.run, one.attempt.attempt) for one, _ in swept],
         gone=gone,
     )
@@ -232,11 +219,8 @@ def _require_not_restored(connections: Connections, swept: Sequence[Earlier]) ->
         rows = one.attempt.read("swept_set", columns=["address", "outcome"])
         deleted = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"]
         some = deleted.to_pylist()[:: max(1, len(deleted) // _ASKED)][:_ASKED]
-        there = [
-            a
-            for a, found in zip(some, thread_map(store.exists, some, _THREADS), strict=True)
-            if found
-        ]
+        found = thread_map(store.exists, some, _THREADS)
+        there = list(compress(some, found))
         if there:
             raise _CleanRunError(
                 f"{there[0]} is in the store, although run {one.attempt.run!r} deleted it: the "
@@ -251,7 +235,7 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
     ``part``: settled or multipart.
     """
     store = ctx.root.open(ctx.repository)
-    before, now = (f"{a.run}/{a.attempt}/" for a in (found.since, attempt))
+    before, now = (f"{a.run}/{a.attempt}/" for a in (found.since.attempt, attempt))
 
     def copy(one: Part) -> Part:
         key = f"{ASSET}/{part}/{one.key.rpartition('/')[2]}"
@@ -264,7 +248,7 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
                 store.put_stream(target, pieces, one.size)
         return Part(key, one.rows, one.size, one.sha256)
 
-    return thread_map(copy, found.parts if part == "settled" else found.multipart, _THREADS)
+    return thread_map(copy, found.since.manifest.parts[part], _THREADS)
 
 
 def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
@@ -287,5 +271,5 @@ def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
 
 def settled(names: Sequence[str], before: datetime) -> list[str]:
     """Of some names those of slices that get no objects any more."""
-    made: list[tuple[str, Any]] = [(name, slice_time(name)) for name in names]
+    made = ((name, slice_time(name)) for name in names)
     return [name for name, moment in made if moment is not None and moment < before]

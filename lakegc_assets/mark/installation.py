@@ -1,7 +1,7 @@
 """One lakeFS server collects a namespace: which one, a marker in the namespace says.
 
 To a second server on the same namespace everything looks dead that only the first one knows. A
-server is known by its installation id where it tells one, else by when it made the repository.
+server is known by its installation id where it has one, else by when it made the repository.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Server:
     creation_date: int
 
     def is_same(self, other: Server) -> bool:
-        """Return whether both are one server, as far as anybody can tell."""
+        """Return whether both are one server, as far as is known."""
         if self.installation_id and other.installation_id:
             return self.installation_id == other.installation_id
         mine = (self.repository, self.creation_date)

@@ -2,7 +2,7 @@
 
 What a report lacks stays. What it names and is gone, or another object by now, is found by the
 comparison with the store right before a batch is deleted. So a report must say what that compares,
-and the age of what it names is counted from when the service began to look.
+and the age of what it names is counted from the beginning of its scan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.incremental_listing import SWEPT
@@ -40,7 +39,7 @@ MODE: Final = "inventory"
 #: Work on one core, in seconds: of a file, and of a byte of one (some ten for each row).
 _FILE_S: Final = 0.05
 _BYTE_S: Final = 1e-7
-#: Size of a file of which the manifest tells none, in bytes.
+#: Size of a file without one in the manifest, in bytes.
 _USUAL: Final = 32 << 20
 #: Nothing that was listed so is settled: a report may lack objects, and no later run may take what
 #: it has of a slice for all that is there.
@@ -91,15 +90,10 @@ def read_inventory(
     """
     report = inventory.report
     costs = [_FILE_S + (_USUAL if f.size is None else f.size) * _BYTE_S for f in report.files]
-    groups = bin_pack(report.files, costs, ctx.settings.listing_num_partitions)
-    ctx.log.info(
-        "reading the inventory report %s, begun at %s, by %s",
-        report.url,
-        report.started,
-        counted(len(groups), "task"),
-    )
+    ctx.log.info("reading the inventory report %s, begun at %s", report.url, report.started)
     task = partial(_read_files, connections, url, inventory)
-    found = ctx.tasks.run("read an inventory report", task, groups, sum(costs))
+    what, most = "read an inventory report", ctx.settings.listing_num_partitions
+    found = ctx.tasks.run_grouped(what, task, report.files, costs, most)
     listed = added_up([one for one, _ in found]) if found else None
     rows = sum(count for _, count in found)
     if report.rows is not None and rows != report.rows:
@@ -157,13 +151,9 @@ def compare_with_inventory(
     Nothing depends on it. Only what is older than the cutoff and the report is compared, without
     what sweeps have deleted since. What others deleted since counts as missing from the listing.
 
-    Args:
-        ctx: the run.
-        connections: how stores are reached.
-        url: of the store of the listing.
-        listed: the listing.
-        cutoff: of the run.
-        since: when the oldest part of the listing was begun.
+    ``url``: of the store of the listing.
+    ``listed``: the listing.
+    ``since``: when the oldest part of the listing was begun.
 
     Returns:
         Facts, as JSON values.

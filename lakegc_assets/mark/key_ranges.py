@@ -3,8 +3,8 @@
 Slices are found by listing folders. lakeFS bounds their size, so they are listed as they are, but
 for what an earlier listing has seen to be large: that is cut at keys which it met on its way.
 Shards (``data/!ab/c/<partition>/<id>``) hold about as much as each other, since a hash chooses
-among them: a look at a few of them tells how many are listed together. So it is with many other
-folders, if those that are looked at are tiny. What holds many keys in one folder otherwise
+among them: a sample of them shows how many are listed together. So it is with many other
+folders, if the sampled ones are tiny. What holds many keys in one folder otherwise
 (repositories of older lakeFS) is cut where its keys are: a page shows how dense they lie, and so
 where the next cut should be; the page behind that cut shows it again.
 """
@@ -42,19 +42,19 @@ _USUAL = (10, 16, 32, 36, 62)
 _FLAT = 2000
 #: About how many keys a range shall have.
 KEYS_EACH = 100_000
-#: What a slice is taken for that was not looked at, and how many are.
+#: Keys that an unsampled slice is taken to have, and how many slices are sampled.
 _SLICE_KEYS = 25_000
 _SAMPLES = 16
-#: How many shards are looked at, and how far: several pages of a look.
+#: How many shards are sampled, and up to how many keys.
 _SHARD_SAMPLES = 4
-_SHARD_LOOK = 1000
-#: More folders than this that are no slices are not looked at one by one, if some are tiny.
+_SHARD_KEYS = 1000
+#: More folders than this that are no slices are not sampled one by one, if some are tiny.
 _MANY = 64
 #: Neighbours with fewer keys than this are one range.
 _FEW = 10_000
 #: Cuts in one range: a bound for stores whose answers make no sense.
 _MOST_CUTS = 10_000
-#: Characters of a name that are looked at to tell where a cut should be.
+#: Characters of a name by which the place of a cut is computed.
 _WIDTH = 24
 #: Of these, what all names of the page begin with: room for a cut that is far away.
 _CARRY = 8
@@ -62,16 +62,13 @@ _THREADS = 16
 
 
 class KeyRange(NamedTuple):
-    """The keys in (low, high]; None stands for the beginning and the end of all keys.
+    """The keys in (low, high]; None stands for the beginning and the end of all keys."""
 
-    Attributes:
-        low: exclusive.
-        high: inclusive.
-        keys: about how many there are; only for spreading the work.
-    """
-
+    #: Exclusive.
     low: str | None
+    #: Inclusive.
     high: str | None
+    #: About how many there are; only for spreading the work.
     keys: int = 0
 
 
@@ -89,15 +86,12 @@ class TimeRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The key ranges of a listing.
+    """The key ranges of a listing."""
 
-    Attributes:
-        ranges: cover every key of the namespace but those below ``_lakefs/``, in ``skipped`` and
-            in slices that were carried forward.
-        skipped: folders of slices that are too new to hold a candidate, by their names.
-    """
-
+    #: Cover every key of the namespace but those below ``_lakefs/``, in ``skipped`` and in slices
+    #: that were carried forward.
     ranges: Sequence[KeyRange]
+    #: Folders of slices that are too new to hold a candidate, by their names.
     skipped: Sequence[str]
 
 
@@ -112,7 +106,7 @@ def plan(
 
     Args:
         store: rooted at the namespace; its listings have pages of ``page_size``.
-        page_size: keys in a page. A small one makes looking cheap.
+        page_size: keys in a page. A small one makes planning cheap.
         new: slices that were made in this time need not be listed; None to list them all.
         cuts: keys of an earlier listing, half ``KEYS_EACH`` apart: further edges of ranges.
         known: names of slices that need not be listed.
@@ -127,7 +121,7 @@ def plan(
     known_size = {*named, *shards}
     unnamed = [r for r in slices if r not in known_size]
     of_slices = _mean_keys(store, named, page_size)
-    of_shards = _mean_keys(store, shards, _SHARD_LOOK, alike=True)
+    of_shards = _mean_keys(store, shards, _SHARD_KEYS, alike=True)
     sized = [
         *_with_keys(named, of_slices or _SLICE_KEYS),
         *_with_keys(shards, of_shards or _SLICE_KEYS),
@@ -205,7 +199,7 @@ def _between(
     """The ranges that begin at no slice, and those that do; ``_lakefs/`` and skipped ones apart.
 
     Between two skipped slices there is nothing where no object is beside them: thousands of such
-    ranges need no look.
+    ranges need no page.
     """
     edges = [LAKEFS_PREFIX, _LAKEFS_END, DATA_PREFIX, *folders, _DATA_END]
     edges += [folder + _LAST for folder in skipped]
@@ -291,7 +285,7 @@ def _edge(page: Sequence[str]) -> str | None:
 
     Names are read as numbers: their places are those where the names differ, and some before them
     for what is carried. The answer is behind all names that begin alike if so many do not; None if
-    the page does not tell.
+    the page does not show it.
     """
     first, last = page[0], page[-1]
     differ = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)

@@ -3,7 +3,7 @@
 The listing comes first: what is written afterwards is not in it, so it cannot be a candidate. It
 also fixes the one cutoff of the run. Everything outside ``_lakefs/`` is listed, wherever it lies,
 or taken from an inventory report that was begun before. In the mode ``committed`` nothing is, but
-that which expired ranges name is looked at.
+what expired ranges name is stat-ed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.wording import counted
 
 ASSET: Final = "store_listing"
-#: Keys in a page that is only looked at, to plan the listing.
-_LOOK: Final = 100
+#: Keys in a page that is read to plan the listing.
+_PLAN_PAGE: Final = 100
 #: Work of listing a key on one core, and of asking for a range, in seconds.
 _KEY_S: Final = 8e-6
 _RANGE_S: Final = 0.004
 #: Ranges that a task lists at a time: it mostly waits for the store.
 _THREADS: Final = 8
-#: Work of looking at an object by its name, in seconds.
+#: Work of a stat, in seconds.
 _NAME_S: Final = 0.002
 #: No slice was made before this time.
 _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
@@ -96,7 +96,7 @@ def list_store(ctx: RunContext) -> Manifest:
         attempt, found = _read_inventory(ctx, connections, report, start)
     else:
         cutoff = ctx.settings.cutoff(start, grace_period)
-        find = _look_at_expired if ctx.settings.mode == "committed" else _list_all
+        find = _stat_expired if ctx.settings.mode == "committed" else _list_all
         attempt, found = find(ctx, client, connections, _Moments(start, cutoff, settled))
     listed = found.listed
     slices = slices_table(listed.slices, found.settled_before)
@@ -126,6 +126,10 @@ def list_store(ctx: RunContext) -> Manifest:
                 "grace_period_seconds": grace_period.total_seconds(),
                 "bytes": sum(s.size for s in listed.slices),
                 "settled_digest": str(listed.settled),
+                "skipped_slices": [],
+                "first_slice": min(filter(None, (s.name for s in listed.slices)), default=""),
+                "listed": listed.digest.count,
+                "carried": 0,
                 **found.facts,
                 "requests": ctx.requests_sent,
                 "requests_by_kind": ctx.requests_by_kind,
@@ -187,10 +191,10 @@ def _list_all(
     return attempt, _Found(whole, at.settled_before, facts)
 
 
-def _look_at_expired(
+def _stat_expired(
     ctx: RunContext, client: LakeFSClient, connections: Connections, at: _Moments
 ) -> tuple[AttemptArtifacts, _Found]:
-    """Look only at what expired ranges name.
+    """Stat only what expired ranges name.
 
     Nothing of it counts as settled: no later run may take what is here for all that a slice holds.
     """
@@ -199,19 +203,15 @@ def _look_at_expired(
     because = f"{counted(expired.ranges, 'range is', 'ranges are')} of expired commits alone"
     ctx.log.info("looking at %s by name: %s", counted(expired.addresses, "object"), because)
     costs = [part.rows * _NAME_S for part in expired.parts]
-    task = partial(_look_at, connections, attempt.url)
+    task = partial(_stat, connections, attempt.url)
     orders = bin_pack(expired.parts, costs, ctx.settings.listing_num_partitions)
-    found = ctx.tasks.run("look at objects by name", task, orders or [[]], sum(costs))
+    found = ctx.tasks.run("stat objects by name", task, orders or [[]], sum(costs))
     listed = added_up(found)
     require_ages(ctx, listed.slices, at.start)
-    facts: dict[str, object] = {
-        "skipped_slices": [],
-        "first_slice": min(filter(None, (s.name for s in listed.slices)), default=""),
+    facts = {
         "mode": "by name",
         "because": because,
         "named": expired.addresses,
-        "listed": listed.digest.count,
-        "carried": 0,
         "passed_over": list(expired.passed_over),
     }
     return attempt, _Found(listed, _NEVER, facts)
@@ -225,21 +225,17 @@ def _read_inventory(
     listed = inventory.read_inventory(ctx, connections, attempt.url, found)
     require_ages(ctx, listed.slices, start)
     twice = inventory.named_twice(ctx, connections, attempt.url, f"{ASSET}/twice/", listed)
-    facts: dict[str, object] = {
-        "skipped_slices": [],
-        "first_slice": min(filter(None, (s.name for s in listed.slices)), default=""),
+    facts = {
         "mode": inventory.MODE,
         "because": f"the inventory report {found.report.url}, begun at {found.report.started}",
         "inventory": found.report.url,
         "inventory_begun": found.report.started.isoformat(),
         "named_twice": sum(part.rows for part in twice),
-        "listed": listed.digest.count,
-        "carried": 0,
     }
     return attempt, _Found(listed, _NEVER, facts, {"twice": twice})
 
 
-def _look_at(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:
+def _stat(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:
     artifacts, store = connections.open(url), connections.store()
     listing = Listing(artifacts, _NEVER)
     for names in read_parts(artifacts, parts):
@@ -274,8 +270,8 @@ def plan_listing(
     known: AbstractSet[str] = frozenset(),
 ) -> Plan:
     """Cut the namespace into key ranges, without slices that are ``new`` or ``known``."""
-    stores = dataclasses.replace(connections.stores, page_size=_LOOK)
-    return plan(open_store(connections.namespace_url, stores), _LOOK, new, cuts, known)
+    stores = dataclasses.replace(connections.stores, page_size=_PLAN_PAGE)
+    return plan(open_store(connections.namespace_url, stores), _PLAN_PAGE, new, cuts, known)
 
 
 def earlier_cuts(ctx: RunContext, namespace: str) -> list[str]:

@@ -27,8 +27,7 @@ from lakegc_assets.storage.base import ObjectStore
 def listing_rows(page: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Convert a page of a store into rows of ``LISTING``.
 
-    Args:
-        page: key (or address), size in bytes, last_modified and etag of each object, in this order.
+    ``page``: key (or address), size in bytes, last_modified and etag of each object, in this order.
     """
     address, size, last_modified, etag = (_one_piece(column) for column in page.columns)
     columns = {
@@ -80,20 +79,17 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Listed:
-    """Files of a listing by the name of their part, their digests, and the totals of each slice.
+    """Files of a listing by the name of their part, their digests, and the totals of each slice."""
 
-    Attributes:
-        parts: ``data``, ``settled`` (those of ``data`` with nothing but settled slices),
-            ``multipart`` and ``cuts``; where some of it was carried forward, ``carried``, too:
-            those of ``settled`` that were.
-        digest: of all addresses.
-        settled: of those in settled slices.
-        slices: what each holds.
-    """
-
+    #: ``data``, ``settled`` (those of ``data`` with nothing but settled slices), ``multipart`` and
+    #: ``cuts``; where some of it was carried forward, ``carried``, too: those of ``settled`` that
+    #: were.
     parts: Mapping[str, Sequence[Part]]
+    #: Of all addresses.
     digest: KeyDigest
+    #: Of those in settled slices.
     settled: KeyDigest
+    #: What each holds.
     slices: Sequence[Slice]
 
 
@@ -180,22 +176,14 @@ def slices_of(rows: pa.RecordBatch) -> list[Slice]:
 def _joined(found: Iterable[Slice]) -> list[Slice]:
     joined: dict[str, Slice] = {}
     for one in found:
-        known = joined.get(one.name)
-        joined[one.name] = (
-            one
-            if known is None
-            else Slice(
-                one.name,
-                one.keys + known.keys,
-                one.size + known.size,
-                min(one.oldest, known.oldest),
-            )
-        )
+        known = joined.get(one.name, Slice(one.name, 0, 0, one.oldest))
+        keys, size = one.keys + known.keys, one.size + known.size
+        joined[one.name] = Slice(one.name, keys, size, min(one.oldest, known.oldest))
     return list(joined.values())
 
 
 def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> None:
-    """Look whether slices are as old as their names say.
+    """Require that slices are as old as their names say.
 
     What may stay unlisted is decided by names of slices. So no object may be older than its slice.
 
@@ -205,7 +193,7 @@ def require_ages(ctx: RunContext, slices: Iterable[Slice], start: datetime) -> N
     for one in slices:
         made = slice_time(one.name)
         oldest = one.oldest.astimezone(timezone.utc)
-        # A name that tells of the future is no slice's.
+        # A name with a time in the future is no slice's.
         if made and oldest + 2 * ctx.settings.clock_skew < made <= start:
             if ctx.settings.skip_new_slices:
                 raise IntegrityError(

@@ -18,11 +18,7 @@ _MOST: Final = 4_000_000
 
 
 class HashWriter:
-    """Collects hashes, and writes a file whenever there are enough for one.
-
-    Args:
-        store: to write to.
-        folder: relative to the store, with a slash at its end.
+    """Collects hashes, and writes a file to a folder whenever there are enough for one.
 
     Attributes:
         parts: the files so far, in each of which a hash stands once.

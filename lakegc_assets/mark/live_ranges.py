@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from types import MappingProxyType
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, table_of
-from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
 from lakegc_assets.graveler.sstable import table_kind
@@ -37,19 +38,17 @@ from lakegc_assets.mark.metaranges import (
     uncounted,
 )
 from lakegc_assets.mark.ranges import (
-    HASHES,
     Wanted,
     cached_ranges,
     read_entries,
-    seconds,
-    spread_ranges,
+    run_on_ranges,
     wanted,
 )
 from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.hashing import KeyDigest, unsigned
 from lakegc_assets.storage.base import ObjectStore
 
 T = TypeVar("T")
@@ -63,15 +62,10 @@ def isolate(
 ) -> tuple[list[R], list[tuple[T, IntegrityError]]]:
     """Read items together; where some are damaged, the others without them.
 
-    Args:
-        read: reads some items; it raises ``IntegrityError`` if one of them is missing or damaged.
-        items: to read.
+    ``read``: raises ``IntegrityError`` if one of the items is missing or damaged.
 
     Returns:
         What was read, of all items or of parts of them; and each damaged item with what is wrong.
-
-    Raises:
-        LakegcError: what is no damage of an item.
     """
     if not items:
         return [], []
@@ -107,15 +101,9 @@ def passed_over(damaged: Mapping[str, IntegrityError]) -> list[str]:
 
 
 #: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
-RANGES: Final = pa.schema(
-    [
-        ("range_id", pa.string()),
-        ("entries", pa.int64()),
-        ("digest", pa.string()),
-        ("from_cache", pa.bool_()),
-    ]
-)
+RANGES: Final = pa.schema([*COUNTED, ("digest", pa.string()), ("from_cache", pa.bool_())])
 _FOLDER: Final = "folder"
+_OF_PATHS: Final = ("range_id", "pattern")
 _NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
 #: Its marks and rules, logs of its actions, and its own object; dumps of refs have a manifest.
@@ -132,21 +120,28 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Live:
-    """Addresses that some ranges keep alive.
+    """Addresses that some ranges keep alive."""
 
-    Attributes:
-        runs: of the hashes of addresses.
-        ranges: what was read (``RANGES``).
-        unresolved: last path components of full addresses that nobody can place.
-        digest: of the runs' hashes.
-        damaged: ranges that could not be read, by their ids, and what is wrong with them.
-    """
-
-    runs: Sequence[Part]
-    ranges: pa.Table
-    unresolved: Sequence[str]
-    digest: KeyDigest
+    #: Files of the hashes of the addresses.
+    runs: Sequence[Part] = ()
+    #: What was read (``RANGES``).
+    ranges: pa.Table = field(default_factory=RANGES.empty_table)
+    #: Last path components of full addresses that nobody can place.
+    unresolved: AbstractSet[str] = frozenset()
+    #: Of the hashes.
+    digest: KeyDigest = field(default_factory=KeyDigest)
+    #: Ranges that could not be read, by their ids, and what is wrong with them.
     damaged: Mapping[str, IntegrityError] = field(default_factory=dict)
+
+    def __add__(self, other: Live) -> Live:
+        """Both together."""
+        return Live(
+            [*self.runs, *other.runs],
+            pa.concat_tables([self.ranges, other.ranges]),
+            self.unresolved | other.unresolved,
+            self.digest + other.digest,
+            {**self.damaged, **other.damaged},
+        )
 
 
 def every_range(listing: Manifest, rules: object) -> bool:
@@ -159,23 +154,19 @@ def every_range(listing: Manifest, rules: object) -> bool:
 
 @dataclass(frozen=True)
 class LiveRanges:
-    """The ranges that are live.
+    """The ranges that are live."""
 
-    Attributes:
-        ranges: range_id, and entries by the metaranges' word, null where none tells.
-        metaranges: how many metaranges were read.
-        cached: how many of these came from the cache.
-        lone: ids of ranges that no metarange names.
-        passed_over: files that were not read, by their ids, with what is wrong with each: no
-            metarange that can be read and none of the commits names them.
-        foreign: keys of other files below ``_lakefs/`` that are none of lakeFS's.
-    """
-
+    #: ``range_id``, and entries by the metaranges' word, null where none names it.
     ranges: pa.Table
     metaranges: int
+    #: How many of these came from the cache.
     cached: int
+    #: Ids of ranges that no metarange names.
     lone: frozenset[str] = frozenset()
+    #: Files that were not read, by their ids, with what is wrong with each: no metarange that can
+    #: be read and none of the commits names them.
     passed_over: Mapping[str, IntegrityError] = field(default_factory=dict)
+    #: Keys of other files below ``_lakefs/`` that are none of lakeFS's.
     foreign: Sequence[str] = ()
 
 
@@ -190,14 +181,10 @@ def live_ranges(
 ) -> LiveRanges:
     """The ranges of some commits, or all that are there.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store.
-        metarange_ids: of the commits; empty ones are those of commits without objects.
-        every: whether all ranges below ``_lakefs/`` are wanted, which must hold those of the
-            commits.
-        strict: whether a damaged table that nothing names is an error. What cannot be a table and
-            is named by nothing never is.
+    ``metarange_ids``: of the commits; empty ones are those of commits without objects.
+    ``every``: whether all ranges below ``_lakefs/`` are wanted, which must hold those of commits.
+    ``strict``: whether a damaged table that nothing names is an error. What cannot be a table and
+        is named by nothing never is.
 
     Raises:
         IntegrityError: a metarange is missing or damaged; or the store's listing lacks what is
@@ -265,39 +252,27 @@ def read_live(
 ) -> Live:
     """Read ranges down to the hashes of the addresses that they keep alive.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach the store and the cache.
-        ranges: range_id and entries.
-        artifacts: where the runs are written.
-        folder: relative to ``artifacts``, with a slash at its end.
-        strict: whether a damaged range is an error; else it is noted, and the others are read.
-        below: of ranges of which not all is alive, by their ids: what paths of it must begin with,
-            as ``retain.prefix_of`` gives it.
+    ``ranges``: range_id and entries.
+    ``artifacts``: where the hashes are written.
+    ``folder``: relative to ``artifacts``, with a slash at its end.
+    ``strict``: whether a damaged range is an error; else it is noted, and the others are read.
+    ``below``: of ranges of which not all is alive, by their ids: what paths of it must begin with,
+        as ``retain.prefix_of`` gives it.
 
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.
     """
     slots = cached_ranges(connections) if ranges.num_rows else {}
-    orders = spread_ranges(wanted(ranges, slots), ctx.settings.address_num_partitions)
-    cost = sum(seconds(one) for order in orders for one in order)
     task = partial(_read_ranges, connections, artifacts.url, folder, strict, below)
-    read = ctx.tasks.run("read ranges", task, orders, cost)
-    found = pa.concat_tables([RANGES.empty_table(), *(one.ranges for one in read)])
-    damaged = {i: error for one in read for i, error in one.damaged.items()}
-    if {*found["range_id"].to_pylist(), *damaged} != set(ranges["range_id"].to_pylist()):
+    live = sum(run_on_ranges(ctx, "read ranges", task, wanted(ranges, slots)), Live())
+    found = live.ranges["range_id"].to_pylist()
+    if {*found, *live.damaged} != set(ranges["range_id"].to_pylist()):
         raise IntegrityError(
-            f"of {ranges.num_rows} live ranges of {connections.namespace_url} {found.num_rows} "
-            "were read: what the others hold would be taken for dead. This is a fault of the "
-            "mark, please report it",
+            f"of {ranges.num_rows} live ranges of {connections.namespace_url} {len(found)} were "
+            "read: what the others hold would be taken for dead. This is a fault of the mark, "
+            "please report it",
         )
-    return Live(
-        runs=[run for one in read for run in one.runs],
-        ranges=found,
-        unresolved=sorted({last for one in read for last in one.unresolved}),
-        digest=sum((one.digest for one in read), KeyDigest()),
-        damaged=damaged,
-    )
+    return live
 
 
 def read_path_ranges(
@@ -316,15 +291,10 @@ def read_path_ranges(
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.
     """
-    if not ranges.num_rows:
-        return Live((), RANGES.empty_table(), (), KeyDigest())
     below: dict[str, list[str]] = {}
-    entries: dict[str, int] = {}
-    for row in ranges.to_pylist():
-        below.setdefault(row["range_id"], []).append(prefix_of(row["pattern"]))
-        entries[row["range_id"]] = row["entries"]
-    wanted = table_of(entries.items(), COUNTED)
-    return read_live(ctx, connections, wanted, artifacts, folder, below=below)
+    for range_id, pattern in zip(*(ranges[n].to_pylist() for n in _OF_PATHS), strict=True):
+        below.setdefault(range_id, []).append(prefix_of(pattern))
+    return read_live(ctx, connections, each_once(ranges), artifacts, folder, below=below)
 
 
 def _read_ranges(
@@ -335,23 +305,20 @@ def _read_ranges(
     below: Mapping[str, Sequence[str]],
     ranges: Sequence[Wanted],
 ) -> Live:
-    artifacts = connections.open(url)
     rows: list[tuple[str, int, str, bool]] = []
     unresolved: set[str] = set()
     damaged: dict[str, IntegrityError] = {}
-    held = HashWriter(artifacts, f"{folder}data/")
-    columns_read = (*HASHES, _FOLDER) if below else HASHES
-    for one in read_entries(connections, ranges, columns_read, None if strict else damaged):
-        rows_of_range = one.group
-        if one.range_id in below:
-            rows_of_range = rows_of_range.filter(_is_below(rows_of_range, below[one.range_id]))
-        held.add(rows_of_range["hash"].to_numpy())
-        unresolved.update(one.unresolved)
-        rows.append((one.range_id, one.entries, one.digest, one.from_cache))
-    columns = list(zip(*rows, strict=True)) or [()] * len(RANGES)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, RANGES, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=RANGES)
-    return Live(held.finish(), table, sorted(unresolved), held.digest, damaged)
+    held = HashWriter(connections.open(url), f"{folder}data/")
+    columns = ["hash", _FOLDER] if below else ["hash"]
+    for one, is_cached in read_entries(connections, ranges, columns, None if strict else damaged):
+        entries, facts = one.rows, one.facts
+        if one.table_id in below:
+            entries = entries.filter(_is_below(entries, below[one.table_id]))
+        held.add(unsigned(entries["hash"]))
+        unresolved.update(facts["unresolved"])
+        rows.append((one.table_id, facts["entries"], facts["digest"], is_cached))
+    table = table_of(rows, RANGES)
+    return Live(held.finish(), table, frozenset(unresolved), held.digest, damaged)
 
 
 def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
@@ -362,16 +329,13 @@ def _is_below(entries: pa.Table, prefixes: Sequence[str]) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class Tables:
-    """Files below ``_lakefs/``, by the kind that their content shows.
+    """Files below ``_lakefs/``, by the kind that their content shows."""
 
-    Attributes:
-        kinds: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
-        unreadable: files of which nobody can tell, by their ids, and what is wrong with them.
-        foreign: keys of other files that are none of lakeFS's.
-    """
-
+    #: ``ranges``, ``metaranges`` or ``refs`` of each file, by its id.
     kinds: Mapping[str, str]
+    #: Files of unknown kind, by their ids, and what is wrong with them.
     unreadable: Mapping[str, FormatError]
+    #: Keys of other files that are none of lakeFS's.
     foreign: Sequence[str]
 
 
@@ -397,9 +361,9 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
     }
     known = {i: kind for kind, found in cached.items() for i in found & set(ids)}
     unknown = [i for i in ids if i not in known]
-    costs = [_KIND_S] * len(unknown)
-    tasks = bin_pack(unknown, costs, ctx.settings.range_num_partitions)
-    recognized = ctx.tasks.run("tell ranges", partial(_kinds, connections), tasks, sum(costs))
+    task, costs = partial(_kinds, connections), [_KIND_S] * len(unknown)
+    most = ctx.settings.range_num_partitions
+    recognized = ctx.tasks.run_grouped("recognize ranges", task, unknown, costs, most)
     unreadable: dict[str, FormatError] = {}
     for table_id, kind in ((i, kind) for task in recognized for i, kind in task.items()):
         if isinstance(kind, FormatError):
@@ -429,9 +393,9 @@ def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str 
     def kind(table_id: str) -> str | FormatError:
         data = store.get(f"_lakefs/{table_id}")
         try:
-            return table_kind(data, table_url(connections.namespace_url, table_id))
+            return table_kind(data, table_url(connections, table_id))
         except FormatError as error:
-            require_in_full(store, connections.namespace_url, table_id, data)
+            require_in_full(connections, table_id, data)
             return error
 
     return dict(zip(table_ids, thread_map(kind, table_ids, _THREADS), strict=True))

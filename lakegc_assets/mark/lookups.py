@@ -1,7 +1,7 @@
 """Asks lakeFS which addresses it serves where a candidate could lie.
 
-Asked are the paths at branch HEADs whose entries look like a candidate, the rarest looks first and
-for a limited time, and in any case those that a branch has staged by its diff.
+Asked are the paths at branch HEADs whose entries have the signature of a candidate, the rarest
+signatures first and for a limited time, and in any case those that a branch has staged by its diff.
 
 The diffs are a second witness beside ``prepare_uncommited``, which can lose rows without a word:
 the scan of a branch ends early, or a branch is deleted meanwhile. A diff names paths and no
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress
-from typing import Final
+from itertools import chain, compress
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, table_of, write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
@@ -31,20 +32,24 @@ from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Change
+from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
-from lakegc_assets.mark.lookalikes import (
-    ASKED,
-    LOOKS,
-    SERVED_NAMES,
+from lakegc_assets.mark.metaranges import fetch, table_url
+from lakegc_assets.mark.signature_relations import ANY
+from lakegc_assets.mark.signatures import (
+    MATCHES,
+    RANGE_IDS,
+    SIGNATURES,
+    SIZES,
+    HeadMatches,
     HeadRanges,
     Integers,
     Positions,
-    groups_of,
+    Signatures,
 )
-from lakegc_assets.mark.metaranges import fetch, table_url
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes
 from lakegc_assets.storage.base import ObjectStore
 
 #: Changes that are held at a time: a branch may have staged millions.
@@ -109,16 +114,20 @@ def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list
             ) from error
 
 
+#: Columns of what relations take and give; see ``signature_relations``.
+PATHS_OF: Final = pa.schema([*SIGNATURES, ("paths", pa.int64())])
+BY_PATHS: Final = pa.schema([("paths", pa.int64()), ("signatures", pa.int64())])
+BEFORE: Final = pa.schema([("paths", pa.int64()), ("before", pa.int64())])
+ASKED: Final = pa.schema([*SIGNATURES, ("turn", pa.int32())])
+SERVED_NAMES: Final = pa.schema([("name", pa.string())])
+#: Paths to be asked: of which range and signature, and in which turn.
+_PATHS: Final = pa.schema([("position", pa.int32()), ("path", pa.string()), *ASKED])
 #: Paths in the first page of a place; the next is twice as long if it answered for several.
 _PAGE = 100
 _TASKS: Final = 8
 _THREADS: Final = 8
 #: Paths of one branch that one thread asks for.
 _UNIT: Final = 20_000
-#: Paths to be asked: of which range and look (``groups_of``), and in which turn.
-_PATHS: Final = pa.schema(
-    [("position", pa.int32()), ("path", pa.string()), ("group", pa.uint64()), ("turn", pa.int32())]
-)
 #: What must be asked in any case, whatever time it takes, comes before all turns.
 _STAGED: Final = -1
 #: Work on one core, in seconds: of an entry that is decoded, of a diff and each change in it, of a
@@ -127,148 +136,138 @@ _READ_S: Final = 5e-7
 _DIFF_S: Final = 0.005
 _CHANGE_S: Final = 2e-6
 _PATH_S: Final = 2e-5
+#: Paths that are asked for in the first turn; all turns before one hold as many as it does.
+_FIRST_TURN: Final = 10_000
+#: Numbers of paths by which signatures are counted: beyond so many, with as many paths as may be
+#: asked for, none is left.
+_KINDS: Final = 50_000
 
 
 @dataclass(frozen=True)
-class Question:
-    """The lookups that may be sent to lakeFS, with their budget.
+class Inquiry:
+    """The lookups for some candidates; valid while branches stay where they are."""
 
-    Attributes:
-        turns: files of ``ASKED``: the looks to ask for, in which turn each.
-        positions: of the ranges that hold such entries.
-        sizes: files of ``SIZES``: those of candidates.
-        paths: how many paths there are, on all branches.
-        deadline: seconds since 1970 after which no more is asked, but for what is staged.
-        staged: about how many objects all branches have staged.
-    """
-
-    turns: Sequence[Part]
-    positions: Positions
-    sizes: Sequence[Part]
-    paths: int
+    #: Of the store of all files.
+    url: str
+    folder: str
+    #: Seconds since 1970 after which no more is asked, but for what is staged.
     deadline: float
-    staged: int = 0
+    #: About how many objects all branches have staged.
+    staged: int
+    #: What the branches hold.
+    heads: HeadRanges = field(default_factory=HeadRanges)
+    #: Files of the candidates.
+    candidates: Sequence[Part] = ()
+    #: Files of ``SIZES``: those of candidates.
+    sizes: Sequence[Part] = ()
+    #: Of the candidates, and entries that have them.
+    signatures: Signatures = field(default_factory=Signatures)
+    #: Files of ``ASKED``: the signatures to ask for, in which turn each.
+    asked: Sequence[Part] = ()
+    #: Files of ``SIGNATURES`` that are not asked for, although entries have them.
+    over: Sequence[Part] = ()
+    #: Of the ranges that hold entries to ask for.
+    positions: Positions = field(default_factory=lambda: np.empty(0, np.int32))
+    #: Of the paths to ask for, on all branches.
+    count: int = 0
+    #: Files of these.
+    paths: Sequence[Part] = ()
+
+    def compared(self, *, by_etag: bool) -> HeadMatches:
+        """The entries of HEAD ranges that were found to match the candidates."""
+        ranges = frozenset(one.range_id for one in self.heads.ranges)
+        return HeadMatches(ranges, self.signatures.matches, by_etag)
+
+    def again(self, seconds: float) -> Inquiry:
+        """The same, to be asked from now on, for so long."""
+        return replace(self, deadline=time.time() + seconds)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The results of the lookups.
-
-    Attributes:
-        served: files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves.
-        unasked: files of ``LOOKS`` that were not asked for on all their paths.
-    """
-
-    served: Sequence[Part]
-    unasked: Sequence[Part]
-
-
-def ask(
-    ctx: RunContext,
-    connections: Connections,
-    heads: HeadRanges,
-    url: str,
-    folder: str,
-    question: Question,
-    paths: Sequence[Part],
-) -> Answer:
-    """Ask lakeFS.
-
-    ``paths``: files there, of ``find_paths``.
-
-    Raises:
-        IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
-        LakeFSError: lakeFS did not answer.
-    """
-    branches = [
-        (branch, held[np.isin(held, question.positions)])
-        for branch, held in heads.of_branch.items()
-    ]
-    # Nobody tells which branch has how many.
-    share = (question.paths * _PATH_S + question.staged * _CHANGE_S) / max(1, len(branches))
-    costs = [_DIFF_S + share for _ in branches]
-    orders = [
-        _Asking(connections, ctx.repository, url, folder, some, paths, question)
-        for some in bin_pack(branches, costs, _TASKS)
-    ]
-    answers = ctx.tasks.run("ask lakeFS what it serves", _ask, orders, sum(costs))
-    return Answer(
-        [part for answer in answers for part in answer.served],
-        [part for answer in answers for part in answer.unasked],
+def choose(work: Workspace, inquiry: Inquiry, candidates: DataFrame) -> Inquiry:
+    """Choose what to ask: signatures with fewest paths first, within the budget."""
+    frames, most = work.frames, work.ctx.settings.max_served_lookups
+    matches = work.read(inquiry.signatures.matches, MATCHES)
+    ranked = relations.paths_of_signatures(
+        matches, inquiry.signatures.of(work, candidates), frames.create(inquiry.heads.costs())
     )
-
-
-@dataclass(frozen=True)
-class _Turns:
-    """Looks that are asked for, sorted by their groups."""
-
-    groups: Hashes
-    rows: pa.Table
-
-    @classmethod
-    def read(cls, store: ObjectStore, parts: Sequence[Part]) -> _Turns:
-        rows = pa.concat_tables([ASKED.empty_table(), *read_parts(store, parts)])
-        groups = groups_of(rows["size"].to_numpy(), rows["look"].to_numpy())
-        order = np.argsort(groups, kind="stable")
-        return cls(groups[order], rows.take(pa.array(order)))
-
-    def looks(self, groups: Hashes) -> pa.Table:
-        """All looks of some groups (``LOOKS``)."""
-        return self.rows.filter(pa.array(np.isin(self.groups, groups))).select(LOOKS.names)
+    found = work.write(ranked, "signatures", PATHS_OF, "count paths at branch HEADs")
+    if not found:
+        return inquiry
+    every = work.read(found, PATHS_OF)
+    kinds = relations.signatures_by_paths(every, most, _KINDS)
+    before, count = 0, 0
+    rows: list[tuple[int, int]] = []
+    for kind in work.collect(kinds, BY_PATHS, "count signatures by their paths"):
+        each = kind["paths"]
+        if before + each > most:
+            break
+        rows.append((each, before))
+        count += each * min(kind["signatures"], (most - before) // each)
+        before += each * kind["signatures"]
+    if not rows:
+        return replace(inquiry, over=found)
+    rarer = frames.create(table_of(rows, BEFORE))
+    chosen = relations.asked_signatures(every, rarer, most, _FIRST_TURN)
+    asked = work.written(chosen, "turns", ASKED, "choose what to ask")
+    rest = relations.other_signatures(every, frames.read(asked))
+    over = work.write(rest, "over", SIGNATURES, "find what is not to be asked")
+    held = relations.ranges_with(matches, frames.read(asked))
+    ids = frames.collect(held, RANGE_IDS, "find ranges with paths to ask for")
+    named = {one.range_id: position for position, one in enumerate(inquiry.heads.ranges)}
+    positions = np.array(sorted(named[i] for i in ids["range_id"].to_pylist()), np.int32)
+    return replace(inquiry, asked=asked.parts, over=over, positions=positions, count=count)
 
 
 # The paths of entries
 
 
-def find_paths(
-    ctx: RunContext,
-    connections: Connections,
-    heads: HeadRanges,
-    url: str,
-    folder: str,
-    question: Question,
-) -> list[Part]:
-    """The paths of entries that may be asked for: files of these in a folder of a store.
+def find_paths(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Inquiry:
+    """Find the paths of entries that may be asked for.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
     """
-    ranges = [(int(p), heads.ranges[p].range_id) for p in question.positions]
-    costs = [(heads.ranges[p].entries or 0) * _READ_S + 0.02 for p in question.positions]
-    groups = bin_pack(ranges, costs, ctx.settings.address_num_partitions)
-    task = partial(_read_paths, connections, url, f"{folder}paths/", question.turns)
-    answers = ctx.tasks.run("read paths at branch HEADs", task, groups, sum(costs))
-    return [part for parts in answers for part in parts]
+    ranges = [(int(p), inquiry.heads.ranges[p]) for p in inquiry.positions]
+    costs = [(one.entries or 0) * _READ_S + 0.02 for _, one in ranges]
+    task = partial(_read_paths, connections, inquiry.url, inquiry.folder, inquiry.asked)
+    named, most = [(p, one.range_id) for p, one in ranges], ctx.settings.address_num_partitions
+    found = ctx.tasks.run_grouped("read paths at branch HEADs", task, named, costs, most)
+    return replace(inquiry, paths=list(chain.from_iterable(found)))
 
 
 def _read_paths(
     connections: Connections,
     url: str,
     folder: str,
-    turns_of_looks: Sequence[Part],
+    asked: Sequence[Part],
     ranges: Sequence[tuple[int, str]],
 ) -> list[Part]:
-    """Paths of ranges, which are read again, whatever is cached of them."""
-    artifacts, store = connections.open(url), connections.store()
-    namespace_url, namespace = connections.namespace_url, connections.namespace()
-    turns = _Turns.read(artifacts, turns_of_looks)
-    groups, numbers = turns.groups, turns.rows["turn"].to_numpy()
-    writer = PartWriter(artifacts, folder, _PATHS)
+    """Paths of ranges, which are read again, whatever is cached of them (``_PATHS``)."""
+    artifacts, namespace = connections.open(url), connections.namespace()
+    wanted = pa.concat_tables([ASKED.empty_table(), *read_parts(artifacts, asked)])
+    writer = PartWriter(artifacts, f"{folder}paths/", _PATHS)
     for position, range_id in ranges:
-        data = fetch(store, namespace_url, range_id)
-        entries, paths = decode_paths(data, table_url(namespace_url, range_id))
-        sizes = entries["size"].to_numpy()
-        for hashes in (groups_of(sizes, _etags(namespace, entries)), groups_of(sizes)):
-            at = np.minimum(np.searchsorted(groups, hashes), len(groups) - 1)
-            rows = np.flatnonzero(groups[at] == hashes)
-            columns = [
-                np.full(len(rows), position, np.int32),
-                _text(paths.take(rows), f"range {range_id} of {namespace_url}"),
-                hashes[rows],
-                numbers[at[rows]],
-            ]
-            writer.add(pa.table(columns, schema=_PATHS))
-    return writer.finish()
+        data = fetch(connections, range_id)
+        entries, paths = decode_paths(data, table_url(connections, range_id))
+        rows = np.arange(entries.num_rows)
+        by_size = np.full(entries.num_rows, ANY, np.int64)
+        signatures = pa.table(
+            {
+                "size": pa.chunked_array([entries["size"]] * 2),
+                "signature": np.concatenate([_etags(namespace, entries), by_size]),
+                "row": np.concatenate([rows, rows]),
+            }
+        )
+        found = signatures.filter(pc.is_in(signatures["size"], wanted["size"].combine_chunks()))
+        found = found.join(wanted, SIGNATURES.names, join_type="inner").sort_by("row")
+        where = f"range {range_id} of {connections.namespace_url}"
+        columns = {
+            "position": pa.repeat(pa.scalar(position, pa.int32()), found.num_rows),
+            "path": _text(paths.take(found["row"].to_numpy()), where),
+            **{name: found[name] for name in ASKED.names},
+        }
+        writer.add(pa.table(columns, schema=_PATHS))
+    return [part for part in writer.finish() if part.rows]
 
 
 def _etags(namespace: StorageNamespace, entries: pa.RecordBatch) -> Integers:
@@ -282,11 +281,7 @@ def _etags(namespace: StorageNamespace, entries: pa.RecordBatch) -> Integers:
 
 
 def _text(paths: Sequence[bytes], where: str) -> pa.Array:
-    """Paths as text.
-
-    Raises:
-        IntegrityError: one is not UTF-8.
-    """
+    """Paths as text; IntegrityError where one is not UTF-8."""
     try:
         return pa.array(paths, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
@@ -299,52 +294,75 @@ def _text(paths: Sequence[bytes], where: str) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class _Asking:
-    connections: Connections
-    repository: str
-    url: str
-    folder: str
-    branches: Sequence[tuple[str, Positions]]
-    paths: Sequence[Part]
-    question: Question
+class Answer:
+    """The results of the lookups."""
+
+    #: Files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves.
+    served: Sequence[Part]
+    #: Files of ``SIGNATURES`` that were not asked for on all their paths.
+    unasked: Sequence[Part]
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """Paths of one branch, in order, with the groups for which they are asked."""
+def ask(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Answer:
+    """Ask lakeFS.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
+        LakeFSError: lakeFS did not answer.
+    """
+    branches = [
+        (branch, held[np.isin(held, inquiry.positions)])
+        for branch, held in inquiry.heads.of_branch.items()
+    ]
+    # It is not known which branch has how many.
+    share = (inquiry.count * _PATH_S + inquiry.staged * _CHANGE_S) / max(1, len(branches))
+    costs = [_DIFF_S + share for _ in branches]
+    # Tasks need nothing of what the branches hold but for their own ones.
+    task = partial(_ask, connections, ctx.repository, replace(inquiry, heads=HeadRanges()))
+    orders = bin_pack(branches, costs, _TASKS)
+    answers = ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
+    return Answer(
+        [part for answer in answers for part in answer.served],
+        [part for answer in answers for part in answer.unasked],
+    )
+
+
+class _Unit(NamedTuple):
+    """Paths of one branch, in order, with the signatures for which they are asked."""
 
     branch: str
     turn: int
     paths: pa.ChunkedArray | pa.Array
-    groups: Hashes
+    signatures: pa.Table
 
 
-def _ask(order: _Asking) -> Answer:
-    client = order.connections.client()
-    names = [branch for branch, _ in order.branches]
-    store = order.connections.open(order.url)
-    sizes = [part["size"] for part in read_parts(store, order.question.sizes)]
-    of_candidates = pa.chunked_array([one for some in sizes for one in some.chunks], pa.int64())
-    staged = thread_map(
-        partial(staged_paths, client, order.repository, sizes=of_candidates), names, _THREADS
-    )
+def _ask(
+    connections: Connections,
+    repository: str,
+    inquiry: Inquiry,
+    branches: Sequence[tuple[str, Positions]],
+) -> Answer:
+    client, store = connections.client(), connections.open(inquiry.url)
+    names = [branch for branch, _ in branches]
+    sizes = pa.concat_tables([SIZES.empty_table(), *read_parts(store, inquiry.sizes)])["size"]
+    staged = thread_map(partial(staged_paths, client, repository, sizes=sizes), names, _THREADS)
     units = [
-        _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), np.empty(0, np.uint64))
+        _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), SIGNATURES.empty_table())
         for branch, paths in zip(names, staged, strict=True)
         if paths
     ]
-    units += _units(order)
+    units += _units(store, inquiry.paths, branches)
     # Threads take them in this order, so that what comes late is what is asked last.
     units.sort(key=lambda unit: unit.turn)
-    answers = thread_map(partial(_ask_unit, order, client), units, _THREADS)
-    served = pa.array(sorted({name for names, _ in answers for name in names}), pa.string())
-    unasked = np.unique(np.concatenate([np.empty(0, np.uint64), *(some for _, some in answers)]))
-    looks = LOOKS.empty_table()
-    if len(unasked):
-        looks = _Turns.read(store, order.question.turns).looks(unasked)
+    ask_unit = partial(_ask_unit, client, repository, connections.namespace(), inquiry.deadline)
+    answers = thread_map(ask_unit, units, _THREADS)
+    found = sorted({name for served, _ in answers for name in served})
+    served = table_of(zip(found, strict=True), SERVED_NAMES)
+    rest = pa.concat_tables([SIGNATURES.empty_table(), *(some for _, some in answers)])
+    unasked = rest.group_by(SIGNATURES.names).aggregate([])
     return Answer(
-        _written(store, f"{order.folder}served/", pa.table([served], schema=SERVED_NAMES)),
-        _written(store, f"{order.folder}unasked/", looks),
+        _written(store, f"{inquiry.folder}served/", served),
+        _written(store, f"{inquiry.folder}unasked/", unasked),
     )
 
 
@@ -352,48 +370,46 @@ def _written(store: ObjectStore, folder: str, rows: pa.Table) -> list[Part]:
     return [write_part(store, folder, rows)] if rows.num_rows else []
 
 
-def _units(order: _Asking) -> list[_Unit]:
-    store = order.connections.open(order.url)
-    held = [positions for _, positions in order.branches]
+def _units(
+    store: ObjectStore, paths: Sequence[Part], branches: Sequence[tuple[str, Positions]]
+) -> Iterator[_Unit]:
+    held = [positions for _, positions in branches]
     wanted = pa.array(np.unique(np.concatenate([np.empty(0, np.int32), *held])))
-    tables = [
-        table.filter(pc.is_in(table["position"], wanted))
-        for table in read_parts(store, order.paths)
-    ]
+    tables = (t.filter(pc.is_in(t["position"], wanted)) for t in read_parts(store, paths))
     rows = pa.concat_tables([_PATHS.empty_table(), *tables])
     rows = rows.sort_by([("turn", "ascending"), ("path", "ascending")])
     positions, turns = rows["position"].to_numpy(), rows["turn"].to_numpy()
-    groups = rows["group"].to_numpy()
-    units: list[_Unit] = []
-    for branch, of_branch in order.branches:
+    for branch, of_branch in branches:
         mine = np.flatnonzero(np.isin(positions, of_branch))
         cuts = np.flatnonzero(np.diff(turns[mine])) + 1
         for some in np.split(mine, cuts):
             for at in range(0, len(some), _UNIT):
-                chunk = some[at : at + _UNIT]
-                paths = rows["path"].take(pa.array(chunk))
-                units.append(_Unit(branch, int(turns[chunk[0]]), paths, groups[chunk]))
-    return units
+                chunk = rows.take(pa.array(some[at : at + _UNIT]))
+                turn = int(turns[some[at]])
+                yield _Unit(branch, turn, chunk["path"], chunk.select(SIGNATURES.names))
 
 
-def _ask_unit(order: _Asking, client: LakeFSClient, unit: _Unit) -> tuple[set[str], Hashes]:
-    """Addresses served at the paths of a unit, and the groups that time did not suffice for."""
-    namespace = order.connections.namespace()
-    page = Page(client, order.repository)
+def _ask_unit(
+    client: LakeFSClient,
+    repository: str,
+    namespace: StorageNamespace,
+    deadline: float,
+    unit: _Unit,
+) -> tuple[set[str], pa.Table]:
+    """Names of what is served at the paths of a unit; and the signatures of those not asked."""
+    page = Page(client, repository)
     served: set[str] = set()
-    unasked = unit.groups[:0]
     for number, path in enumerate(unit.paths.to_pylist()):
-        if unit.turn != _STAGED and time.time() > order.question.deadline:
-            unasked = np.unique(unit.groups[number:])
-            break
+        if unit.turn != _STAGED and time.time() > deadline:
+            return served, unit.signatures.slice(number)
         address = page.address(unit.branch, path)
         if address is not None:
             served.update(_names(namespace, address))
-    return served, unasked
+    return served, unit.signatures.slice(0, 0)
 
 
 def _names(namespace: StorageNamespace, address: str) -> Sequence[str]:
-    """The relative addresses that an address may mean; its last parts where nobody can tell."""
+    """The relative addresses that an address may mean, or its last parts if none is known."""
     try:
         return live_spellings(namespace, address)
     except UnresolvableAddressError as error:

@@ -180,7 +180,7 @@ def marked_in_order(
             ordered = relations.in_order(frames.read(found.dataset(attempt)))
             what = "put what was marked in order"
             found = Candidates(frames.write(ordered, attempt.url, folder, LISTING, what))
-    digest = digest_of(ctx, connections, attempt, found)
+    digest = digest_of(ctx, connections, attempt.url, found.parts)
     if str(digest) != marked.digest or found.rows != marked.rows:
         raise IntegrityError(
             f"{attempt.data_url(marked.asset)} holds {digest}, but its manifest says "
@@ -190,25 +190,20 @@ def marked_in_order(
 
 
 def digest_of(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, objects: Candidates
+    ctx: RunContext, connections: Connections, url: str, parts: Sequence[Part]
 ) -> KeyDigest:
-    """The digest of the addresses of some objects, computed by tasks.
+    """The digest of the addresses in some files (``LISTING``, and perhaps more), by tasks.
 
     Raises:
-        IntegrityError: a hash is not that of its address.
+        IntegrityError: a hash is not that of its address, or a file is not what it was.
     """
-    pieces = stretches([part for part in objects.parts if part.rows], _EACH)
-    task = partial(_digest_of, connections, attempt.url)
-    seconds = objects.rows * _ROW_S
-    return sum(ctx.tasks.run_or_call("compare what was marked", task, pieces, seconds), KeyDigest())
+    pieces = stretches([part for part in parts if part.rows], _EACH)
+    task, seconds = partial(_digest_of, connections, url), sum(p.rows for p in parts) * _ROW_S
+    return sum(ctx.tasks.run_or_call("read addresses back", task, pieces, seconds), KeyDigest())
 
 
 def _digest_of(connections: Connections, url: str, piece: Sequence[Stretch]) -> KeyDigest:
-    """The digest of the addresses of one piece, whose hashes are compared with live ones later.
-
-    Raises:
-        IntegrityError: a hash is not that of its address.
-    """
+    """The digest of the addresses of one piece, whose hashes are compared with live ones later."""
     store, digest = connections.open(url), KeyDigest()
     for part, begin, count in piece:
         rows = read_part(store, part, _COLUMNS).slice(begin, count)

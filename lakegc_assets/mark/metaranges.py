@@ -2,7 +2,7 @@
 
 Of commits that are not active what lies below some paths may stay, since rules of ``paths`` say so.
 Of their ranges those count whose paths, from the first to the last, can begin with what a rule
-names; a metarange tells that, and is read for it once in the life of the repository.
+names; that stands in a metarange, which is read for it once in the life of the repository.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,17 +29,24 @@ from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: What is cached of metaranges; the rows are ``decode.RANGES``.
+T = TypeVar("T")
+V = TypeVar("V")
+
+#: What is cached of metaranges: rows of ``decode.RANGES``, and with their bounds ``_BOUNDS``.
 KIND: Final = Kind("metaranges", DECODER_VERSION, "metarange_id")
+BOUNDS_KIND: Final = Kind("metarange_bounds", DECODER_VERSION, "metarange_id")
+_BOUNDS: Final = pa.schema([*RANGES, ("min_key", pa.binary()), ("max_key", pa.binary())])
 #: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
 PAIRS: Final = pa.schema([("metarange_id", _NAME), ("range_id", _NAME), ("entries", pa.int64())])
 _RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
+#: Rows: one for each range and each pattern that it can hold paths of, each once.
+PATH_RANGES: Final = pa.schema([*RANGES, ("pattern", pa.string())])
+_RANKED_PATHS: Final = PATH_RANGES.append(pa.field("rank", pa.int64()))
 #: Rows: a range, and how many entries metaranges say it holds; null where none names it.
-COUNTED: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
+COUNTED: Final = RANGES
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
 READ_S: Final = 0.004
 CACHED_S: Final = 0.0005
@@ -49,35 +56,15 @@ _AT_ONCE: Final = 100
 _FILE_ROWS: Final = 1_000_000
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The input of one task."""
-
-    connections: Connections
-    #: Of metaranges that are cached, by id.
-    slots: Mapping[str, Slot]
-    #: Ids of the others.
-    missing: Sequence[str]
-    #: Ranges that are of no interest.
-    without: pa.Array | None
-    #: The ranges that are of interest; None for all.
-    only: pa.Array | None
-    #: Whether a row for each metarange and range is wanted, or only one for each range.
-    pairs: bool
-    #: A range gets the highest rank of its metaranges.
-    ranks: Mapping[str, int]
+#: The metaranges of a task: the id of each, where it is cached if it is, and a value for the task.
+_Order = Sequence[tuple[str, Slot | None, V]]
 
 
 @dataclass(frozen=True)
 class RangesRead:
-    """The ranges of some metaranges.
+    """The ranges of some metaranges, and how many of these were read and were cached before."""
 
-    Attributes:
-        rows: range_id, entries and rank, a row for each range; or ``PAIRS``.
-        metaranges: how many were read.
-        cached: how many of these came from the cache.
-    """
-
+    #: range_id, entries and rank: a row for each range.
     rows: pa.Table
     metaranges: int
     cached: int
@@ -96,15 +83,17 @@ def pairs_of(
 ) -> pa.Table:
     """A row for each range of each metarange (``PAIRS``), its ids encoded by dictionaries.
 
-    ``metarange_ids``: of the metaranges: few, or many of which only some ranges are asked for.
-    ``range_ids``: of the ranges that are asked for; None for all.
+    ``metarange_ids``: few, or many of which only some ranges are asked for.
+    ``range_ids``: of these ranges; None for all.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
     """
     only = None if range_ids is None else pa.array(sorted(range_ids), pa.string())
-    ranks = dict.fromkeys(metarange_ids, 0)
-    return _read(ctx, connections, ranks, only=only, pairs=True).rows
+    values = dict.fromkeys(metarange_ids)
+    tables, _ = _run(ctx, connections, KIND, values, partial(_read_pairs, connections, only))
+    rows = pa.concat_tables([PAIRS.empty_table(), *tables])
+    return rows.unify_dictionaries().combine_chunks()
 
 
 def pairs_frame(
@@ -112,7 +101,7 @@ def pairs_frame(
 ) -> DataFrame:
     """``metarange_id`` and ``range_id`` of each range of each metarange, however many these are.
 
-    ``metarange_ids``: of the metaranges; those that are not cached are read.
+    Those that are not cached are read first.
 
     Raises:
         IntegrityError: one is missing or damaged, or is not cached although it was read.
@@ -123,7 +112,7 @@ def pairs_frame(
         pairs_of(ctx, connections, missing, ())
         slots = cache.slots()
     if missing := set(metarange_ids) - slots.keys():
-        url = table_url(connections.namespace_url, min(missing))
+        url = table_url(connections, min(missing))
         raise IntegrityError(
             f"{connections.cache_url} does not hold {url}, which was just read: remove the cache, "
             "and try again"
@@ -141,227 +130,15 @@ def ranges_of(
 ) -> RangesRead:
     """The ranges of metaranges: range_id, entries, and the highest rank of those that hold it.
 
-    ``ranks``: a number for each metarange.
+    ``ranks``: a number for each metarange, by its id.
     ``without``: ids of ranges that are of no interest.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
     """
-    return _read(ctx, connections, ranks, without=without)
-
-
-def _read(
-    ctx: RunContext,
-    connections: Connections,
-    ranks: Mapping[str, int],
-    without: pa.Array | None = None,
-    only: pa.Array | None = None,
-    *,
-    pairs: bool = False,
-) -> RangesRead:
-    ids = sorted(ranks.keys() - {""})
-    slots = TableCache(connections.cache(), KIND).compact() if ids else {}
-    orders = [
-        _Order(
-            connections,
-            {i: slots[i] for i in group if i in slots},
-            [i for i in group if i not in slots],
-            without,
-            only,
-            pairs,
-            {i: ranks[i] for i in group},
-        )
-        for group in _groups(ids, slots, ctx.settings.range_num_partitions)
-    ]
-    seconds = math.fsum(CACHED_S if i in slots else READ_S for i in ids)
-    tables = ctx.tasks.run("read metaranges", _read_order, orders, seconds)
-    rows = pa.concat_tables([(PAIRS if pairs else _RANKED).empty_table(), *tables])
-    rows = rows.unify_dictionaries().combine_chunks() if pairs else _highest(rows)
-    return RangesRead(rows, len(ids), sum(1 for i in ids if i in slots))
-
-
-def _groups(ids: Sequence[str], slots: Mapping[str, Slot], most: int) -> list[list[str]]:
-    """Ids of the metaranges of each task; those in one file go together, so it is read once."""
-    of_files: dict[str, list[str]] = {}
-    for table_id in ids:
-        slot = slots.get(table_id)
-        of_files.setdefault(slot.file.index if slot else table_id, []).append(table_id)
-    together = list(of_files.values())
-    costs = [len(some) * (CACHED_S if some[0] in slots else READ_S) for some in together]
-    return [list(chain.from_iterable(group)) for group in bin_pack(together, costs, most)]
-
-
-def _read_order(order: _Order) -> pa.Table:
-    """The rows of one task (``PAIRS`` or ``_RANKED``); of others it holds a file at a time."""
-    tables = _tables(order)
-    found = (PAIRS if order.pairs else _RANKED).empty_table()
-    while some := _take(tables, _FILE_ROWS):
-        more = _joined(some)
-        if order.without is not None:
-            more = more.filter(pc.invert(pc.is_in(more["range_id"], order.without)))
-        if order.only is not None:
-            more = more.filter(pc.is_in(more["range_id"], order.only))
-        if order.pairs:
-            found = pa.concat_tables([found, _encoded(more)]).unify_dictionaries().combine_chunks()
-        else:
-            found = _highest(pa.concat_tables([found, _ranked(more, order.ranks)]))
-    return found
-
-
-def _take(tables: Iterator[tuple[str, pa.Table]], at_least: int) -> list[tuple[str, pa.Table]]:
-    """The next tables that have so many rows together, or the last ones."""
-    found, rows = list[tuple[str, pa.Table]](), 0
-    for table_id, table in tables:
-        found.append((table_id, table))
-        rows += table.num_rows
-        if rows >= at_least:
-            break
-    return found
-
-
-def _joined(tables: Sequence[tuple[str, pa.Table]]) -> pa.Table:
-    """Rows of several metaranges, with the id of each."""
-    numbers = np.repeat(
-        np.arange(len(tables), dtype=np.int32), [table.num_rows for _, table in tables]
-    )
-    ids = pa.array([table_id for table_id, _ in tables], pa.string())
-    of_rows = pa.DictionaryArray.from_arrays(pa.array(numbers), ids)
-    rows = pa.concat_tables([table for _, table in tables])
-    return rows.select(RANGES.names).append_column("metarange_id", of_rows)
-
-
-def _encoded(rows: pa.Table) -> pa.Table:
-    names = rows["range_id"].dictionary_encode()
-    return pa.table([rows["metarange_id"], names, rows["entries"]], schema=PAIRS)
-
-
-def _ranked(rows: pa.Table, ranks: Mapping[str, int]) -> pa.Table:
-    of_rows = rows["metarange_id"].combine_chunks()
-    by_number = pa.array([ranks[i] for i in of_rows.dictionary.to_pylist()], pa.int64())
-    return pa.table(
-        [rows["range_id"], rows["entries"], by_number.take(of_rows.indices)], schema=_RANKED
-    )
-
-
-def _highest(rows: pa.Table) -> pa.Table:
-    """Each range once, with the highest rank that it has in some rows."""
-    grouped = rows.group_by("range_id").aggregate([("entries", "max"), ("rank", "max")])
-    return grouped.rename_columns(_RANKED.names)
-
-
-def _tables(order: _Order) -> Iterator[tuple[str, pa.Table]]:
-    return read_tables(order.connections, KIND, order.slots, order.missing, _decode)
-
-
-def _decode(data: bytes, url: str) -> pa.Table:
-    return pa.Table.from_batches([decode_metarange(data, url)])
-
-
-def read_tables(
-    connections: Connections,
-    kind: Kind,
-    cached: Mapping[str, Slot],
-    missing: Sequence[str],
-    decode: Callable[[bytes, str], pa.Table],
-) -> Iterator[tuple[str, pa.Table]]:
-    """Contents of metaranges with their ids; those that are not cached are read and cached.
-
-    Args:
-        connections: how to reach the store and the cache.
-        kind: of what is cached.
-        cached: where that is, by the metarange's id.
-        missing: ids of the others.
-        decode: what is cached of a file that has a name.
-
-    Raises:
-        IntegrityError: a metarange is missing or damaged.
-    """
-    get = partial(fetch, connections.store(), connections.namespace_url)
-
-    def decoded(ids: Sequence[str]) -> Iterator[Decoded]:
-        for table_id, data in thread_each(get, ids, _THREADS, _AT_ONCE):
-            url = table_url(connections.namespace_url, table_id)
-            yield Decoded(table_id, decode(data, url), {})
-
-    cache = TableCache(connections.cache(), kind)
-    for found, _ in cache.read_or_decode(cached, missing, decoded, _FILE_ROWS):
-        yield found.table_id, found.rows
-
-
-def each_once(rows: pa.Table) -> pa.Table:
-    """Each range once (``COUNTED``)."""
-    found = rows.group_by("range_id").aggregate([("entries", "max")])
-    return pa.table([found["range_id"].cast(pa.string()), found["entries_max"]], schema=COUNTED)
-
-
-def uncounted(range_ids: Iterable[str]) -> pa.Table:
-    """Ranges of which nobody says how many entries they hold (``COUNTED``)."""
-    return table_of(((range_id, None) for range_id in range_ids), COUNTED)
-
-
-def table_url(namespace_url: str, table_id: str) -> str:
-    """The URL of the file of a range or metarange: its name in messages."""
-    return f"{namespace_url}/_lakefs/{table_id}"
-
-
-def fetch(store: ObjectStore, namespace_url: str, table_id: str) -> bytes:
-    """The file of a range or metarange.
-
-    Raises:
-        IntegrityError: it is missing.
-    """
-    try:
-        return store.get(f"_lakefs/{table_id}")
-    except ObjectNotFoundError as error:
-        raise IntegrityError(
-            f"{table_url(namespace_url, table_id)}, which a commit needs, is missing: "
-            "what that commit keeps alive cannot be known. Restore the file, then run again",
-        ) from error
-
-
-def require_in_full(store: ObjectStore, namespace_url: str, table_id: str, data: bytes) -> None:
-    """Require that a file is what an answer had: only real damage may be passed over.
-
-    Raises:
-        IntegrityError: the answer was cut, or the file is another one now.
-    """
-    key = f"_lakefs/{table_id}"
-    if len(data) != store.head(key).size or store.get(key) != data:
-        raise IntegrityError(
-            f"{table_url(namespace_url, table_id)} was not read in full, or is written now: run "
-            "again"
-        )
-
-
-#: What is cached of metaranges, and its columns.
-BOUNDS_KIND: Final = Kind("metarange_bounds", DECODER_VERSION, "metarange_id")
-_BOUNDS: Final = pa.schema(
-    [
-        ("range_id", pa.string()),
-        ("entries", pa.int64()),
-        ("min_key", pa.binary()),
-        ("max_key", pa.binary()),
-    ]
-)
-#: Rows: one for each range and each pattern that it can hold paths of, each once.
-PATH_RANGES: Final = pa.schema(
-    [("range_id", pa.string()), ("entries", pa.int64()), ("pattern", pa.string())]
-)
-_RANKED_PATHS: Final = PATH_RANGES.append(pa.field("rank", pa.int64()))
-
-#: The values of a row of ``PATH_RANGES``.
-_Row = tuple[str, int, str]
-
-
-@dataclass(frozen=True)
-class _PathOrder:
-    """The input of one task."""
-
-    connections: Connections
-    slots: Mapping[str, Slot]
-    missing: Sequence[str]
-    #: A number for each pattern of paths, by the metarange's id.
-    ranks: Mapping[str, Mapping[str, int]]
+    task = partial(_read_ranked, connections, without)
+    tables, cached = _run(ctx, connections, KIND, ranks, task)
+    return RangesRead(_highest(tables, _RANKED), len(ranks.keys() - {""}), cached)
 
 
 def path_ranges(
@@ -398,45 +175,76 @@ def ranked_path_ranges(
     for pattern, of_pattern in ranks.items():
         for table_id, rank in of_pattern.items():
             of_metaranges.setdefault(table_id, {})[pattern] = rank
-    if not of_metaranges:
-        return _RANKED_PATHS.empty_table()
-    names = sorted(of_metaranges)
-    slots = TableCache(connections.cache(), BOUNDS_KIND).compact()
-    costs = [CACHED_S if i in slots else READ_S for i in names]
-    orders = [
-        _PathOrder(
-            connections,
-            {i: slots[i] for i in group if i in slots},
-            [i for i in group if i not in slots],
-            {i: of_metaranges[i] for i in group},
-        )
-        for group in bin_pack(names, costs, ctx.settings.range_num_partitions)
-    ]
-    found = ctx.tasks.run("find ranges of paths", _find, orders, sum(costs))
-    highest: dict[_Row, int] = {}
-    for part in found:
-        _keep_highest(highest, part)
-    return table_of([(*row, rank) for row, rank in sorted(highest.items())], _RANKED_PATHS)
+    task = partial(_read_paths, connections)
+    tables, _ = _run(ctx, connections, BOUNDS_KIND, of_metaranges, task)
+    keys = [("range_id", "ascending"), ("pattern", "ascending")]
+    return _highest(tables, _RANKED_PATHS).sort_by(keys)
 
 
-def _find(order: _PathOrder) -> dict[_Row, int]:
-    found: dict[_Row, int] = {}
-    tables = read_tables(order.connections, BOUNDS_KIND, order.slots, order.missing, _read_bounds)
-    for table_id, rows in tables:
-        for row in zip(*(rows[name].to_pylist() for name in _BOUNDS.names), strict=True):
-            range_id, entries, first, last = row
-            held = {
-                (range_id, entries, pattern): rank
-                for pattern, rank in order.ranks[table_id].items()
-                if may_hold(prefix_of(pattern).encode(), first, last)
-            }
-            _keep_highest(found, held)
+def _run(
+    ctx: RunContext,
+    connections: Connections,
+    kind: Kind,
+    values: Mapping[str, V],
+    task: Callable[[_Order[V]], pa.Table],
+) -> tuple[list[pa.Table], int]:
+    """The answers of a task that reads metaranges, and how many of these are cached.
+
+    ``values``: what the task needs to know of each, by its id; those in one file go together, so
+    that it is read once.
+    """
+    ids = sorted(values.keys() - {""})
+    slots = TableCache(connections.cache(), kind).compact() if ids else {}
+    of_files: dict[str, list[tuple[str, Slot | None, V]]] = {}
+    for one in ids:
+        slot = slots.get(one)
+        of_files.setdefault(slot.file.index if slot else one, []).append((one, slot, values[one]))
+    together = list(of_files.values())
+    costs = [len(some) * (CACHED_S if some[0][1] else READ_S) for some in together]
+    groups = bin_pack(together, costs, ctx.settings.range_num_partitions)
+    orders = [list(chain.from_iterable(group)) for group in groups]
+    found = ctx.tasks.run("read metaranges", task, orders, math.fsum(costs))
+    return found, len(slots.keys() & set(ids))
+
+
+def _read_pairs(connections: Connections, only: pa.Array | None, order: _Order[None]) -> pa.Table:
+    """The rows of one task (``PAIRS``)."""
+    found = [PAIRS.empty_table()]
+    for rows, of_rows, tables in _batches(connections, order):
+        ids = pa.array([table_id for table_id, _ in tables], pa.string())
+        metaranges = pa.DictionaryArray.from_arrays(of_rows, ids)
+        names = rows["range_id"].dictionary_encode()
+        more = pa.table([metaranges, names, rows["entries"]], schema=PAIRS)
+        found.append(more if only is None else more.filter(pc.is_in(rows["range_id"], only)))
+    return pa.concat_tables(found).unify_dictionaries().combine_chunks()
+
+
+def _read_ranked(
+    connections: Connections, without: pa.Array | None, order: _Order[int]
+) -> pa.Table:
+    """The rows of one task (``_RANKED``), each range once."""
+    found = _RANKED.empty_table()
+    for rows, of_rows, tables in _batches(connections, order):
+        ranks = pa.array([rank for _, rank in tables], pa.int64()).take(of_rows)
+        more = pa.table([rows["range_id"], rows["entries"], ranks], schema=_RANKED)
+        if without is not None:
+            more = more.filter(pc.invert(pc.is_in(more["range_id"], without)))
+        found = _highest([found, more], _RANKED)
     return found
 
 
-def _keep_highest(found: dict[_Row, int], more: Mapping[_Row, int]) -> None:
-    for row, rank in more.items():
-        found[row] = max(rank, found.get(row, rank))
+def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> pa.Table:
+    """The rows of one task (``_RANKED_PATHS``): ranges that can hold paths of patterns."""
+    found: list[pa.Table] = []
+    for rows, (_, ranks) in _read(connections, BOUNDS_KIND, _read_bounds, order):
+        bounds = list(zip(rows["min_key"].to_pylist(), rows["max_key"].to_pylist(), strict=True))
+        for pattern, rank in ranks.items():
+            prefix = prefix_of(pattern).encode()
+            held = rows.filter(pa.array([may_hold(prefix, *one) for one in bounds], pa.bool_()))
+            same = [pa.repeat(value, held.num_rows) for value in (pattern, rank)]
+            columns = [held["range_id"], held["entries"], *same]
+            found.append(pa.table(columns, schema=_RANKED_PATHS))
+    return _highest(found, _RANKED_PATHS)
 
 
 def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
@@ -444,6 +252,112 @@ def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
     return first[: len(prefix)] <= prefix <= last
 
 
+def _highest(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Each range once, of each pattern, with the highest rank that it has in some tables."""
+    rows = pa.concat_tables([schema.empty_table(), *tables])
+    keys = [name for name in schema.names if name not in {"entries", "rank"}]
+    grouped = rows.group_by(keys).aggregate([("entries", "max"), ("rank", "max")])
+    found = {name: grouped[name if name in keys else f"{name}_max"] for name in schema.names}
+    return pa.table(found, schema=schema)
+
+
+def _batches(
+    connections: Connections, order: _Order[V]
+) -> Iterator[tuple[pa.Table, pa.Array, list[tuple[str, V]]]]:
+    """The rows of several metaranges, some at a time, so that few files are held.
+
+    Yields:
+        Rows (``RANGES``); of each row the number of its metarange; and these with their values.
+    """
+    tables = _read(connections, KIND, _decode, order)
+    while some := _take(tables, _FILE_ROWS):
+        lengths = [rows.num_rows for rows, _ in some]
+        numbers = np.repeat(np.arange(len(some), dtype=np.int32), lengths)
+        rows = pa.concat_tables([rows.select(RANGES.names) for rows, _ in some])
+        yield rows, pa.array(numbers), [table for _, table in some]
+
+
+def _take(tables: Iterator[tuple[pa.Table, T]], at_least: int) -> list[tuple[pa.Table, T]]:
+    """The next tables that have so many rows together, or the last ones."""
+    found, rows = list[tuple[pa.Table, T]](), 0
+    for table in tables:
+        found.append(table)
+        rows += table[0].num_rows
+        if rows >= at_least:
+            break
+    return found
+
+
+def _read(
+    connections: Connections,
+    kind: Kind,
+    decode: Callable[[bytes, str], pa.Table],
+    order: _Order[V],
+) -> Iterator[tuple[pa.Table, tuple[str, V]]]:
+    """Contents of metaranges, with the id and the value of each; what is not cached is read."""
+    get = partial(fetch, connections)
+
+    def decoded(ids: Sequence[str]) -> Iterator[Decoded]:
+        for table_id, data in thread_each(get, ids, _THREADS, _AT_ONCE):
+            url = table_url(connections, table_id)
+            yield Decoded(table_id, decode(data, url), {})
+
+    values = {table_id: value for table_id, _, value in order}
+    cached = {table_id: slot for table_id, slot, _ in order if slot}
+    missing = [table_id for table_id in values if table_id not in cached]
+    cache = TableCache(connections.cache(), kind)
+    for found, _ in cache.read_or_decode(cached, missing, decoded, _FILE_ROWS):
+        yield found.rows, (found.table_id, values[found.table_id])
+
+
+def _decode(data: bytes, url: str) -> pa.Table:
+    return pa.Table.from_batches([decode_metarange(data, url)])
+
+
 def _read_bounds(data: bytes, url: str) -> pa.Table:
     rows = [(one.id, one.count, one.min_key, one.max_key) for one in read_metarange(data, url)]
     return table_of(rows, _BOUNDS)
+
+
+def each_once(rows: pa.Table) -> pa.Table:
+    """Each range once (``COUNTED``)."""
+    found = rows.group_by("range_id").aggregate([("entries", "max")])
+    return pa.table([found["range_id"].cast(pa.string()), found["entries_max"]], schema=COUNTED)
+
+
+def uncounted(range_ids: Iterable[str]) -> pa.Table:
+    """Ranges of which nobody says how many entries they hold (``COUNTED``)."""
+    return table_of(((range_id, None) for range_id in range_ids), COUNTED)
+
+
+def table_url(connections: Connections, table_id: str) -> str:
+    """The URL of the file of a range or metarange: its name in messages."""
+    return f"{connections.namespace_url}/_lakefs/{table_id}"
+
+
+def fetch(connections: Connections, table_id: str) -> bytes:
+    """The file of a range or metarange.
+
+    Raises:
+        IntegrityError: it is missing.
+    """
+    try:
+        return connections.store().get(f"_lakefs/{table_id}")
+    except ObjectNotFoundError as error:
+        raise IntegrityError(
+            f"{table_url(connections, table_id)}, which a commit needs, is missing: what that "
+            "commit keeps alive cannot be known. Restore the file, then run again",
+        ) from error
+
+
+def require_in_full(connections: Connections, table_id: str, data: bytes) -> None:
+    """Require that a file is what an answer had: only real damage may be passed over.
+
+    Raises:
+        IntegrityError: the answer was cut, or the file is another one now.
+    """
+    store, key = connections.store(), f"_lakefs/{table_id}"
+    if len(data) != store.head(key).size or store.get(key) != data:
+        raise IntegrityError(
+            f"{table_url(connections, table_id)} was not read in full, or is written now: run again"
+        )

@@ -31,10 +31,10 @@ from lakegc_assets.run.table_cache import Decoded, Kind, TableCache, by_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-#: What is cached of commits: those that one look read.
+#: What is cached of commits: those that were read for one state of a repository.
 _KIND: Final = Kind("commits", 1, "look")
 #: What was seen of other repositories, in the cache of the one that is collected.
-_LOOKS: Final = f"others/v1-{DECODER_VERSION}/"
+_SEEN: Final = f"others/v1-{DECODER_VERSION}/"
 _COMMITS: Final = pa.schema(
     [
         ("commit_id", pa.string()),
@@ -66,17 +66,13 @@ class Other:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables below ``_lakefs/`` of a repository, and those that its commits need.
+    """Tables below ``_lakefs/`` of a repository, and those that its commits need."""
 
-    Attributes:
-        look: names these tables and HEADs.
-        metaranges: of all commits that a branch leads to; none where the last look was the same.
-        naming: the ranges that name something in the namespace in question, where the last look was
-            the same; else None.
-    """
-
-    look: str
+    #: Digest of these tables and of the HEADs.
+    state: str
+    #: Of all commits that a branch leads to; none where the last run has seen this very state.
     metaranges: frozenset[str]
+    #: Where it has, the ranges that name something in the namespace in question; else None.
     naming: Sequence[str] | None
 
 
@@ -106,9 +102,8 @@ def others_of(ctx: RunContext, client: LakeFSClient, connections: Connections) -
             f"the list of repositories has {len(listed)}, and not {ctx.repository!r}: it is not "
             "complete. Run again",
         )
-    for name in sorted(
-        _names_read(connections.cache()) - listed - {*ctx.settings.ignored_repositories}
-    ):
+    read = _names_read(connections.cache()) - {*ctx.settings.ignored_repositories}
+    for name in sorted(read - listed):
         if client.may_have_repository(name):
             raise IntegrityError(
                 f"the list of repositories lacks {name!r}, which an earlier run has read, and "
@@ -165,14 +160,14 @@ def tables_of(
     """
     ids, _ = listed_files(other.connections.store())
     seen = [other.connections.namespace_url, sorted(ids), sorted(set(heads.values()))]
-    look = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
-    naming = _recorded(cache, other.name, look)
+    state = hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+    naming = _recorded(cache, other.name, state)
     if naming is not None:
-        return Tables(look, frozenset(), naming)
+        return Tables(state, frozenset(), naming)
     known = _known_commits(other.connections.cache())
     read = load_commits(client, other.name, heads.values(), known.keys())
     if read:
-        _keep_commits(other.connections.cache(), look, read)
+        _write_commits(other.connections.cache(), state, read)
     commits = {**known, **read}
     behind = _behind(commits, heads.values())
     metaranges = {commits[commit].metarange_id for commit in behind} - {""}
@@ -182,35 +177,32 @@ def tables_of(
             "is not listed: what that commit keeps alive cannot be known. If it is in the store, "
             "run again; else restore it",
         )
-    return Tables(look, frozenset(metaranges), None)
+    return Tables(state, frozenset(metaranges), None)
 
 
-def record_look(cache: ObjectStore, other: Other, look: str, naming: Sequence[str]) -> None:
-    """Remember which ranges name something, of all that a look names.
-
-    ``other``: the repository that was looked at.
-    """
-    data = json.dumps([look, sorted(naming)]).encode()
-    cache.put(f"{_LOOKS}{other.name}.json", _with_digest(data))
+def record_naming(cache: ObjectStore, other: Other, state: str, naming: Sequence[str]) -> None:
+    """Remember which ranges of a repository name something, in a state of its tables and HEADs."""
+    data = json.dumps([state, sorted(naming)]).encode()
+    cache.put(f"{_SEEN}{other.name}.json", _with_digest(data))
 
 
 def _names_read(cache: ObjectStore) -> set[str]:
-    """The repositories that earlier runs have looked at."""
-    keys = (info.key for info in cache.infos(_LOOKS))
-    return {key.removeprefix(_LOOKS).removesuffix(".json") for key in keys}
+    """The repositories that earlier runs have read."""
+    keys = (info.key for info in cache.infos(_SEEN))
+    return {key.removeprefix(_SEEN).removesuffix(".json") for key in keys}
 
 
-def _recorded(cache: ObjectStore, name: str, look: str) -> list[str] | None:
-    """The result of the last look, if it was the same and is recorded completely."""
+def _recorded(cache: ObjectStore, name: str, state: str) -> list[str] | None:
+    """The ranges that name something, if they are recorded completely for this very state."""
     try:
-        data = cache.get(f"{_LOOKS}{name}.json")
+        data = cache.get(f"{_SEEN}{name}.json")
     except ObjectNotFoundError:
         return None
     text = data.partition(b"\n")[2]
     if data != _with_digest(text):
         return None
     recorded: tuple[str, list[str]] = json.loads(text)
-    return recorded[1] if recorded[0] == look else None
+    return recorded[1] if recorded[0] == state else None
 
 
 def _with_digest(data: bytes) -> bytes:
@@ -233,13 +225,13 @@ def _known_commits(cache: ObjectStore) -> dict[str, Commit]:
     return known if whole else {}
 
 
-def _keep_commits(cache: ObjectStore, look: str, read: Mapping[str, Commit]) -> None:
+def _write_commits(cache: ObjectStore, state: str, read: Mapping[str, Commit]) -> None:
     rows = [
         (one.id, list(one.parents), one.creation_date, one.metarange_id, one.version)
         for one in read.values()
     ]
     table = table_of(rows, _COMMITS)
-    TableCache(cache, _KIND).write([Decoded(look, table, {})])
+    TableCache(cache, _KIND).write([Decoded(state, table, {})])
 
 
 def _behind(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:

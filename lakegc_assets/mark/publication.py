@@ -26,7 +26,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -53,17 +52,12 @@ def reports_folder(run: str) -> str:
 
 @dataclass(frozen=True)
 class Forms:
-    """Further forms of a mark, besides the Parquet lists and the summary of its own folder.
+    """Further forms of a mark, besides the Parquet lists and the summary of its own folder."""
 
-    Attributes:
-        texts: folders of its lists in text.
-        copies: folders that get copies of its Parquet lists.
-        summaries: keys that get copies of its summary.
-        csv: key of its list in CSV, if it has one.
-    """
-
+    #: Folders of its lists in text, and of copies of its Parquet lists.
     texts: tuple[str, ...]
     copies: tuple[str, ...]
+    #: Keys of copies of its summary, and of its list in CSV.
     summaries: tuple[str, ...]
     csv: str | None = None
 
@@ -221,12 +215,10 @@ def write_lists(
 ) -> None:
     """Write some addresses of a mark; writing them again changes nothing.
 
-    Args:
-        store: of the repository.
-        run: id of the mark.
-        texts: folders of the lists in text.
-        number: of the first of their ``files_of`` files.
-        addresses: relative to the namespace.
+    ``store``: of the repository.
+    ``texts``: folders of the lists in text.
+    ``number``: of the first of their ``files_of`` files.
+    ``addresses``: relative to the namespace.
     """
     for file in range(files_of(len(addresses))):
         some = addresses.slice(file * _ROWS_PER_FILE, _ROWS_PER_FILE)
@@ -298,9 +290,9 @@ def _verify(
 ) -> None:
     """Read the published addresses back."""
     seconds = [_READ_S * (1 + len(forms.texts))] * len(parts)
-    groups = bin_pack(parts, seconds, ctx.settings.address_num_partitions)
     task = partial(_digest_of, connections, ctx.run, forms)
-    digests = ctx.tasks.run("read the published lists back", task, groups, sum(seconds))
+    what, most = "read the published lists back", ctx.settings.address_num_partitions
+    digests = ctx.tasks.run_grouped(what, task, parts, seconds, most)
     found = str(sum(digests, KeyDigest()))
     if found != digest:
         raise IntegrityError(
@@ -325,9 +317,9 @@ def _copy(ctx: RunContext, connections: Connections, forms: Forms, parts: Sequen
     """Copy the Parquet lists of a published mark to where older collectors sweep from."""
     if forms.copies:
         seconds = [_READ_S * len(forms.copies)] * len(parts)
-        groups = bin_pack(parts, seconds, ctx.settings.address_num_partitions)
         task = partial(_copy_parts, connections, ctx.run, forms)
-        ctx.tasks.run("copy the lists for older collectors", task, groups, sum(seconds))
+        what, most = "copy the lists for older collectors", ctx.settings.address_num_partitions
+        ctx.tasks.run_grouped(what, task, parts, seconds, most)
 
 
 def _copy_parts(connections: Connections, run: str, forms: Forms, parts: Sequence[str]) -> None:
@@ -343,9 +335,6 @@ def _write_csv(store: ObjectStore, lists: str, parts: Sequence[str], key: str) -
     """Write all addresses of a published mark to one list, as the standalone collector does.
 
     Values are quoted, and the name of the column is not; a quote within is two.
-
-    Raises:
-        IntegrityError: the list does not read back as it was written.
     """
 
     def pieces() -> Iterator[bytes]:

@@ -8,14 +8,15 @@ What is not cached is decoded by tasks; then relations read the cache itself, wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from math import fsum
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.session import Session
@@ -23,15 +24,16 @@ from lakegc_assets.engine.spark_session import SparkBackedSession
 from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
-from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.paths import FOLDER_DEPTH
-from lakegc_assets.mark.addresses import UNUSUAL, entry_spellings
+from lakegc_assets.mark.addresses import are_plain, entry_spellings
 from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes, key_digest, signed, unsigned
+from lakegc_assets.run.hashing import address_hashes, key_digest, signed
 from lakegc_assets.run.table_cache import CacheFile, Decoded, Kind, Slot, TableCache, by_file
+
+R = TypeVar("R")
 
 #: What is cached of ranges, and its columns.
 KIND: Final = Kind("ranges", DECODER_VERSION, "range_id")
@@ -45,9 +47,6 @@ ROWS: Final = pa.schema(
         ("folder", pa.string()),
     ]
 )
-#: Columns that are read together: the hashes, and what the shadow rule compares.
-HASHES: Final = ("hash",)
-LOOKS: Final = ("size", "etag_hash")
 #: Work on one core, in seconds: to fetch a range, to decode an entry, to read a cached one.
 _FETCH_S: Final = 0.02
 _DECODE_S: Final = 1.5e-6
@@ -58,38 +57,13 @@ _FILE_ROWS: Final = 2_000_000
 
 
 class Wanted(NamedTuple):
-    """A range to read.
-
-    Attributes:
-        range_id: its id.
-        entries: how many it holds, by the metarange's word; None where nobody says.
-        slot: where it is cached; None where it is not.
-    """
+    """A range to read."""
 
     range_id: str
+    #: How many it holds, by the metarange's word; None where nobody says.
     entries: int | None
+    #: Where it is cached; None where it is not.
     slot: Slot | None
-
-
-@dataclass(frozen=True)
-class Entries:
-    """The entries of a range.
-
-    Attributes:
-        range_id: its id.
-        group: the columns that were asked for; hashes are unsigned.
-        entries: how many it holds.
-        digest: ``KeyDigest`` of its addresses as they stand in it, as text.
-        unresolved: last path components of full addresses that nobody can place.
-        from_cache: whether it was decoded before.
-    """
-
-    range_id: str
-    group: pa.Table
-    entries: int
-    digest: str
-    unresolved: Sequence[str]
-    from_cache: bool
 
 
 def cached_ranges(connections: Connections) -> dict[str, Slot]:
@@ -99,11 +73,9 @@ def cached_ranges(connections: Connections) -> dict[str, Slot]:
 
 @dataclass(frozen=True)
 class CachedRanges:
-    """Ranges whose entries are cached."""
+    """Slots of ranges whose entries are cached, and what is wrong with the others."""
 
     slots: Mapping[str, Slot]
-    #: Ids of those that were not cached before.
-    decoded: frozenset[str]
     damaged: Mapping[str, IntegrityError]
 
 
@@ -121,9 +93,8 @@ def cache_ranges(
     slots = TableCache(connections.cache(), KIND).compact() if ranges.num_rows else {}
     all_wanted = wanted(ranges, slots)
     missing = [one for one in all_wanted if one.slot is None]
-    orders = spread_ranges(missing, ctx.settings.address_num_partitions)
     task = partial(_cache_order, connections, strict)
-    written = ctx.tasks.run("decode ranges", task, orders, sum(map(seconds, missing)))
+    written = run_on_ranges(ctx, "decode ranges", task, missing)
     new = {i: slot for slots_of_task, _ in written for i, slot in slots_of_task.items()}
     damaged = {i: error for _, errors in written for i, error in errors.items()}
     found: dict[str, Slot] = {}
@@ -137,7 +108,7 @@ def cache_ranges(
                 f"range {one.range_id} of {connections.namespace_url} was not read: what it holds "
                 "would be taken for dead. This is a fault of the mark, please report it",
             )
-    return CachedRanges(found, frozenset(new), damaged)
+    return CachedRanges(found, damaged)
 
 
 def _cache_order(
@@ -165,30 +136,28 @@ def seconds(one: Wanted) -> float:
     return _FETCH_S + (50_000 if one.entries is None else one.entries) * _DECODE_S
 
 
-def by_files(ranges: Sequence[Wanted]) -> list[list[Wanted]]:
-    """Ranges that are read together: those of one file of the cache."""
+def run_on_ranges(
+    ctx: RunContext, what: str, task: Callable[[list[Wanted]], R], ranges: Sequence[Wanted]
+) -> list[R]:
+    """Run a task for ranges; those in one file of the cache go together: it is read once."""
     files: dict[str, list[Wanted]] = {}
     for one in ranges:
         files.setdefault(one.slot.file.index if one.slot else one.range_id, []).append(one)
-    return list(files.values())
-
-
-def spread_ranges(ranges: Sequence[Wanted], most: int) -> list[list[Wanted]]:
-    """Ranges for tasks; those of one file stay together, since it is read as a whole."""
-    groups = by_files(ranges)
-    spreaded = bin_pack(groups, [sum(map(seconds, group)) for group in groups], most)
-    return [[one for group in groups for one in group] for groups in spreaded]
+    together = list(files.values())
+    costs = [fsum(map(seconds, some)) for some in together]
+    groups = bin_pack(together, costs, ctx.settings.address_num_partitions)
+    orders = [list(chain.from_iterable(group)) for group in groups]
+    return ctx.tasks.run(what, task, orders, fsum(costs))
 
 
 def read_entries(
     connections: Connections,
     ranges: Sequence[Wanted],
-    group: Sequence[str],
+    columns: Sequence[str],
     damaged: dict[str, IntegrityError] | None = None,
-) -> Iterator[Entries]:
-    """Some columns of some ranges; what is not cached is decoded, and cached.
+) -> Iterator[tuple[Decoded, bool]]:
+    """Some columns of some ranges, and whether each was cached; the others are decoded and cached.
 
-    ``ranges``: to read.
     ``damaged``: takes what is wrong with a range that cannot be read, in place of an error.
 
     Raises:
@@ -201,18 +170,23 @@ def read_entries(
         return _decode(connections, [of_ids[i] for i in ids], damaged)
 
     cache, missing = TableCache(connections.cache(), KIND), of_ids.keys() - slots.keys()
-    tables = cache.read_or_decode(slots, sorted(missing), decode, _FILE_ROWS, group)
-    for found, from_cache in tables:
+    tables = cache.read_or_decode(slots, sorted(missing), decode, _FILE_ROWS, columns)
+    for found, is_cached in tables:
         require_whole(connections, of_ids[found.table_id], found.rows.num_rows, found.facts)
-        yield _entries(found, from_cache=from_cache)
+        yield found, is_cached
 
 
-def _entries(found: Decoded, *, from_cache: bool) -> Entries:
-    rows = found.rows
-    if "hash" in rows.column_names:
-        rows = rows.set_column(rows.column_names.index("hash"), "hash", [unsigned(rows["hash"])])
-    entries, digest, unresolved = (found.facts[n] for n in ("entries", "digest", "unresolved"))
-    return Entries(found.table_id, rows, entries, digest, unresolved, from_cache)
+def require_length(connections: Connections, one: Wanted, entries: int) -> None:
+    """Require that a range holds as many entries as its metarange says.
+
+    Raises:
+        IntegrityError: it does not.
+    """
+    if one.entries not in {None, entries}:
+        raise IntegrityError(
+            f"range {one.range_id} of {connections.namespace_url} holds {entries} entries, but its "
+            f"metarange says {one.entries}: the repository is damaged"
+        )
 
 
 def require_whole(
@@ -224,11 +198,7 @@ def require_whole(
         IntegrityError: it is not.
     """
     entries = facts["entries"]
-    if one.entries is not None and one.entries != entries:
-        raise IntegrityError(
-            f"range {one.range_id} of {connections.namespace_url} holds {entries} "
-            f"entries, but its metarange says {one.entries}: the repository is damaged",
-        )
+    require_length(connections, one, entries)
     if rows < entries:
         # Every entry has at least one row.
         raise IntegrityError(
@@ -242,11 +212,11 @@ def _decode(
     missing: Sequence[Wanted],
     damaged: dict[str, IntegrityError] | None,
 ) -> Iterator[Decoded]:
-    store, namespace = connections.store(), connections.namespace()
+    namespace = connections.namespace()
 
     def get(one: Wanted) -> bytes | IntegrityError:
         try:
-            return fetch(store, connections.namespace_url, one.range_id)
+            return fetch(connections, one.range_id)
         except IntegrityError as error:
             return error
 
@@ -254,7 +224,7 @@ def _decode(
         try:
             if isinstance(data, IntegrityError):
                 raise data
-            url = table_url(connections.namespace_url, one.range_id)
+            url = table_url(connections, one.range_id)
             entries, paths = decode_paths(data, url)
         except IntegrityError as error:
             if damaged is None:
@@ -278,10 +248,7 @@ def decode(
     ``folders``: of their paths; without them the rows have none.
     """
     addresses = entries["address"]
-    usual = pc.and_not(
-        pc.equal(entries["address_type"], AddressType.RELATIVE),
-        pc.match_substring_regex(addresses, UNUSUAL),
-    ).to_numpy(zero_copy_only=False)
+    usual = are_plain(addresses, entries["address_type"]).to_numpy(zero_copy_only=False)
     hashes = address_hashes(addresses)
     odd = np.flatnonzero(~usual)
     spelled: list[str] = []
@@ -297,15 +264,15 @@ def decode(
         if not known or not spellings:
             # The etag of another store, which a copy in this one keeps, says nothing here.
             etags[index] = 0
-        # What is outside keeps its row: its size tells what an upload may shadow.
+        # What is outside has a row, too: by its size it may be shadowed by an upload.
         spellings = spellings or [address]
         spelled += spellings
         indices += [int(index)] * len(spellings)
     rows = np.concatenate([np.flatnonzero(usual), np.array(indices, np.int64)])
     more = address_hashes(pa.array(spelled, pa.string()))
-    looks = pa.table({"size": entries["size"], "etag_hash": etags}).take(pa.array(rows))
+    signatures = pa.table({"size": entries["size"], "etag_hash": etags}).take(pa.array(rows))
     of_rows = signed(np.concatenate([hashes[usual], more]))
-    columns = {"hash": of_rows, "size": looks["size"], "etag_hash": looks["etag_hash"]}
+    columns = {"hash": of_rows, "size": signatures["size"], "etag_hash": signatures["etag_hash"]}
     if folders is not None:
         columns["folder"] = folders.take(pa.array(rows))
     return Decoded(
@@ -340,19 +307,9 @@ def range_frame(
     Raises:
         IntegrityError: a range is missing or damaged, or is not known in full.
     """
-    cache = TableCache(connections.cache(), KIND)
-    ids = set(ranges["range_id"].to_pylist())
-    while True:
-        cached = cache_ranges(ctx, connections, ranges)
-        slots = {i: cached.slots[i] for i in ids}
-        # Spark compares files when the frame is computed, which is too late to decode them anew.
-        late = isinstance(frames, SparkBackedSession)
-        if not (late and _forget_damaged(ctx, connections, slots.values())):
-            try:
-                return cache.frame(frames, connections.cache_url, slots, ROWS, columns)
-            except IntegrityError:
-                if not _forget_damaged(ctx, connections, slots.values()):
-                    raise
+    return _frame(
+        ctx, connections, frames, columns, lambda: cache_ranges(ctx, connections, ranges).slots
+    )[0]
 
 
 def cached_frame(
@@ -367,18 +324,36 @@ def cached_frame(
     Raises:
         IntegrityError: the cache is damaged again and again.
     """
+
+    def find() -> dict[str, Slot]:
+        cached = cached_ranges(connections)
+        return {i: slot for i, slot in cached.items() if i in range_ids}
+
+    return _frame(ctx, connections, frames, columns, find)
+
+
+def _frame(
+    ctx: RunContext,
+    connections: Connections,
+    frames: Session,
+    columns: Sequence[str],
+    find: Callable[[], Mapping[str, Slot]],
+) -> tuple[DataFrame, frozenset[str]]:
+    """Entries in the cache, and of which ranges; found again where a file of it is damaged."""
     cache = TableCache(connections.cache(), KIND)
+    # Spark compares files when the frame is computed, which is too late to decode them anew.
     late = isinstance(frames, SparkBackedSession)
     while True:
-        slots = {i: slot for i, slot in cache.slots().items() if i in range_ids}
-        if not (late and _forget_damaged(ctx, connections, slots.values())):
-            try:
-                found = cache.frame(frames, connections.cache_url, slots, ROWS, columns)
-            except IntegrityError:
-                if not _forget_damaged(ctx, connections, slots.values()):
-                    raise
-            else:
-                return found, frozenset(slots)
+        slots = find()
+        if late and _forget_damaged(ctx, connections, slots.values()):
+            continue
+        try:
+            frame = cache.frame(frames, connections.cache_url, slots, ROWS, columns)
+        except IntegrityError:
+            if not _forget_damaged(ctx, connections, slots.values()):
+                raise
+        else:
+            return frame, frozenset(slots)
 
 
 def _forget_damaged(ctx: RunContext, connections: Connections, slots: Iterable[Slot]) -> bool:
@@ -390,8 +365,8 @@ def _forget_damaged(ctx: RunContext, connections: Connections, slots: Iterable[S
         found = [task(files)]
     else:
         costs = [file.part.rows * CACHED_S for file in files]
-        orders = bin_pack(files, costs, ctx.settings.address_num_partitions)
-        found = ctx.tasks.run("verify cached ranges", task, orders, sum(costs))
+        most = ctx.settings.address_num_partitions
+        found = ctx.tasks.run_grouped("verify cached ranges", task, files, costs, most)
     return any(found)
 
 

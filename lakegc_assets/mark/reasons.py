@@ -13,21 +13,21 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.mark import comparison_relations, holder_relations, relations
+from lakegc_assets.mark import comparison_relations, relations
 from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.comparison_relations import COMMITTED, NOT_ADOPTED, OTHER, STAGED
 from lakegc_assets.mark.incremental_listing import sweeps_since
+from lakegc_assets.mark.marked_objects import digest_of
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
-from lakegc_assets.run.connections import Connections, reads_tables
-from lakegc_assets.run.hashing import HASHES, KeyDigest, key_digest
+from lakegc_assets.run.connections import reads_tables
+from lakegc_assets.run.hashing import HASHES, KeyDigest
 
 CANDIDATES: Final = pa.schema(
     [
@@ -43,15 +43,10 @@ _RANGES: Final = pa.schema([("range_id", pa.string()), ("rank", pa.int64())])
 _COMMITS: Final = pa.schema(
     [("rank", pa.int64()), ("commit_id", pa.string()), ("branch", pa.string())]
 )
-_SUMMED: Final = pa.schema([CANDIDATES.field(name) for name in ("size", "reason", "branch")])
+_SUMMED: Final = pa.schema([CANDIDATES.field(name) for name in ("size", "reason")])
 _TOTALS: Final = pa.schema(
-    [
-        *(CANDIDATES.field(name) for name in ("reason", "branch")),
-        *((name, pa.int64()) for name in ("objects", "bytes")),
-    ]
+    [CANDIDATES.field("reason"), ("objects", pa.int64()), ("bytes", pa.int64())]
 )
-#: Work on one core, in seconds, to read the address of a candidate.
-_ROW_S: Final = 3e-7
 
 
 @dataclass(frozen=True)
@@ -98,11 +93,9 @@ def find_holders(
 ) -> DataFrame:
     """The last of some commits to hold each of some objects (``HOLDERS``).
 
-    Args:
-        work: the session.
-        objects: by their hashes.
-        rows: the commits (commit_id, branch, metarange_id).
-        without: ids of ranges that are of no interest.
+    ``objects``: by their hashes.
+    ``rows``: the commits (commit_id, branch, metarange_id).
+    ``without``: ids of ranges that are of no interest.
 
     Raises:
         IntegrityError: a metarange or range of a commit is missing or damaged.
@@ -115,7 +108,7 @@ def find_holders(
     commits = pa.Table.from_pylist(
         [{**row, "rank": rank} for rank, row in enumerate(rows)], _COMMITS
     )
-    return holder_relations.last_holders(
+    return relations.last_holders(
         objects,
         range_frame(ctx, connections, frames, ranges, ["range_id", "hash"]),
         frames.create(ranges.select(_RANGES.names).cast(_RANGES)),
@@ -129,31 +122,18 @@ def write_candidates(work: Workspace, dead: DataFrame, holders: DataFrame) -> Wr
     Raises:
         IntegrityError: a file is not what it was.
     """
-    candidates = holder_relations.with_reasons(dead, holders)
+    candidates = relations.with_reasons(dead, holders)
     parts = work.write(candidates, "data", CANDIDATES, "write candidates")
     if not parts:
         return Written()
-    costs = [part.rows * _ROW_S for part in parts]
-    groups = bin_pack(parts, costs, work.ctx.settings.address_num_partitions)
-    task = partial(_digest, work.connections, work.url)
-    digests = work.ctx.tasks.run("read what was written", task, groups, sum(costs))
-    return Written(parts, sum(digests, KeyDigest()), _by_reason(work, parts))
-
-
-def _digest(connections: Connections, url: str, parts: Sequence[Part]) -> KeyDigest:
-    store = connections.open(url)
-    tables = (read_part(store, part, ["address"]) for part in parts)
-    return sum((key_digest(table["address"]) for table in tables), KeyDigest())
+    digest = digest_of(work.ctx, work.connections, work.url, parts)
+    return Written(parts, digest, _by_reason(work, parts))
 
 
 def _by_reason(work: Workspace, parts: Sequence[Part]) -> dict[str, dict[str, int]]:
-    totals = holder_relations.totals_by_reason(work.read(parts, _SUMMED))
-    found: dict[str, dict[str, int]] = {}
-    for row in work.collect(totals, _TOTALS, "count candidates"):
-        of_reason = found.setdefault(row["reason"], {"objects": 0, "bytes": 0})
-        of_reason["objects"] += row["objects"]
-        of_reason["bytes"] += row["bytes"]
-    return dict(sorted(found.items()))
+    totals = comparison_relations.totals(work.read(parts, _SUMMED), ["reason"])
+    rows = sorted(work.collect(totals, _TOTALS, "count candidates"), key=lambda row: row["reason"])
+    return {row["reason"]: {name: row[name] for name in ("objects", "bytes")} for row in rows}
 
 
 #: ``size`` is null for what the store does not hold, ``commit_id`` for what no commit holds.
@@ -183,14 +163,10 @@ _SURVIVOR_TOTALS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Survivors:
-    """Objects of a list that survive a run, with the reasons.
-
-    Attributes:
-        rows: of ``SURVIVORS``.
-        totals: kind, why, objects, bytes; these are null where the store holds nothing of it.
-    """
+    """Objects of a list that survive a run, with the reasons (``SURVIVORS``)."""
 
     rows: Dataset
+    #: kind, why, objects, bytes; these are null where the store holds nothing of it.
     totals: Sequence[Mapping[str, Any]] = ()
 
 
@@ -203,12 +179,10 @@ def survivors(
 ) -> Survivors:
     """Objects that a list names and a run would not delete, each with the reason why it stays.
 
-    Args:
-        work: where to write.
-        attempt: of the run that is asked, with all before its candidates.
-        spared: what that run spared (``SPARED``), in its own store.
-        named: what the list names (``NAMED``).
-        candidates: what that run would delete, by hashes.
+    ``attempt``: of the run that is asked, with all before its candidates.
+    ``spared``: what that run spared (``SPARED``), in its own store.
+    ``named``: what the list names (``NAMED``).
+    ``candidates``: what that run would delete, by hashes.
 
     Raises:
         IntegrityError: a file is not what it was.
@@ -247,9 +221,9 @@ def survivors(
     totals = work.collect(of_kind, _SURVIVOR_TOTALS, what)
     holders = frames.create(HOLDERS.empty_table())
     if any(row["kind"] == COMMITTED for row in totals):
-        held = comparison_relations.of_kind(frames.read(found), COMMITTED)
+        held = frames.read(found).where(f"kind = '{COMMITTED}'")
         holders = _active_holders(work, attempt, held)
-    rows = holder_relations.with_holders(frames.read(found), holders)
+    rows = relations.with_holders(frames.read(found), holders)
     return Survivors(work.written(rows, "kept", SURVIVORS, what), totals)
 
 
@@ -268,11 +242,7 @@ def _active_holders(work: Workspace, attempt: AttemptArtifacts, held: DataFrame)
 
 
 def sentence(row: Mapping[str, Any]) -> str:
-    """Why an object stays, with who holds it.
-
-    Args:
-        row: of ``SURVIVORS``.
-    """
+    """Why an object stays, with who holds it, by its row of ``SURVIVORS``."""
     why = str(row["why"])
     if row["kind"] == COMMITTED and row["commit_id"] is not None:
         on = f" of branch {row['branch']!r}" if row["branch"] else ""

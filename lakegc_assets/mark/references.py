@@ -1,7 +1,7 @@
 """Objects of this namespace that other repositories of the server name by full addresses.
 
 An import, or a client that stages an address, lets one repository name an object of another, and
-lakeFS tells neither. So every other repository is read: what its branches have staged first, what
+lakeFS reports neither. So every other repository is read: what its branches have staged first, what
 is below its ``_lakefs/`` behind that, so that what is committed meanwhile is seen as one or the
 other; and the list of repositories until it has nothing new. All of its ranges count at first.
 Only where one names something in here are its active commits asked for, and then theirs count.
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -46,11 +47,11 @@ from lakegc_assets.mark.other_repositories import (
     Tables,
     heads_of,
     others_of,
-    record_look,
+    record_naming,
     staged_addresses,
     tables_of,
 )
-from lakegc_assets.mark.ranges import Wanted, seconds, spread_ranges, wanted
+from lakegc_assets.mark.ranges import Wanted, run_on_ranges, wanted
 from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -62,7 +63,6 @@ T = TypeVar("T")
 
 COMMITTED: Final = "committed"
 STAGED: Final = "staged"
-SAME_HASH: Final = "its hash is that of an address that another repository names"
 #: Rows: an object of this namespace, the repository that names it, and whether in a commit.
 REFERENCES: Final = pa.schema(
     [
@@ -86,24 +86,34 @@ class UnreadableRepositoryError(IntegrityError):
 
 @dataclass(frozen=True)
 class References:
-    """Objects that other repositories keep alive.
+    """Objects that other repositories keep alive."""
 
-    Attributes:
-        parts: rows of ``REFERENCES``.
-        hashes: files of the hashes of their addresses.
-        unresolved: last path components of full addresses that nobody can place.
-        counts: how many addresses each repository names, for all that were read; what several
-            tasks found, staged and in commits say, counts for each.
-        ignored: names of those that the settings exclude.
-        passed_over: sentences about files of theirs that cannot be read, and that nothing names.
-    """
-
+    #: Rows of ``REFERENCES``.
     parts: Sequence[Part] = ()
+    #: Files of the hashes of their addresses.
     hashes: Sequence[Part] = ()
-    unresolved: Sequence[str] = ()
+    #: Last path components of full addresses that nobody can place.
+    unresolved: AbstractSet[str] = frozenset()
+    #: How many addresses each repository names, for all that were read; what several tasks found,
+    #: staged and in commits say, counts for each.
     counts: Mapping[str, int] = field(default_factory=dict)
+    #: Names of those that the settings exclude.
     ignored: Sequence[str] = ()
+    #: Sentences about files of theirs that cannot be read, and that nothing names.
     passed_over: Sequence[str] = ()
+
+    def __add__(self, other: References) -> References:
+        """Both together."""
+        counts = Counter(self.counts)
+        counts.update(other.counts)
+        return References(
+            [*self.parts, *other.parts],
+            [*self.hashes, *other.hashes],
+            self.unresolved | other.unresolved,
+            counts,
+            [*self.ignored, *other.ignored],
+            [*self.passed_over, *other.passed_over],
+        )
 
 
 def sentence(repository: str, held: str) -> str:
@@ -130,7 +140,7 @@ def read_references(
         UnreadableRepositoryError: one of them cannot be read; which, and why.
         IntegrityError: the list of repositories is not whole, or does not come to rest.
     """
-    look = partial(_look, client, connections)
+    read_other = partial(_read_other, client, connections)
     read: list[tuple[Other, References | LakegcError]] = []
     for _ in range(_LISTS):
         others = others_of(ctx, client, connections)
@@ -141,8 +151,8 @@ def read_references(
         reading = _Reading(ctx, client, connections, artifacts, folder, start)
         now = ["their branches, and what is staged there"]
         with report_progress(ctx.log, partial(_how_far, ctx, now, len(new))):
-            looks = thread_map(look, new, _THREADS)
-            for other, seen in zip(new, looks, strict=True):
+            reads = thread_map(read_other, new, _THREADS)
+            for other, seen in zip(new, reads, strict=True):
                 now.append(f"commits and ranges of {other.name}")
                 read.append((other, reading.read(other, seen)))
     else:
@@ -150,17 +160,17 @@ def read_references(
             f"repositories are made faster than they can be read for what they name of "
             f"{ctx.repository!r}: run again at a quieter time"
         )
-    found: list[References] = []
+    found = References(ignored=ctx.settings.ignored_repositories)
     for other, outcome in read:
         if isinstance(outcome, References):
-            found.append(outcome)
+            found += outcome
         elif any(other.is_same(listed.repository) for listed in others):
             error = _unreadable(ctx, other, outcome)
             if unread is None:
                 raise error from outcome
             unread.append(str(error))
         # Else it was deleted while it was read, and keeps nothing alive.
-    return joined(found, ctx.settings.ignored_repositories)
+    return found
 
 
 def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
@@ -182,7 +192,7 @@ def _unreadable(ctx: RunContext, other: Other, error: LakegcError) -> Unreadable
     )
 
 
-class _Look(NamedTuple):
+class _Reads(NamedTuple):
     """Results of the reads of another repository, in the order of the reads."""
 
     staged: Inside
@@ -190,7 +200,9 @@ class _Look(NamedTuple):
     tables: Tables
 
 
-def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look | LakegcError:
+def _read_other(
+    client: LakeFSClient, connections: Connections, other: Other
+) -> _Reads | LakegcError:
     def staged(branch: str) -> Inside:
         addresses, found = staged_addresses(client, other, branch), list[Inside]()
         while some := list(islice(addresses, _AT_ONCE)):
@@ -203,33 +215,7 @@ def _look(client: LakeFSClient, connections: Connections, other: Other) -> _Look
         tables = tables_of(client, other, heads, connections.cache())
     except LakegcError as error:
         return error
-    return _Look(union_of(found), other.repository.default_branch in heads, tables)
-
-
-@dataclass(frozen=True)
-class _Order:
-    """The input of a task: some ranges of another repository."""
-
-    #: Of the repository that is collected.
-    namespace: StorageNamespace
-    other: Other
-    ranges: Sequence[Wanted]
-
-    def read(self) -> Iterator[tuple[str, Inside]]:
-        """Objects of this namespace that each of the ranges names.
-
-        Raises:
-            IntegrityError: a range is missing or damaged, or was not read.
-        """
-        count = 0
-        for name, found in read_full(self.other.connections, self.ranges, self.namespace):
-            yield name, inside(self.namespace, found)
-            count += 1
-        if count != len(self.ranges):
-            raise IntegrityError(
-                f"of {len(self.ranges)} ranges of {self.other.name} {count} were read: this is a "
-                "fault of the mark, please report it"
-            )
+    return _Reads(union_of(found), other.repository.default_branch in heads, tables)
 
 
 @dataclass(frozen=True)
@@ -243,47 +229,45 @@ class _Reading:
     folder: str
     start: datetime
 
-    def read(self, other: Other, look: _Look | LakegcError) -> References | LakegcError:
+    def read(self, other: Other, seen: _Reads | LakegcError) -> References | LakegcError:
         """References of one repository; the error where it cannot be read."""
-        if isinstance(look, LakegcError):
-            return look
+        if isinstance(seen, LakegcError):
+            return seen
+        store = self.artifacts
         try:
-            ranges, passed = self._ranges(other, look)
-            task = partial(_write, self.connections, self.artifacts.url, self.folder)
-            written = self._run("write references", task, other, ranges)
+            ranges, passed = self._ranges(other, seen)
+            write = partial(_write, self.connections, store.url, self.folder, other)
+            found = sum(self._run("write references", write, other, ranges), References())
         except LakegcError as error:
             return error
-        if len(look.staged.addresses) or look.staged.last_parts:
-            written.append(_written(self.artifacts, self.folder, other, STAGED, [look.staged]))
-        return joined([References(counts={other.name: 0}, passed_over=passed), *written])
+        if len(seen.staged.addresses) or seen.staged.last_parts:
+            found += _written(store, self.folder, other, STAGED, [seen.staged])
+        return References(counts={other.name: 0}, passed_over=passed) + found
 
     def _run(
-        self, what: str, task: Callable[[_Order], T], other: Other, ranges: pa.Table
+        self, what: str, task: Callable[[list[Wanted]], T], other: Other, ranges: pa.Table
     ) -> list[T]:
         if not ranges.num_rows:
             return []
-        namespace = self.connections.namespace()
         found = wanted(ranges, cached_full(other.connections))
-        groups = spread_ranges(found, self.ctx.settings.address_num_partitions)
-        orders = [_Order(namespace, other, group) for group in groups]
-        return self.ctx.tasks.run(what, task, orders, sum(map(seconds, found)))
+        return run_on_ranges(self.ctx, what, task, found)
 
-    def _ranges(self, other: Other, look: _Look) -> tuple[pa.Table, list[str]]:
+    def _ranges(self, other: Other, seen: _Reads) -> tuple[pa.Table, list[str]]:
         """The ranges whose references count (range_id, entries), and what was passed over."""
-        liveness = cache(partial(self._liveness, other, look))
-        recorded, passed = look.tables.naming, dict[str, IntegrityError]()
+        liveness = cache(partial(self._liveness, other, seen))
+        recorded, passed = seen.tables.naming, dict[str, IntegrityError]()
         if recorded is not None:
             naming = uncounted(recorded)
         else:
-            naming, passed = self._naming(other, look, liveness)
+            naming, passed = self._naming(other, seen, liveness)
         if naming.num_rows:
-            # All of them: some may have been committed since the look.
+            # All of them: some may have been committed since then.
             active = self._active(other, liveness())
             naming = naming if active is None else active
         return naming, passed_over(passed)
 
     def _naming(
-        self, other: Other, look: _Look, liveness: Callable[[], Liveness | None]
+        self, other: Other, seen: _Reads, liveness: Callable[[], Liveness | None]
     ) -> tuple[pa.Table, dict[str, IntegrityError]]:
         """The ranges that name something, or cannot be read; and files that nothing names.
 
@@ -291,30 +275,30 @@ class _Reading:
             IntegrityError: the metarange of a commit cannot be read, so that nobody knows its
                 ranges.
         """
-        tables = look.tables
+        tables = seen.tables
         found = live_ranges(
             self.ctx, other.connections, tables.metaranges, every=True, strict=False
         )
-        seen = self._run(f"read ranges of {other.name}", _naming, other, found.ranges)
-        damaged = {i: error for one in seen for i, error in one.damaged.items()}
+        task = partial(_naming, self.connections.namespace(), other)
+        named = self._run(f"read ranges of {other.name}", task, other, found.ranges)
+        damaged = {i: error for _, errors in named for i, error in errors.items()}
         # What a metarange names may name anything, until it turns out that no active commit has it.
-        naming = {i for one in seen for i in one.naming} | (damaged.keys() - found.lone)
+        naming = {i for ids, _ in named for i in ids} | (damaged.keys() - found.lone)
         passed = {**found.passed_over, **{i: damaged[i] for i in damaged.keys() & found.lone}}
         if passed:
             # Not recorded: what is restored is to be read.
             self._require_no_metarange(other, liveness(), passed)
         else:
-            record_look(self.connections.cache(), other, tables.look, sorted(naming))
+            record_naming(self.connections.cache(), other, tables.state, sorted(naming))
         which = pc.is_in(found.ranges["range_id"], pa.array(sorted(naming), pa.string()))
         return found.ranges.filter(which).cast(COUNTED), passed
 
     def _require_no_metarange(
         self, other: Other, liveness: Liveness | None, passed: Mapping[str, IntegrityError]
     ) -> None:
-        """Require that no commit has what is passed over, though no branch leads to it.
+        """Raise what is wrong with a metarange that is passed over, and that a commit has.
 
-        Raises:
-            IntegrityError: a tagged commit, or one that only lakeFS's own list names, does.
+        No branch leads to that commit: it is tagged, or only lakeFS's own list names it.
         """
         if liveness is not None:
             commits = liveness.commits
@@ -329,7 +313,7 @@ class _Reading:
         """The ranges of active commits; None where all that is there counts."""
         if liveness is None or liveness.rules is None:
             return None
-        ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
+        ids = liveness.active_metaranges()
         ranges = live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(COUNTED)
         # Of a range that can hold something below a path of rules all counts.
         below = path_ranges(
@@ -342,9 +326,9 @@ class _Reading:
             return ranges
         return pa.concat_tables([ranges, each_once(below)])
 
-    def _liveness(self, other: Other, look: _Look) -> Liveness | None:
-        """The commits of a repository, tagged ones active too; None where lakeFS may not tell."""
-        if other.repository.read_only or not look.has_default_branch:
+    def _liveness(self, other: Other, seen: _Reads) -> Liveness | None:
+        """The commits of a repository, tagged ones active too; None where they are not listed."""
+        if other.repository.read_only or not seen.has_default_branch:
             return None
         settings = self.ctx.settings.changed(protect_tags=True)
         ctx = replace(self.ctx, repository=other.name, settings=settings)
@@ -355,26 +339,36 @@ class _Reading:
             return None
 
 
-class _Naming(NamedTuple):
-    """Full addresses that a task found in some ranges."""
+def _read(
+    namespace: StorageNamespace, other: Other, ranges: Sequence[Wanted]
+) -> Iterator[tuple[str, Inside]]:
+    """Objects of a namespace that each of some ranges of another repository names."""
+    count = 0
+    for name, found in read_full(other.connections, ranges, namespace):
+        yield name, inside(namespace, found)
+        count += 1
+    if count != len(ranges):
+        raise IntegrityError(
+            f"of {len(ranges)} ranges of {other.name} {count} were read: this is a fault of the "
+            "mark, please report it"
+        )
 
-    #: Those that name something inside, or something that nobody can place.
-    naming: Sequence[str]
-    damaged: Mapping[str, IntegrityError]
 
+def _naming(
+    namespace: StorageNamespace, other: Other, ranges: Sequence[Wanted]
+) -> tuple[list[str], dict[str, IntegrityError]]:
+    """Ranges that name something inside, or something that nobody can place; and damaged ones."""
 
-def _naming(order: _Order) -> _Naming:
-    def read(ranges: Sequence[Wanted]) -> list[str]:
-        found = replace(order, ranges=ranges).read()
+    def read(some: Sequence[Wanted]) -> list[str]:
+        found = _read(namespace, other, some)
         return [name for name, named in found if len(named.addresses) or named.last_parts]
 
-    parts, damaged = isolate(read, order.ranges)
+    parts, damaged = isolate(read, ranges)
     for one, error in damaged:
         # Others are read again, since a metarange names them.
         if one.entries is None:
-            _require_damaged(order.other.connections, one.range_id, error)
-    naming = [name for part in parts for name in part]
-    return _Naming(naming, {one.range_id: error for one, error in damaged})
+            _require_damaged(other.connections, one.range_id, error)
+    return list(chain.from_iterable(parts)), {one.range_id: error for one, error in damaged}
 
 
 def _require_damaged(connections: Connections, range_id: str, error: IntegrityError) -> None:
@@ -383,19 +377,20 @@ def _require_damaged(connections: Connections, range_id: str, error: IntegrityEr
     Raises:
         IntegrityError: it is not, or it is gone.
     """
-    store, namespace_url = connections.store(), connections.namespace_url
-    data, url = fetch(store, namespace_url, range_id), table_url(namespace_url, range_id)
+    data, url = fetch(connections, range_id), table_url(connections, range_id)
     try:
         decode_range(data, url)
     except IntegrityError:
-        require_in_full(store, namespace_url, range_id, data)
+        require_in_full(connections, range_id, data)
         return
     raise IntegrityError(f"{url} was not read in full: run again") from error
 
 
-def _write(connections: Connections, url: str, folder: str, order: _Order) -> References:
-    found = (named for _, named in order.read())
-    return _written(connections.open(url), folder, order.other, COMMITTED, found)
+def _write(
+    connections: Connections, url: str, folder: str, other: Other, ranges: Sequence[Wanted]
+) -> References:
+    found = (named for _, named in _read(connections.namespace(), other, ranges))
+    return _written(connections.open(url), folder, other, COMMITTED, found)
 
 
 def _written(
@@ -403,7 +398,7 @@ def _written(
 ) -> References:
     writer = PartWriter(artifacts, f"{folder}references/", REFERENCES)
     hashes = HashWriter(artifacts, f"{folder}referenced/")
-    last_parts: set[str] = set()
+    last_parts: frozenset[str] = frozenset()
     for one in found:
         names = [pa.repeat(pa.scalar(text), len(one.addresses)) for text in (other.name, held)]
         writer.add(pa.table([one.addresses, *names], schema=REFERENCES))
@@ -412,21 +407,6 @@ def _written(
     return References(
         [part for part in writer.finish() if part.rows],
         hashes.finish(),
-        sorted(last_parts),
+        last_parts,
         {other.name: hashes.digest.count},
-    )
-
-
-def joined(found: Sequence[References], ignored: Sequence[str] = ()) -> References:
-    """Several as one."""
-    counts: Counter[str] = Counter()
-    for one in found:
-        counts.update(one.counts)
-    return References(
-        [part for one in found for part in one.parts],
-        [run for one in found for run in one.hashes],
-        sorted({last for one in found for last in one.unresolved}),
-        dict(counts),
-        ignored,
-        [said for one in found for said in one.passed_over],
     )

@@ -1,4 +1,4 @@
-"""Reads branches, tags and commits as lakeFS tells them, with proof that nothing was cut."""
+"""Reads branches, tags and commits as lakeFS returns them, with proof that nothing was cut."""
 
 from __future__ import annotations
 
@@ -25,20 +25,15 @@ _METARANGE_ID: Final = re.compile(r"([0-9a-f]{64})?")
 def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
     """HEAD of every branch, hidden ones too, with proof that the list was not cut.
 
-    A list that the server ends early looks like a whole one, so it is asked for again behind the
-    last branch until none follows.
-
     ``known``: branches that were there earlier; each that is not listed any more is asked for.
 
     Raises:
         IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
             exists is not in the list.
     """
-    heads: dict[str, str] = {}
-    last = ""
-    while found := {b.id: b.commit_id for b in client.branches(repository, after=last)}:
-        heads |= found
-        last = next(reversed(found))
+    heads = _read_all(
+        lambda last: {b.id: b.commit_id for b in client.branches(repository, after=last)}
+    )
     default = client.repository(repository).default_branch
     if default not in heads:
         raise IntegrityError(
@@ -50,22 +45,29 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
 
 
 def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
-    """Commit of every tag; the list is asked for again behind its last one until none follows.
+    """Commit of every tag.
 
     ``known``: tags that were there earlier; each that is not listed any more is asked for.
 
     Raises:
         IntegrityError: a tag that still exists is not in the list.
     """
-    tags: dict[str, str] = {}
-    last = ""
-    while found := {tag.id: tag.commit_id for tag in client.tags(repository, after=last)}:
-        if found.keys() <= tags.keys():
-            break
-        tags |= found
-        last = next(reversed(found))
+    tags = _read_all(lambda last: {t.id: t.commit_id for t in client.tags(repository, after=last)})
     _require_gone("tag", repository, set(known) - tags.keys(), client.tag)
     return tags
+
+
+def _read_all(read: Callable[[str], dict[str, str]]) -> dict[str, str]:
+    """All commits by name: a list that the server ends early looks like a whole one.
+
+    So it is asked for again behind the last name until nothing new follows.
+    """
+    found: dict[str, str] = {}
+    last = ""
+    while not (more := read(last)).keys() <= found.keys():
+        found |= more
+        last = next(reversed(more))
+    return found
 
 
 def _require_gone(
@@ -140,12 +142,9 @@ def load_commits(
     Main ancestries are read page by page until they meet what is known. Each commit's id is
     computed again from its content, so that the metarange it names is the one it was made with.
 
-    Args:
-        client: the server.
-        repository: its name.
-        roots: ids of the commits to begin with.
-        known: commits that were read before, with all that can be reached from them; left out.
-        read: gets them as they come, for who wants to know how many they are.
+    ``roots``: ids of the commits to begin with.
+    ``known``: commits that were read before, with all that can be reached from them; left out.
+    ``read``: gets them as they come, for progress.
 
     Raises:
         IntegrityError: a parent is missing, or a commit's content does not match its id.

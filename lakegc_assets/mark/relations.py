@@ -1,4 +1,4 @@
-"""Store DF - Committed DF - Uncommitted DF, and what surrounds it: what may be a candidate.
+"""Store DF - Committed DF - Uncommitted DF: what may be a candidate, who held it, what came back.
 
 Hashes only ever keep objects: two addresses with one hash make a dead object look alive.
 """
@@ -11,14 +11,23 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 
-from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.engine.relation import F, Window, relation
 from lakegc_assets.mark.addresses import UNNAMEABLE
+from lakegc_assets.mark.signature_relations import UNVERIFIED
+from lakegc_assets.run.pins import PINNED
 
 #: An etag of an upload in parts.
 MULTIPART: Final = r"^[0-9a-fA-F]{32}-[0-9]+$"
 AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
 CONTROL: Final = "its name has a line break or another control character"
 NOT_SEEN: Final = "uploaded in parts, and not seen before the cutoff"
+TWICE: Final = "the inventory report names it more than once"
+SAME_HASH: Final = "its hash is that of an address that another repository names"
+#: Why an object is a candidate.
+EXPIRED: Final = "expired"
+UNREFERENCED: Final = "unreferenced"
+#: From here on a reason is no proof that an object is needed.
+_DOUBTED: Final = 2
 
 
 @relation
@@ -42,12 +51,7 @@ def candidates(
 
 @relation
 def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
-    """Listed objects, without carried ones that sweeps have deleted since.
-
-    Args:
-        store: what is listed.
-        swept: address and outcome of all that each of these sweeps was about.
-    """
+    """Listed objects, without those that sweeps (address, outcome) have deleted since."""
     for one in swept:
         gone = one.where(F.col("outcome").isin("deleted", "already_missing"))
         store = store.join(gone, "address", "left_anti")
@@ -115,12 +119,7 @@ def without_spared(objects: DataFrame, spared: DataFrame) -> DataFrame:
 def listing_totals(store: DataFrame, cutoff: datetime) -> DataFrame:
     """Counts and bytes of what is listed: all of it, what lies elsewhere, and what is too young.
 
-    Args:
-        store: what is listed.
-        cutoff: only what was written before it can be a candidate.
-
-    Returns:
-        One row; null where a sum is of nothing.
+    One row; null where a sum is of nothing.
     """
     young = F.col("in_place") & (F.col("last_modified") >= F.lit(cutoff))
 
@@ -155,17 +154,11 @@ def in_order(marked: DataFrame) -> DataFrame:
     return marked.orderBy("address")
 
 
-TWICE: Final = "the inventory report names it more than once"
-
-
 @relation
 def named_twice(rows: DataFrame) -> DataFrame:
     """Hashes that stand in more than one row: of objects that are named more than once.
 
     Two objects with one hash look like one that is named twice, and stay.
-
-    Args:
-        rows: hash of each row of a report.
     """
     times = rows.groupBy("hash").agg(F.count(F.lit(1)).alias("times"))
     return times.where("times > 1").select("hash")
@@ -203,3 +196,134 @@ def lacked(rows: DataFrame, others: DataFrame, before: datetime) -> DataFrame:
         F.coalesce(F.sum("size"), F.lit(0)).cast("bigint").alias("bytes"),
         F.min("address").alias("example"),
     )
+
+
+# Holders of objects among commits. A range is a row (range_id, rank): of the commits that hold it
+# the last one's rank. An entry is a row (range_id, hash): an address that a range names.
+
+
+@relation
+def last_holders(
+    objects: DataFrame, entries: DataFrame, ranges: DataFrame, commits: DataFrame
+) -> DataFrame:
+    """The last of some commits that held each object: that of the highest rank.
+
+    Args:
+        objects: hash, ...: those that are asked for.
+        entries: range_id, hash: what ranges name, those of other commits too.
+        ranges: range_id, rank: those of the commits, each once.
+        commits: rank, commit_id, branch.
+
+    Returns:
+        hash, commit_id, branch: of each object that one of the commits held.
+    """
+    held = entries.join(ranges.select("range_id", "rank"), "range_id")
+    held = held.join(objects.select("hash"), "hash", "left_semi")
+    last = held.groupBy("hash").agg(F.max("rank").alias("rank"))
+    return last.join(commits, "rank").select("hash", "commit_id", "branch")
+
+
+@relation
+def with_holders(objects: DataFrame, holders: DataFrame) -> DataFrame:
+    """Objects with the commit and the branch that held each; null where none did."""
+    return objects.join(holders.select("hash", "commit_id", "branch"), "hash", "left")
+
+
+@relation
+def with_reasons(dead: DataFrame, holders: DataFrame) -> DataFrame:
+    """Candidates with their reason: ``expired`` where a commit held one, else ``unreferenced``.
+
+    The columns of ``dead``, and commit_id, branch, reason; in the order of the addresses.
+    """
+    held = dead.join(holders.select("hash", "commit_id", "branch"), "hash", "left")
+    reason = F.when(F.col("commit_id").isNull(), F.lit(UNREFERENCED)).otherwise(F.lit(EXPIRED))
+    return held.withColumn("reason", reason).orderBy("address")
+
+
+@relation
+def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
+    """Objects in ranges of B and in none of A: the set O of lakeFS #1932.
+
+    Args:
+        entries: range_id, hash: of all ranges below ``_lakefs/``.
+        active: range_id, ...: A, the ranges of active commits. B are all others.
+
+    Returns:
+        hash, range_id: each address once, with one of the ranges of B that name it.
+    """
+    ids = active.select("range_id")
+    named_by_a = entries.join(ids, "range_id", "left_semi").select("hash")
+    named_by_b = entries.join(ids, "range_id", "left_anti")
+    only_b = named_by_b.join(named_by_a, "hash", "left_anti")
+    return only_b.groupBy("hash").agg(F.min("range_id").alias("range_id"))
+
+
+@relation
+def with_hashes(rows: DataFrame, objects: DataFrame) -> DataFrame:
+    """Rows whose hash is that of one of some objects."""
+    return rows.join(objects.select("hash"), "hash", "left_semi")
+
+
+@relation
+def named_by_expired(named: DataFrame, held: DataFrame) -> DataFrame:
+    """The addresses of O, each once and in order.
+
+    Args:
+        named: address, hash: what ranges name, as often as they do.
+        held: hash, ...: O, as ``held_by_expired`` gives it.
+    """
+    only_b = named.join(held.select("hash"), "hash", "left_semi")
+    return only_b.select("address").distinct().orderBy("address")
+
+
+# Marked DF ∩ live
+
+
+@relation
+def came_back(
+    marked: DataFrame,
+    live: Sequence[tuple[DataFrame, str]],
+    unresolved: Sequence[DataFrame],
+    named: Sequence[DataFrame],
+) -> DataFrame:
+    """Marked DF ∩ live: what came back to life since it was marked, and why.
+
+    Args:
+        marked: some of what the mark names.
+        live: hashes of addresses that are alive now, and why they are; several of these.
+        unresolved: last path components (last_part) of live addresses that nobody can place.
+        named: address and why of what is to stay by its very name.
+
+    Returns:
+        address, size and why, each address once, and whether it is certain that it is alive: that
+        comes before a doubt, or a pin, which may name what is not there.
+    """
+    objects = marked.select("address", "hash", "size")
+    found = [
+        objects.join(hashes, "hash", "left_semi").select("address", "size", F.lit(why).alias("why"))
+        for hashes, why in live
+    ]
+    ends = objects.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
+    found += [
+        ends.join(names, "last_part", "left_semi").select(
+            "address", "size", F.lit(AMBIGUOUS).alias("why")
+        )
+        for names in unresolved
+    ]
+    found += [
+        objects.join(some.select("address", "why"), "address").select("address", "size", "why")
+        for some in named
+    ]
+    every = found[0]
+    for one in found[1:]:
+        every = every.unionByName(one)
+    order = Window.partitionBy("address").orderBy("doubt", "why")
+    ranked = every.withColumn("doubt", _doubt(F.col("why")))
+    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
+    return first.select("address", "size", "why", (F.col("doubt") < _DOUBTED).alias("certain"))
+
+
+def _doubt(why: Column) -> Column:
+    """The rank of a reason: the lower, the surer it tells that and by whom an object is needed."""
+    doubtful = why.isin(AMBIGUOUS, UNVERIFIED) | why.startswith(PINNED)
+    return F.when(doubtful, F.lit(_DOUBTED)).when(why == SAME_HASH, F.lit(1)).otherwise(F.lit(0))

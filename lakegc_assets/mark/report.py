@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from itertools import accumulate
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
 from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
-from lakegc_assets.engine.tasks import bin_pack
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.comparison import compare_with_newest
 from lakegc_assets.mark.holders import paths_of
@@ -54,15 +55,7 @@ BREAKDOWN: Final = pa.schema(
     ]
 )
 
-Key = tuple[str, str | int | None]
 Largest = tuple[str, int, str, str | None]
-
-
-class Total(NamedTuple):
-    """Objects and their bytes."""
-
-    objects: int
-    size: int
 
 
 @dataclass(frozen=True)
@@ -75,15 +68,14 @@ class _Order:
     publish: bool
     forms: Forms
     start: datetime
-    #: Those that let commits expire, as JSON; None without any.
-    rules: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class _Counted:
     """Totals of the candidates of one task."""
 
-    totals: Mapping[Key, Total]
+    #: Rows of ``BREAKDOWN``, with values in place of labels.
+    totals: pa.Table
     #: Address, size, reason, and the commit that held it last or None.
     largest: Sequence[Largest]
     digest: KeyDigest
@@ -115,8 +107,7 @@ def report(ctx: RunContext) -> Manifest:
     )
     publish = begin(connections.store(), summary, ctx.settings.publish)
     written_to = forms(ctx.run, listing.mode, ctx.settings.publish)
-    rules = _longest_rules(attempt, chain["active_commits"])
-    order = _Order(attempt.url, ctx.run, publish, written_to, start, rules)
+    order = _Order(attempt.url, ctx.run, publish, written_to, start)
     counted = _count(ctx, connections, order, manifest.parts["data"])
     digest = sum((one.digest for one in counted), KeyDigest())
     if str(digest) != manifest.digest:
@@ -126,7 +117,8 @@ def report(ctx: RunContext) -> Manifest:
         )
     keys = finish(ctx, connections, manifest.digest, summary, written_to, written=publish)
 
-    rows = _breakdown(counted)
+    rules = _longest_rules(attempt, chain["active_commits"])
+    rows = _breakdown([one.totals for one in counted], start, rules)
     largest = _largest(row for one in counted for row in one.largest)
     others = chain["committed_addresses"].facts
     facts: dict[str, object] = {
@@ -134,9 +126,7 @@ def report(ctx: RunContext) -> Manifest:
         "bytes": sum(row[3] for row in rows if row[0] == "reason"),
         "breakdown": [list(row) for row in rows],
         "largest": [list(row[:3]) for row in largest],
-        "largest_paths": paths_of(
-            ctx, connections, attempt, {row[0]: row[3] for row in largest if row[3]}
-        ),
+        "largest_paths": _paths(ctx, connections, attempt, largest),
         "files": [f"{connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
         "warnings": [
@@ -154,6 +144,18 @@ def report(ctx: RunContext) -> Manifest:
     }
     parts = {"data": [write_part(attempt.store(), f"{ASSET}/data/", table_of(rows, BREAKDOWN))]}
     return ctx.finish(ASSET, manifest, started, parts, facts)
+
+
+def _paths(
+    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, largest: Sequence[Largest]
+) -> dict[str, str]:
+    try:
+        commits = {address: commit for address, _, _, commit in largest if commit}
+        return paths_of(ctx, connections, attempt, commits)
+    except LakegcError as error:
+        # A report without paths is a report all the same.
+        ctx.log.warning("the largest objects are shown without their paths: %s", error)
+        return {}
 
 
 def _undo(ctx: RunContext, store: ObjectStore) -> str:
@@ -194,22 +196,18 @@ def _figures(
 def _count(
     ctx: RunContext, connections: Connections, order: _Order, parts: Sequence[Part]
 ) -> list[_Counted]:
-    numbered: list[tuple[int, Part]] = []
-    files = 0
-    for part in parts:
-        numbered.append((files, part))
-        files += files_of(part.rows)
-    costs = [part.rows * _ROW_S for part in parts]
-    groups = bin_pack(numbered, costs, ctx.settings.address_num_partitions)
+    first = accumulate((files_of(part.rows) for part in parts), initial=0)
+    numbered = list(zip(first, parts, strict=False))
+    costs, most = [part.rows * _ROW_S for part in parts], ctx.settings.address_num_partitions
     task = partial(_count_parts, connections, order)
-    return ctx.tasks.run("count and publish candidates", task, groups, sum(costs))
+    return ctx.tasks.run_grouped("count and publish candidates", task, numbered, costs, most)
 
 
 def _count_parts(
     connections: Connections, order: _Order, parts: Sequence[tuple[int, Part]]
 ) -> _Counted:
     artifacts, store = connections.open(order.url), connections.store()
-    totals: dict[Key, Total] = {}
+    totals = [BREAKDOWN.empty_table()]
     largest: list[Largest] = []
     digest = KeyDigest()
     for number, part in parts:
@@ -218,13 +216,15 @@ def _count_parts(
         if order.publish:
             write_lists(store, order.run, order.forms.texts, number, addresses)
         digest += key_digest(addresses)
-        for dimension, keys in _dimensions(rows, order).items():
-            _add(totals, _grouped(dimension, keys, rows["size"]))
+        for dimension, keys in _dimensions(rows, order.start).items():
+            ones = pa.array(np.ones(rows.num_rows, np.int64))
+            columns = [pa.repeat(dimension, rows.num_rows), keys, ones, rows["size"]]
+            totals = [_summed([*totals, pa.table(columns, schema=BREAKDOWN)])]
         top = rows.select(["address", "size", "reason", "commit_id"]).sort_by(
             [("size", "descending"), ("address", "ascending")]
         )
         largest = _largest([*largest, *map(_row, top.slice(0, _LARGEST).to_pylist())])
-    return _Counted(totals, largest, digest)
+    return _Counted(totals[0], largest, digest)
 
 
 def _row(row: Mapping[str, Any]) -> Largest:
@@ -238,19 +238,17 @@ def _largest(rows: Iterable[Largest]) -> list[Largest]:
 # Groups
 
 
-def _dimensions(rows: pa.Table, order: _Order) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The values by which each candidate is counted, by dimension."""
+def _dimensions(rows: pa.Table, start: datetime) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The values by which each candidate is counted, as texts, by dimension."""
     # All of these are older than the run, so that whole numbers are rounded down.
     seconds = pc.divide(rows["last_modified"].cast(pa.int64()), 1_000_000)
-    days = pc.divide(pc.subtract(int(order.start.timestamp()), seconds), _DAY)
-    slices = pc.struct_field(
-        pc.extract_regex(rows["address"].combine_chunks(), r"^data/(?P<slice>[^/]+)/"), "slice"
-    )
+    days = pc.divide(pc.subtract(int(start.timestamp()), seconds), _DAY)
+    slices = pc.extract_regex(rows["address"].combine_chunks(), r"^data/(?P<slice>[^/]+)/")
     return {
         "reason": rows["reason"],
-        "branch rule": _mapped(_held(rows), partial(_rule, order.rules), pa.string()),
-        "slice age": _mapped(slices, partial(_slice_age, order.start), pa.int64()),
-        "age in days": days,
+        "branch rule": _held(rows),
+        "slice age": pc.struct_field(slices, "slice"),
+        "age in days": days.cast(pa.string()),
     }
 
 
@@ -258,17 +256,6 @@ def _held(rows: pa.Table) -> pa.ChunkedArray:
     """The branch that held each candidate last, behind a slash; ``unreferenced`` for none."""
     branch = pc.binary_join_element_wise("", pc.fill_null(rows["branch"], ""), "/")
     return pc.if_else(pc.equal(rows["reason"], "unreferenced"), "unreferenced", branch)
-
-
-def _mapped(
-    column: pa.Array | pa.ChunkedArray,
-    function: Callable[[str | None], str | int | None],
-    kind: pa.DataType,
-) -> pa.ChunkedArray | pa.Array:
-    """Map a function over a column; it is called once for each distinct value."""
-    values = pc.unique(column)
-    answers = pa.array([function(value) for value in values.to_pylist()], kind)
-    return answers.take(pc.index_in(column, values, skip_nulls=False))
 
 
 def _longest_rules(attempt: AttemptArtifacts, active: Manifest) -> Mapping[str, Any] | None:
@@ -300,28 +287,33 @@ def _slice_age(start: datetime, name: str | None) -> int | None:
     return None if begun is None else max(0, int((start - begun).total_seconds() // _DAY))
 
 
-def _grouped(
-    dimension: str, keys: pa.Array | pa.ChunkedArray, sizes: pa.ChunkedArray
-) -> dict[Key, Total]:
-    table = pa.table({"key": keys, "size": sizes}).group_by("key")
-    rows = table.aggregate([("size", "count"), ("size", "sum")]).to_pylist()
-    return {(dimension, r["key"]): Total(r["size_count"], r["size_sum"]) for r in rows}
+def _summed(totals: Sequence[pa.Table]) -> pa.Table:
+    """Totals added up (``BREAKDOWN``)."""
+    grouped = pa.concat_tables(totals).group_by(["dimension", "key"])
+    found = grouped.aggregate([("objects", "sum"), ("bytes", "sum")])
+    columns = [found[name] for name in ("dimension", "key", "objects_sum", "bytes_sum")]
+    return pa.table(columns, schema=BREAKDOWN)
 
 
-def _add(totals: dict[Key, Total], more: Mapping[Key, Total]) -> None:
-    for key, total in more.items():
-        known = totals.get(key, Total(0, 0))
-        totals[key] = Total(known.objects + total.objects, known.size + total.size)
-
-
-def _breakdown(counted: Sequence[_Counted]) -> list[tuple[str, str, int, int]]:
-    totals: dict[Key, Total] = {}
-    for one in counted:
-        _add(totals, one.totals)
+def _breakdown(
+    counted: Sequence[pa.Table], start: datetime, rules: Mapping[str, Any] | None
+) -> list[tuple[str, str, int, int]]:
+    """The totals with what people call each value, in the order of the dimensions."""
+    meaning: dict[str, Callable[[Any], str | int | None]] = {
+        "reason": str,
+        "branch rule": partial(_rule, rules),
+        "slice age": partial(_slice_age, start),
+        "age in days": int,
+    }
+    totals: dict[str, dict[str | int | None, tuple[int, int]]] = {name: {} for name in meaning}
+    for row in _summed([BREAKDOWN.empty_table(), *counted]).to_pylist():
+        of_dimension, key = totals[row["dimension"]], meaning[row["dimension"]](row["key"])
+        objects, size = of_dimension.get(key, (0, 0))
+        of_dimension[key] = objects + row["objects"], size + row["bytes"]
     return [
-        (dimension, _label(dimension, key), *totals[dimension, key])
-        for dimension in ("reason", "branch rule", "slice age", "age in days")
-        for key in sorted((k for d, k in totals if d == dimension), key=_place)
+        (dimension, _label(dimension, key), *of_dimension[key])
+        for dimension, of_dimension in totals.items()
+        for key in sorted(of_dimension, key=_place)
     ]
 
 

@@ -1,45 +1,36 @@
 """Candidates that lakeFS still serves although it lists them nowhere.
 
 An upload whose size, checksum, metadata and content type equal what HEAD has at its path is served
-from its new address, yet neither ``diff`` nor ``prepare_uncommited`` names it. So a candidate that
-looks like an entry of some branch HEAD (equal size, and equal etag where etags can be compared) is
-a candidate only after lakeFS was asked which address it serves at each such path. So it is with
-what a branch's diff shows and ``prepare_uncommited`` may have lost.
+from its new address, yet neither ``diff`` nor ``prepare_uncommited`` names it. So a candidate with
+the signature of an entry of some branch HEAD (equal size, and equal etag where etags can be
+compared) is a candidate only after lakeFS was asked which address it serves at each such path. So
+it is with what a branch's diff shows and ``prepare_uncommited`` may have lost.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_parts, write_part
-from lakegc_assets.mark import lookalike_relations as relations
+from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import EtagFiles
-from lakegc_assets.mark.lookalikes import (
-    ALIKE,
-    ASKED,
-    BEFORE,
-    BY_PATHS,
+from lakegc_assets.mark.lookups import SERVED_NAMES, Inquiry, ask, choose, find_paths
+from lakegc_assets.mark.signatures import (
     CANDIDATES,
-    LOOKS,
+    MATCHES,
     NOTHING_COMPARED,
-    PATHS_OF,
     RANGE_IDS,
-    SERVED_NAMES,
+    SIGNATURES,
     SIZES,
-    HeadLooks,
-    HeadRanges,
-    Looks,
-    Positions,
-    find_looks,
+    HeadMatches,
+    find_signatures,
     head_ranges,
 )
-from lakegc_assets.mark.lookups import Question, ask, find_paths
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
@@ -50,28 +41,21 @@ SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 SERVED: Final = relations.SERVED
 UNVERIFIED: Final = relations.UNVERIFIED
 #: Names of parts and of a fact of ``deletion_candidates``.
-_COMPARED: Final = "compared"
-_ALIKE: Final = "alike"
+_COMPARED: Final = "compared_ranges"
+_MATCHES: Final = "matches"
 COMPARED_BY_ETAG: Final = "compared_by_etag"
 #: Seconds for which lakeFS may be asked at least.
 LEAST_SECONDS: Final = 60.0
-#: Paths that are asked for in the first turn; all turns before one hold as many as it does.
-_FIRST_TURN: Final = 10_000
-#: Numbers of paths by which looks are counted: beyond so many, with as many paths as may be asked
-#: for, none is left.
-_KINDS: Final = 50_000
 
 
 class Served(NamedTuple):
-    """The result of ``served_candidates``.
+    """The candidates that must stay (``SPARED``), and what was compared to find them.
 
-    Attributes:
-        spared: the candidates that must stay: address and why.
-        compared: what was compared for that, which a sweep of the mark need not compare again.
+    A sweep of the mark need not compare that again.
     """
 
     spared: pa.Table
-    compared: HeadLooks
+    compared: HeadMatches
 
 
 @reads_tables
@@ -108,38 +92,8 @@ def served_candidates(
     return Served(spared, inquiry.compared(by_etag=bool(etags.parts)))
 
 
-@dataclass(frozen=True)
-class Inquiry:
-    """Questions about some candidates; valid while branches stay where they are.
-
-    Attributes:
-        heads: what the branches hold.
-        candidates: files of the candidates.
-        looks: what they look like.
-        question: what to ask.
-        paths: where.
-        over: files of looks that are not asked for, although entries have them.
-        url: of the store of all files.
-        folder: of working files in it.
-    """
-
-    heads: HeadRanges
-    candidates: Sequence[Part]
-    looks: Looks
-    question: Question
-    paths: Sequence[Part]
-    over: Sequence[Part]
-    url: str
-    folder: str
-
-    def compared(self, *, by_etag: bool) -> HeadLooks:
-        """The entries of HEAD ranges that were found to look like the candidates."""
-        ranges = frozenset(one.range_id for one in self.heads.ranges)
-        return HeadLooks(ranges, self.looks.alike, by_etag)
-
-
 def write_compared(
-    store: ObjectStore, folder: str, compared: HeadLooks
+    store: ObjectStore, folder: str, compared: HeadMatches
 ) -> dict[str, Sequence[Part]]:
     """Parts of ``deletion_candidates`` for ``read_compared``; none where nothing was compared."""
     if not compared.ranges:
@@ -147,14 +101,15 @@ def write_compared(
     ids = pa.table([pa.array(sorted(compared.ranges), pa.string())], schema=RANGE_IDS)
     return {
         _COMPARED: [write_part(store, folder, ids)],
-        _ALIKE: compared.alike or [write_part(store, folder, ALIKE.empty_table())],
+        _MATCHES: compared.files or [write_part(store, folder, MATCHES.empty_table())],
     }
 
 
-def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadLooks:
-    """The entries of HEAD ranges that a mark has found to look like its candidates.
+def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatches:
+    """The entries of HEAD ranges that a mark has found to match its candidates.
 
-    ``candidates``: the manifest of ``deletion_candidates``; an earlier version wrote none of this.
+    ``candidates``: the manifest of ``deletion_candidates``. An earlier version wrote none of this,
+    or in another form: then it is compared again.
 
     Raises:
         IntegrityError: a file is missing or damaged.
@@ -163,7 +118,7 @@ def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadLooks:
         return NOTHING_COMPARED
     ids = attempt.rows(candidates, _COMPARED, RANGE_IDS.names)["range_id"].to_pylist()
     by_etag = bool(candidates.facts[COMPARED_BY_ETAG])
-    return HeadLooks(frozenset(ids), candidates.parts[_ALIKE], by_etag)
+    return HeadMatches(frozenset(ids), candidates.parts[_MATCHES], by_etag)
 
 
 def inquire(
@@ -176,93 +131,32 @@ def inquire(
     etags: EtagFiles,
     seconds: float,
     staged: int = 0,
-    compared: HeadLooks = NOTHING_COMPARED,
+    compared: HeadMatches = NOTHING_COMPARED,
 ) -> Inquiry:
-    """Find the questions to ask; other arguments and errors are as in ``served_candidates``.
+    """Find what to ask; other arguments and errors are as in ``served_candidates``.
 
     ``compared`` is what the mark of these candidates has compared, in the same store.
     """
-    question = Question([], np.empty(0, np.int32), [], 0, time.time() + seconds, staged)
+    inquiry = Inquiry(store.url, folder, time.time() + seconds, staged)
     if not any(part.rows for part in candidates):
-        nothing = HeadRanges([], np.empty(0, np.int64), {})
-        return Inquiry(nothing, (), Looks(), question, (), (), store.url, folder)
-    ranges = head_ranges(ctx, connections, heads)
+        return inquiry
+    inquiry = replace(inquiry, heads=head_ranges(ctx, connections, heads), candidates=candidates)
     with ctx.frames(connections) as frames:
         work = Workspace(ctx, connections, frames, store.url, folder)
         some = work.read(candidates, CANDIDATES)
-        looks = find_looks(work, ranges, some, etags, question.deadline, compared)
+        found = find_signatures(work, inquiry.heads, some, etags, inquiry.deadline, compared)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
-        question = replace(question, sizes=sizes)
-        over: Sequence[Part] = ()
-        if looks.alike:
-            ranked = relations.paths_of_looks(
-                work.read(looks.alike, ALIKE), looks.of(work, some), frames.create(ranges.costs())
-            )
-            found = work.write(ranked, "looks", PATHS_OF, "count paths at branch HEADs")
-            question, over = _chosen(work, ranges, looks, found, question)
-    paths = find_paths(ctx, connections, ranges, store.url, folder, question)
-    return Inquiry(ranges, candidates, looks, question, paths, over, store.url, folder)
-
-
-def _chosen(
-    work: Workspace,
-    heads: HeadRanges,
-    looks: Looks,
-    found: Sequence[Part],
-    question: Question,
-) -> tuple[Question, Sequence[Part]]:
-    """Choose the questions: looks with fewest paths first, within the budget; and the rest.
-
-    ``found``: files of the looks of candidates that entries have (``PATHS_OF``).
-    """
-    if not found:
-        return question, ()
-    most, frames = work.ctx.settings.max_served_lookups, work.frames
-    every = work.read(found, PATHS_OF)
-    kinds = relations.looks_by_paths(every, most, _KINDS)
-    counted = frames.collect_rows(kinds, BY_PATHS, "count looks by their paths")
-    before, paths = 0, 0
-    rows: list[dict[str, int]] = []
-    for kind in counted:
-        each = kind["paths"]
-        if before + each > most:
-            break
-        rows.append({"paths": each, "before": before})
-        paths += each * min(kind["looks"], (most - before) // each)
-        before += each * kind["looks"]
-    if not rows:
-        return question, found
-    rarer = frames.create(pa.Table.from_pylist(rows, BEFORE))
-    turns = work.write(
-        relations.asked_looks(every, rarer, most, _FIRST_TURN), "turns", ASKED, "choose what to ask"
-    )
-    asked = work.read(turns, ASKED)
-    rest = relations.unknown_looks(every, asked)
-    over = work.write(rest, "over", LOOKS, "find what is not to be asked")
-    held = relations.ranges_with(work.read(looks.alike, ALIKE), asked)
-    ids = frames.collect(held, RANGE_IDS, "find ranges with paths to ask for")
-    positions = _positions(heads, ids["range_id"].to_pylist())
-    return replace(question, turns=turns, positions=positions, paths=paths), over
-
-
-def _positions(heads: HeadRanges, range_ids: Sequence[str]) -> Positions:
-    named = {one.range_id: position for position, one in enumerate(heads.ranges)}
-    return np.array(sorted(named[range_id] for range_id in range_ids), np.int32)
+        inquiry = replace(inquiry, signatures=found, sizes=sizes)
+        if found.matches:
+            inquiry = choose(work, inquiry, some)
+    return find_paths(ctx, connections, inquiry)
 
 
 def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.Table:
-    """The candidates that must stay, by what lakeFS answers; see ``served_candidates``."""
+    """The candidates that must stay, by what lakeFS answers (``SPARED``)."""
     if not inquiry.candidates:
         return SPARED.empty_table()
-    answer = ask(
-        ctx,
-        connections,
-        inquiry.heads,
-        inquiry.url,
-        inquiry.folder,
-        inquiry.question,
-        inquiry.paths,
-    )
+    answer = ask(ctx, connections, inquiry)
     doubtful = [*inquiry.over, *answer.unasked]
     if not answer.served and not doubtful:
         return SPARED.empty_table()
@@ -272,14 +166,9 @@ def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.
         rows = relations.spared(
             candidates,
             work.read(answer.served, SERVED_NAMES),
-            inquiry.looks.of(work, candidates),
-            work.read(doubtful, LOOKS),
+            inquiry.signatures.of(work, candidates),
+            work.read(doubtful, SIGNATURES),
         )
         parts = work.write(rows, "spared", SPARED, "spare what lakeFS serves")
     store = connections.open(inquiry.url)
     return pa.concat_tables([SPARED.empty_table(), *read_parts(store, parts)])
-
-
-def again(inquiry: Inquiry, seconds: float) -> Inquiry:
-    """The same, to be asked from now on, for so long."""
-    return replace(inquiry, question=replace(inquiry.question, deadline=time.time() + seconds))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, PartWriter, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter, table_of, write_part
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
@@ -44,18 +45,13 @@ _BYTE_S: Final = 2e-8
 
 @dataclass
 class UncommittedFiles:
-    """The parquet files of a snapshot.
+    """The parquet files of a snapshot."""
 
-    Attributes:
-        keys: keys of the files, relative to the namespace; of every try that was made.
-        run_ids: lakeFS's run id of each try.
-        pages: number of pages of the last try.
-        empty_pages: how many of these had no location.
-        tries: how often the snapshot was started.
-    """
-
+    #: Relative to the namespace; of every try that was made.
     keys: list[str] = field(default_factory=list)
+    #: lakeFS's run id of each try.
     run_ids: list[str] = field(default_factory=list)
+    #: Of the last try; of these so many had no location.
     pages: int = 0
     empty_pages: int = 0
     tries: int = 0
@@ -63,21 +59,28 @@ class UncommittedFiles:
 
 @dataclass(frozen=True)
 class Staged:
-    """Staged addresses of lakeFS's lists.
+    """Staged addresses of lakeFS's lists."""
 
-    Attributes:
-        parts: rows of ``UNCOMMITTED``.
-        hashes: files of the hashes of their addresses.
-        unresolved: last path components of full addresses that nobody can place.
-        listed: how many rows lakeFS's lists have.
-        digest: of the addresses.
-    """
+    #: Rows of ``UNCOMMITTED``.
+    parts: Sequence[Part] = ()
+    #: Files of the hashes of their addresses.
+    hashes: Sequence[Part] = ()
+    #: Last path components of full addresses that nobody can place.
+    unresolved: AbstractSet[str] = frozenset()
+    #: How many rows lakeFS's lists have.
+    listed: int = 0
+    #: Of the addresses.
+    digest: KeyDigest = field(default_factory=KeyDigest)
 
-    parts: Sequence[Part]
-    hashes: Sequence[Part]
-    unresolved: Sequence[str]
-    listed: int
-    digest: KeyDigest
+    def __add__(self, other: Staged) -> Staged:
+        """Both together."""
+        return Staged(
+            [*self.parts, *other.parts],
+            [*self.hashes, *other.hashes],
+            self.unresolved | other.unresolved,
+            self.listed + other.listed,
+            self.digest + other.digest,
+        )
 
 
 def snapshot_uncommitted(ctx: RunContext) -> Manifest:
@@ -106,7 +109,7 @@ def snapshot_uncommitted(ctx: RunContext) -> Manifest:
     parts = {
         "data": staged.parts,
         "hashes": staged.hashes,
-        "unresolved": [write_last_parts(attempt.store(), ASSET, staged.unresolved)],
+        "unresolved": [write_last_parts(attempt.store(), ASSET, sorted(staged.unresolved))],
     }
     return ctx.finish(ASSET, previous, started, parts, facts, staged.digest)
 
@@ -255,7 +258,8 @@ def read_staged(
     costs = [store.head(key).size * _BYTE_S for key in keys]
     task = partial(_read_lists, connections, artifacts.url, folder)
     orders = bin_pack(keys, costs, ctx.settings.address_num_partitions) or [[]]
-    staged = _joined(ctx.tasks.run("read staged addresses", task, orders, sum(costs)))
+    found = ctx.tasks.run("read staged addresses", task, orders, sum(costs))
+    staged = sum(found, Staged())
     written = sum(part.rows for part in staged.parts)
     if not written == staged.digest.count >= staged.listed:
         # Every listed object has at least one row.
@@ -264,16 +268,6 @@ def read_staged(
             "is a fault of the mark, please report it",
         )
     return staged
-
-
-def _joined(found: Sequence[Staged]) -> Staged:
-    return Staged(
-        parts=[part for one in found for part in one.parts],
-        hashes=[run for one in found for run in one.hashes],
-        unresolved=sorted({last for one in found for last in one.unresolved}),
-        listed=sum(one.listed for one in found),
-        digest=sum((one.digest for one in found), KeyDigest()),
-    )
 
 
 @reads_tables
@@ -294,7 +288,7 @@ def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[
             hashes.add(address_hashes(rows["address"]))
             last_parts = rows.filter(pc.invert(rows["resolved"]))["address"].to_pylist()
             unresolved.update(last_parts)
-    return Staged(writer.finish(), hashes.finish(), sorted(unresolved), listed, digest)
+    return Staged(writer.finish(), hashes.finish(), frozenset(unresolved), listed, digest)
 
 
 _ODD: Final = f"://|{UNUSUAL}"
@@ -335,11 +329,7 @@ def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Tabl
         for row in listed.filter(odd).to_pylist()
         for spelling, known in _spellings(namespace, row["address"])
     ]
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-    yield pa.Table.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, UNCOMMITTED, strict=True)],
-        schema=UNCOMMITTED,
-    )
+    yield table_of(rows, UNCOMMITTED)
 
 
 def _spellings(namespace: StorageNamespace, address: str) -> list[tuple[str, bool]]:

@@ -12,25 +12,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, read_parts
-from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.engine.tasks import bin_pack, thread_map
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import DiffEntry
-from lakegc_assets.mark import holder_relations, references
+from lakegc_assets.mark import references, relations
 from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN, RULE
 from lakegc_assets.mark.comparison_relations import STAGED
-from lakegc_assets.mark.holders import path_holder, path_in, ranges_with_hash, unreachable_holder
+from lakegc_assets.mark.holders import path_holder, path_in, ranges_naming, unreachable_holder
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.reasons import sentence
-from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import HASHES, Hashes, address_hashes, hash_table
+from lakegc_assets.run.hashing import HASHES, address_hashes, hash_table
 from lakegc_assets.wording import counted
 
 #: Work on one core, in seconds, to look at a row.
@@ -38,6 +38,8 @@ _ROW_S: Final = 1e-6
 #: Staged paths of other sizes than an object's that are asked for it.
 _OTHERS: Final = 10_000
 _THREADS: Final = 16
+_CANDIDATES: Final = "deletion_candidates"
+_LISTING: Final = "store_listing"
 
 
 @dataclass(frozen=True)
@@ -62,29 +64,16 @@ def why(ctx: RunContext, address: str) -> Explanation:
     """
     client, connections = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    attempt.chain("deletion_candidates", connections.namespace_url)
+    chain = attempt.chain(_CANDIDATES, connections.namespace_url)
     spellings = [address]
     if "://" in address:
         spellings = live_spellings(connections.namespace(), address)[1:]
     if not spellings:
-        because = f"it is not below {connections.namespace_url}"
-        return Explanation(address, "unknown", because)
-
-    def explained(spelling: str, frames: Session) -> Explanation:
-        asked = _Asked(ctx, client, connections, frames, attempt, spelling)
-        ask = (
-            *(_candidate, _named_by_adopted, _spared, _not_listed),
-            *(_committed, _staged, _referenced, _too_young, _not_adopted),
-        )
-        explanations = (function(asked) for function in ask)
-        return next(
-            (found for found in explanations if found is not None),
-            Explanation(spelling, "unknown", "no part of the mark says anything about it"),
-        )
-
+        return Explanation(address, "unknown", f"it is not below {connections.namespace_url}")
     # A full address may be meant percent-decoded or not: the object that is there was meant.
     with ctx.frames(connections) as frames:
-        found = [explained(spelling, frames) for spelling in spellings]
+        work = Workspace(ctx, connections, frames, attempt.url)
+        found = [_explained(_Asked(work, client, attempt, chain, one)) for one in spellings]
     return next((one for one in found if one.verdict != "unknown"), found[0])
 
 
@@ -92,30 +81,36 @@ def why(ctx: RunContext, address: str) -> Explanation:
 class _Asked:
     """One address, and where to look for it."""
 
-    ctx: RunContext
+    work: Workspace
     client: LakeFSClient
-    connections: Connections
-    frames: Session
     attempt: AttemptArtifacts
+    chain: dict[str, Manifest]
     address: str
+
+    def is_because(self, verdict: str, because: str, **facts: object) -> Explanation:
+        """An explanation of it."""
+        return Explanation(self.address, verdict, because, facts)
 
     def row(self, asset: str, part: str = "data") -> dict[str, Any] | None:
         """The row of an asset about this address."""
-        return row_of(self.ctx, self.connections, self.attempt, self.address, asset, part)
+        of = self.work.ctx, self.work.connections, self.attempt
+        return row_of(*of, self.address, asset, part)
 
     def has_hash(self, asset: str, part: str) -> bool:
         """Return whether a set of hashes may hold this address."""
-        parts = self.attempt.manifest(asset).parts.get(part, ())
+        parts = self.chain[asset].parts.get(part, ())
         if not any(one.rows for one in parts):
             return False
-        live = self.frames.read(Dataset(self.attempt.url, parts, HASHES))
-        found = holder_relations.with_hashes(live, self.frames.create(hash_table(self.hashes)))
-        return bool(self.frames.collect(found, HASHES, f"look into {asset}").num_rows)
+        hashes = hash_table(address_hashes(pa.array([self.address], pa.string())))
+        live, mine = self.work.read(parts, HASHES), self.work.frames.create(hashes)
+        found = relations.with_hashes(live, mine)
+        return bool(self.work.collect(found, HASHES, f"look into {asset}"))
 
     @property
-    def hashes(self) -> Hashes:
-        """The hash of the address, alone."""
-        return address_hashes(pa.array([self.address], pa.string()))
+    def adopted_mark(self) -> str | None:
+        """The foreign mark of which the run was made."""
+        adopted = self.chain[_CANDIDATES].facts.get("adopted")
+        return str(adopted["mark"]) if adopted else None
 
 
 def row_of(
@@ -133,9 +128,9 @@ def row_of(
     """
     parts = attempt.manifest(asset).parts[part]
     costs = [one.rows * _ROW_S for one in parts]
-    groups = bin_pack(parts, costs, ctx.settings.address_num_partitions)
     task = partial(_find, connections, attempt.url, address)
-    found = ctx.tasks.run(f"look into {asset}", task, groups, sum(costs))
+    most = ctx.settings.address_num_partitions
+    found = ctx.tasks.run_grouped(f"look into {asset}", task, parts, costs, most)
     return next((row for row in found if row is not None), None)
 
 
@@ -150,8 +145,19 @@ def _find(
     return None
 
 
+def _explained(asked: _Asked) -> Explanation:
+    """The first explanation that there is; each function gives None where it has none."""
+    ask = (
+        *(_candidate, _named_by_adopted, _spared, _not_listed),
+        *(_committed, _staged, _referenced, _too_young, _not_adopted),
+    )
+    found = (function(asked) for function in ask)
+    unknown = asked.is_because("unknown", "no part of the mark says anything about it")
+    return next((one for one in found if one is not None), unknown)
+
+
 def _candidate(asked: _Asked) -> Explanation | None:
-    row = asked.row("deletion_candidates")
+    row = asked.row(_CANDIDATES)
     if row is None:
         return None
     facts = {"size": row["size"], "reason": row["reason"]}
@@ -172,18 +178,17 @@ def _candidate(asked: _Asked) -> Explanation | None:
         branch, path = staged
         facts |= {"staged": {"branch": branch, "path": path}}
         because += f"; since then it was staged on branch {branch!r} at {path!r}"
-    return Explanation(asked.address, "candidate", because, facts)
+    return asked.is_because("candidate", because, **facts)
 
 
 def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
     """Explain an unreferenced object: committed by an unreachable commit, or never."""
-    then = "when it was marked, it was staged nowhere"
-    listing, active = (asked.attempt.manifest(n) for n in ("store_listing", "active_commits"))
-    if every_range(listing, active.facts["rules"]):
+    then, work = "when it was marked, it was staged nowhere", asked.work
+    if every_range(asked.chain[_LISTING], asked.chain["active_commits"].facts["rules"]):
         return f"it was never committed, and {then}", {}
     try:
         held = unreachable_holder(
-            asked.ctx, asked.client, asked.connections, asked.attempt, asked.address
+            work.ctx, asked.client, work.connections, asked.attempt, asked.address
         )
     except LakegcError as error:
         because = f"no commit that the mark knew held it, and {then}. Whether another held it "
@@ -195,12 +200,12 @@ def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
         f"it was committed at {held.path!r} {by}, of a branch that was deleted or set elsewhere: "
         f"no branch and no tag leads to that commit. {then.capitalize()}"
     )
-    return because, {"commit": held.commit, "path": held.path}
+    return because, held._asdict()
 
 
 def _is_forgotten(asked: _Asked, commit: str) -> bool:
     """Return whether only an earlier mark knew a commit."""
-    if FORGOTTEN not in asked.attempt.manifest("active_commits").parts:
+    if FORGOTTEN not in asked.chain["active_commits"].parts:
         return False
     rows = asked.attempt.read("active_commits", FORGOTTEN, ["commit_id"])
     return commit in rows["commit_id"].to_pylist()
@@ -208,56 +213,51 @@ def _is_forgotten(asked: _Asked, commit: str) -> bool:
 
 def _named_by_adopted(asked: _Asked) -> Explanation | None:
     """Explain an object that an adopted mark names although it is not dead."""
-    mark = _adopted_mark(asked)
-    row = asked.row("deletion_candidates", "kept") if mark else None
+    mark = asked.adopted_mark
+    row = asked.row(_CANDIDATES, "kept") if mark else None
     if row is None:
         return None
     staged = _staged(asked) if row["kind"] == STAGED else None
     because = staged.because if staged else sentence(row)
     facts = {name: row[name] for name in ("kind", "commit_id", "branch") if row[name]}
     because = f"mark {mark!r}, which this run adopted, names it, but {because}"
-    return Explanation(asked.address, "spared", because, facts)
+    return asked.is_because("spared", because, **facts)
 
 
 def _not_adopted(asked: _Asked) -> Explanation | None:
     """Explain an object that only a run of our own would name."""
-    mark = _adopted_mark(asked)
-    if mark is None or asked.row("store_listing") is None:
+    mark = asked.adopted_mark
+    if mark is None or asked.row(_LISTING) is None:
         return None
     because = f"mark {mark!r}, which this run adopted, does not name it"
-    return Explanation(asked.address, "not adopted", because)
-
-
-def _adopted_mark(asked: _Asked) -> str | None:
-    adopted = asked.attempt.manifest("deletion_candidates").facts.get("adopted")
-    return str(adopted["mark"]) if adopted else None
+    return asked.is_because("not adopted", because)
 
 
 def _spared(asked: _Asked) -> Explanation | None:
-    row = asked.row("deletion_candidates", "spared")
-    return Explanation(asked.address, "spared", row["why"]) if row else None
+    row = asked.row(_CANDIDATES, "spared")
+    return asked.is_because("spared", row["why"]) if row else None
 
 
 def _not_listed(asked: _Asked) -> Explanation | None:
-    address = asked.address
+    address, listing = asked.address, asked.chain[_LISTING]
     if address.startswith("_lakefs/"):
         because = "it belongs to lakeFS itself, and nothing below _lakefs/ is ever listed"
-        return Explanation(address, "outside data", because)
+        return asked.is_because("outside data", because)
     folder = "/".join(address.split("/")[:2]) + "/"
-    if folder in asked.attempt.manifest("store_listing").facts.get("skipped_slices", ()):
+    if folder in listing.facts.get("skipped_slices", ()):
         because = "its slice was made after the cutoff, so it was not looked at"
-        return Explanation(address, "too young", because)
-    if asked.row("store_listing") is None:
+        return asked.is_because("too young", because)
+    if asked.row(_LISTING) is None:
         because = "the store did not hold it when it was listed"
-        if asked.attempt.manifest("store_listing").mode == "committed":
+        if listing.mode == "committed":
             because = (
                 "it was not looked at, or the store did not hold it: in the mode committed only "
                 "what ranges of expired commits name, and those of active ones do not, is looked at"
             )
-        return Explanation(address, "unknown", because)
+        return asked.is_because("unknown", because)
     if not in_data(pa.array([address], pa.string()))[0].as_py():
         because = "it is neither below data/ nor at the root, where lakeFS writes objects"
-        return Explanation(address, "outside data", because)
+        return asked.is_because("outside data", because)
     return None
 
 
@@ -265,23 +265,23 @@ def _committed(asked: _Asked) -> Explanation | None:
     """The active commit that holds an object: a HEAD if there is one."""
     if not asked.has_hash("committed_addresses", "data"):
         return None
-    address, attempt = asked.address, asked.attempt
-    live = attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
-    suspected = ranges_with_hash(asked.ctx, asked.connections, live, asked.hashes)
-    holding = [i for i in suspected if path_in(asked.connections, i, address) is not None]
+    ctx, connections, address = asked.work.ctx, asked.work.connections, asked.address
+    live = asked.attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
+    suspected = ranges_naming(ctx, connections, live, {address})
+    holding = [i for i in suspected if path_in(connections, i, address) is not None]
     if not holding:
-        below = _below_a_path(asked)
-        return below or Explanation(address, "live", "its hash is that of a live address: it stays")
-    active = attempt.read("active_commits")
-    ids = set(active["metarange_id"].to_pylist()) - {""}
-    held = pairs_of(asked.ctx, asked.connections, ids, holding)["metarange_id"]
+        same_hash = asked.is_because("live", "its hash is that of a live address: it stays")
+        return _below_a_path(asked) or same_hash
+    active = asked.attempt.read("active_commits")
+    ids = set(active["metarange_id"].to_pylist())
+    held = pairs_of(ctx, connections, ids, holding)["metarange_id"]
     of_commits = pc.is_in(active["metarange_id"], held.combine_chunks().dictionary_decode())
     commits = active.filter(of_commits).to_pylist()
     if not commits:
         because = "a range below _lakefs/ holds it, and there are no rules"
-        if attempt.manifest("store_listing").mode == "uncommitted":
+        if asked.chain[_LISTING].mode == "uncommitted":
             because = "a range below _lakefs/ holds it: in the mode uncommitted each counts as live"
-        return Explanation(address, "live", because)
+        return asked.is_because("live", because)
     row = min(commits, key=lambda c: (c["kind"] != "head", c.get(RULE) is not None, c["commit_id"]))
     on = f" of branch {row['branch']!r}" if row["branch"] else ""
     facts = {"commit": row["commit_id"], "branch": row["branch"], "kind": row["kind"]}
@@ -291,58 +291,51 @@ def _committed(asked: _Asked) -> Explanation | None:
         because = f"{because[:-1]}; {rule})"
     if len(commits) > 1:
         because += f", and {counted(len(commits) - 1, 'other active commit')}"
-    return Explanation(address, "live", because, facts | {"commits": len(commits)})
+    return asked.is_because("live", because, **facts, commits=len(commits))
 
 
 def _below_a_path(asked: _Asked) -> Explanation | None:
     """The commit that is not active, and keeps an object since it lies below a path of rules."""
-    held = path_holder(asked.ctx, asked.connections, asked.attempt, asked.address)
+    held = path_holder(asked.work.ctx, asked.work.connections, asked.attempt, asked.address)
     if held is None:
         return None
     on = f" of branch {held.branch!r}" if held.branch else ""
     because = f"commit {held.commit}{on} holds it at {held.path!r} ({held.rule})"
-    facts = {"commit": held.commit, "branch": held.branch, "path": held.path, RULE: held.rule}
-    return Explanation(asked.address, "live", because, facts)
+    return asked.is_because("live", because, **held._asdict())
 
 
 def _staged(asked: _Asked) -> Explanation | None:
     if not asked.has_hash("uncommitted_snapshot", "hashes"):
         return None
-    address = asked.address
     if asked.row("uncommitted_snapshot") is None:
-        return Explanation(address, "live", "its hash is that of a staged address: it stays")
-    areas = staging_areas(asked.client, asked.ctx.repository, asked.connections, {address})
-    for _, branch, path in areas:
+        return asked.is_because("live", "its hash is that of a staged address: it stays")
+    repository, connections = asked.work.ctx.repository, asked.work.connections
+    for _, branch, path in staging_areas(asked.client, repository, connections, {asked.address}):
         because = f"it is staged on branch {branch!r} at {path!r}"
-        return Explanation(address, "live", because, {"branch": branch, "path": path})
-    because = "it was staged when the mark was made, and is not any more"
-    return Explanation(address, "live", because)
+        return asked.is_because("live", because, branch=branch, path=path)
+    return asked.is_because("live", "it was staged when the mark was made, and is not any more")
 
 
 def _referenced(asked: _Asked) -> Explanation | None:
     """The other repository that names an object."""
-    store = asked.attempt.store()
     if not asked.has_hash("committed_addresses", "referenced"):
         return None
-    parts = asked.attempt.manifest("committed_addresses").parts["references"]
-    for rows in read_parts(store, parts):
-        found = rows.filter(pc.equal(rows["address"], asked.address))
-        if found.num_rows:
-            facts = found.select(["repository", "held"]).slice(0, 1).to_pylist()[0]
-            return Explanation(asked.address, "live", references.sentence(**facts), facts)
-    return Explanation(asked.address, "live", references.SAME_HASH)
+    row = asked.row("committed_addresses", "references")
+    if row is None:
+        return asked.is_because("live", relations.SAME_HASH)
+    facts = {name: row[name] for name in ("repository", "held")}
+    return asked.is_because("live", references.sentence(**facts), **facts)
 
 
 def _too_young(asked: _Asked) -> Explanation | None:
-    row = asked.row("store_listing")
+    row, cutoff = asked.row(_LISTING), asked.chain[_LISTING].cutoff
     if row is None:
         return None
     written: datetime = row["last_modified"].astimezone()
-    cutoff = asked.attempt.manifest("store_listing").cutoff
     if written < cutoff:
         return None
     because = f"it was written at {written.isoformat()}, after the cutoff {cutoff}"
-    return Explanation(asked.address, "too young", because)
+    return asked.is_because("too young", because)
 
 
 def staging_areas(
@@ -378,15 +371,15 @@ def _staged_now(asked: _Asked, size: int) -> tuple[str, str] | None:
 
     Of the staged paths those are asked for that have its size, and of the others the first.
     """
-    repository, connections = asked.ctx.repository, asked.connections
+    repository, connections = asked.work.ctx.repository, asked.work.connections
     changes = list(_staged_changes(asked.client, repository))
     changes.sort(key=lambda one: one[1].size_bytes not in {size, None})
-    alike = sum(one[1].size_bytes in {size, None} for one in changes)
+    same_size = sum(one[1].size_bytes in {size, None} for one in changes)
 
     def served(one: tuple[str, DiffEntry]) -> list[str]:
         return _served_at(asked.client, repository, connections, one[0], one[1].path)
 
-    some = changes[: alike + _OTHERS]
+    some = changes[: same_size + _OTHERS]
     for (branch, change), addresses in zip(some, thread_map(served, some, _THREADS), strict=True):
         if asked.address in addresses:
             return branch, change.path

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.mark import live_relations
+from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.listing_pages import listing_rows
@@ -64,7 +64,7 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
     lists = prepare_uncommitted(ctx, client, connections)
     staged = read_staged(ctx, connections, files, f"{folder}staged/", lists.keys)
     liveness = find_liveness(ctx, client, connections, now)
-    ids = {liveness.commits[commit].metarange_id for commit in liveness.active.active}
+    ids = liveness.active_metaranges()
     ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
     live = read_live(ctx, connections, ranges, files, f"{folder}live/")
     below = path_ranges(ctx, connections, liveness.path_metaranges())
@@ -84,7 +84,7 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
     why = pa.repeat(pa.scalar("it is pinned"), len(pins))
     named = [_served(space, connections, liveness, rows), pa.table([pins, why], schema=NEEDED)]
     with space.frames() as frames:
-        found = live_relations.came_back(
+        found = mark_relations.came_back(
             space.read(frames, rows, LISTING),
             [(space.read(frames, parts, HASHES), reason) for parts, reason in sets],
             [frames.create(last_parts)],

@@ -28,9 +28,9 @@ class UnitedActiveCommits:
     """
 
     active: dict[str, Reason]
-    only_server: frozenset[str]
-    only_own: frozenset[str]
-    only_previous: frozenset[str]
+    only_server: frozenset[str] = frozenset()
+    only_own: frozenset[str] = frozenset()
+    only_previous: frozenset[str] = frozenset()
 
 
 def unite(

@@ -21,7 +21,7 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
-from lakegc_assets.mark import live_relations
+from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.etags import etag_files
@@ -33,10 +33,11 @@ from lakegc_assets.mark.live_ranges import (
     read_live,
     read_path_ranges,
 )
+from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.marked_objects import Candidates
-from lakegc_assets.mark.metaranges import path_ranges
-from lakegc_assets.mark.references import REFERENCES, SAME_HASH, References, read_references
-from lakegc_assets.mark.served import Inquiry, again, answered, inquire, read_compared
+from lakegc_assets.mark.metaranges import COUNTED, path_ranges
+from lakegc_assets.mark.references import REFERENCES, References, read_references
+from lakegc_assets.mark.served import answered, inquire, read_compared
 from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retained import deciding
@@ -45,7 +46,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import HASHES, KeyDigest
+from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.delta_extension import Known
@@ -156,7 +157,7 @@ class Deltas:
             files = prepare_uncommitted(ctx, client, connections)
             return read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
 
-        staged = _or_noted(unread, "what is staged", staged_now, _NOTHING_STAGED)
+        staged = _or_noted(unread, "what is staged", staged_now, Staged())
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
         find = partial(find_liveness, ctx, client, connections, start, self._marked, self._commits)
         liveness = _or_noted(unread, "which commits are active", find, None)
@@ -184,7 +185,11 @@ class Deltas:
         others = _or_noted(unread, "what other repositories name", references, References())
         served = partial(self._served, connections, candidates, liveness, f"{folder}served/")
 
-        live = [(self._runs, HELD), (staged.hashes, STAGED), (others.hashes, SAME_HASH)]
+        live = [
+            (self._runs, HELD),
+            (staged.hashes, STAGED),
+            (others.hashes, mark_relations.SAME_HASH),
+        ]
         unresolved = {*self._last_parts, *staged.unresolved, *others.unresolved}
         named = [_or_noted(unread, "what lakeFS serves", served, _NOTHING)]
         named.append(pinned(connections.store()))
@@ -227,7 +232,7 @@ class Deltas:
             if references:
                 some.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
             ends = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
-            back = live_relations.came_back(
+            back = mark_relations.came_back(
                 frames.read(candidates.dataset(self.attempt)),
                 [(frames.read(Dataset(url, parts, HASHES)), why) for parts, why in live],
                 [frames.create(ends)] if unresolved else [],
@@ -255,7 +260,7 @@ class Deltas:
             self._ranges |= set(live.ranges["range_id"].to_pylist())
             self._runs += live.runs
             self._last_parts |= set(live.unresolved)
-            self.ranges = pa.concat_tables([self.ranges, live.ranges.select(_RANGES.names)])
+            self.ranges = pa.concat_tables([self.ranges, live.ranges.select(COUNTED.names)])
         # What could not be read is read by the next one.
         self._metaranges |= ids
 
@@ -297,11 +302,11 @@ class Deltas:
         errors = [error for _, error in damaged]
         errors += [error for error in passed.values() if not isinstance(error, NoTableError)]
         unread += map(str, errors)
-        tables = [part.ranges.select(_RANGES.names) for part in parts]
+        tables = [part.ranges.select(COUNTED.names) for part in parts]
         if len(tables) == 1:
             return tables[0]
-        rows = pa.concat_tables([_RANGES.empty_table(), *tables]).group_by("range_id")
-        return rows.aggregate([("entries", "max")]).rename_columns(_RANGES.names)
+        rows = pa.concat_tables([COUNTED.empty_table(), *tables]).group_by("range_id")
+        return rows.aggregate([("entries", "max")]).rename_columns(COUNTED.names)
 
     @reads_tables
     def _served(
@@ -314,7 +319,7 @@ class Deltas:
         heads = liveness.heads_table()
         asked = self._asked
         if asked is not None and asked[0].equals(heads) and asked[1] == candidates.parts:
-            return answered(self.ctx, connections, again(asked[2], _ASKING_S))
+            return answered(self.ctx, connections, asked[2].again(_ASKING_S))
         inquiry = inquire(
             self.ctx,
             connections,
@@ -333,11 +338,9 @@ class Deltas:
 
 
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
-_RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
-_NO_RANGES: Final = _RANGES.empty_table()
+_NO_RANGES: Final = COUNTED.empty_table()
 _OF_PATHS: Final = ("range_id", "pattern")
 _NOTHING: Final = SPARED.empty_table()
-_NOTHING_STAGED: Final = Staged((), (), (), 0, KeyDigest())
 
 
 def _or_noted(unread: list[str] | None, what: str, read: Callable[[], T], otherwise: T) -> T:

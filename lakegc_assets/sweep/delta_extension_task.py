@@ -24,7 +24,7 @@ from lakegc_assets.graveler.decode import decode_range, etag_hashes
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.metaranges import fetch, table_url
-from lakegc_assets.mark.ranges import LOOKS, decode
+from lakegc_assets.mark.ranges import Wanted, decode, require_length
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.mark.relations import AMBIGUOUS
 from lakegc_assets.retention.union import missing_heads
@@ -189,7 +189,7 @@ class Extender:
         """Objects that the ranges of some metaranges keep alive, without those read before."""
         if len(metaranges) > _MOST:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
-        get = partial(fetch, self.connections.store(), self.connections.namespace_url)
+        get = partial(fetch, self.connections)
         ids = sorted(metaranges)
         entries = {
             info.id: info.count
@@ -201,7 +201,7 @@ class Extender:
             raise TooMuchError(f"{counted(len(entries), 'range is', 'ranges are')} to be read")
         decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
         hashes = [unsigned(d.rows["hash"]) for d in decoded]
-        looks = [d.rows.select(LOOKS) for d in decoded]
+        looks = [d.rows.select(_LOOKS.names) for d in decoded]
         return Found(
             ranges=entries.keys(),
             hashes=np.concatenate([np.empty(0, np.uint64), *hashes]),
@@ -213,13 +213,8 @@ class Extender:
         range_id, entries = one
         namespace = self.connections.namespace()
         decoded = decode(namespace, range_id, decode_range(get(range_id), self._url(range_id)))
-        if decoded.facts["entries"] != entries:
-            raise IntegrityError(
-                f"range {range_id} of {self.connections.namespace_url} holds "
-                f"{decoded.facts['entries']} entries, but its metarange says {entries}: the "
-                "repository is damaged",
-            )
+        require_length(self.connections, Wanted(range_id, entries, None), decoded.facts["entries"])
         return decoded
 
     def _url(self, table_id: str) -> str:
-        return table_url(self.connections.namespace_url, table_id)
+        return table_url(self.connections, table_id)

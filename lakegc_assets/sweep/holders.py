@@ -10,12 +10,11 @@ import pyarrow as pa
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import Liveness
-from lakegc_assets.mark.holders import ranges_with_hash
+from lakegc_assets.mark.holders import ranges_naming
 from lakegc_assets.mark.metaranges import fetch, pairs_of, table_url
 from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def paths_in(
         ranges: that may hold the objects (range_id, entries).
         addresses: a few, relative to the namespace.
     """
-    for range_id in _holding(ctx, connections, ranges, addresses):
+    for range_id in ranges_naming(ctx, connections, ranges, addresses):
         yield from _paths(connections, range_id, addresses)
 
 
@@ -88,7 +87,7 @@ def _committed(
     ranges: pa.Table,
     addresses: Collection[str],
 ) -> Iterator[Holder]:
-    range_ids = _holding(ctx, connections, ranges, addresses)
+    range_ids = ranges_naming(ctx, connections, ranges, addresses)
     if not range_ids:
         return
     active = liveness.tables()["data"]
@@ -105,21 +104,13 @@ def _committed(
             yield Holder(address, branch, path, commit)
 
 
-def _holding(
-    ctx: RunContext, connections: Connections, ranges: pa.Table, addresses: Collection[str]
-) -> list[str]:
-    """The ranges that may hold some addresses."""
-    hashes = address_hashes(pa.array(sorted(addresses), pa.string()))
-    return ranges_with_hash(ctx, connections, ranges, hashes)
-
-
 def _paths(
     connections: Connections, range_id: str, wanted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Addresses and paths of a range, read again by the slow reader."""
     namespace = connections.namespace()
-    data = fetch(connections.store(), connections.namespace_url, range_id)
-    for path, entry in read_range(data, table_url(connections.namespace_url, range_id)):
+    data = fetch(connections, range_id)
+    for path, entry in read_range(data, table_url(connections, range_id)):
         spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
         for address in wanted if resolved else ():
             if address in spellings:

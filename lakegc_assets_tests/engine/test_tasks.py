@@ -173,6 +173,14 @@ def test_work_is_spread_completely_over_tasks_that_are_worth_it(
     assert all(tasks)
 
 
+def test_each_group_of_items_is_one_task() -> None:
+    tasks = Tasks(EMBEDDED, _never)
+    sums = tasks.run_grouped("add", sum, range(50), [1.0] * 50, 7)
+    assert len(sums) == 7
+    assert sum(sums) == sum(range(50))
+    assert tasks.run_grouped("add", sum, [], [], 7) == []
+
+
 def test_items_of_equal_cost_are_spread_evenly() -> None:
     assert sorted(len(task) for task in bin_pack(range(50), [1.0] * 50, 7)) == [7] * 6 + [8]
     assert len(bin_pack(range(50), [0.0] * 50, 7)) == 1

@@ -1,4 +1,4 @@
-"""The relations of holders and comparisons in plain Python: what they have to give."""
+"""The relations of comparisons in plain Python: what they have to give."""
 
 from __future__ import annotations
 
@@ -8,74 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from lakegc_assets.mark.comparison_relations import COMMITTED, REFERENCED, STAGED, WHY
+from lakegc_assets_tests.mark.twins import hashes_of
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
-
-
-def _hashes(rows: Rows) -> set[int]:
-    return {row["hash"] for row in rows}
-
-
-# Who holds objects
-
-
-def last_holders(objects: Rows, entries: Rows, ranges: Rows, commits: Rows) -> list[dict[str, Any]]:
-    ranks = {row["range_id"]: row["rank"] for row in ranges}
-    of_rank = {row["rank"]: row for row in commits}
-    asked = _hashes(objects)
-    last: dict[int, int] = {}
-    for entry in entries:
-        if entry["range_id"] in ranks and entry["hash"] in asked:
-            rank = ranks[entry["range_id"]]
-            last[entry["hash"]] = max(rank, last.get(entry["hash"], rank))
-    return [
-        {"hash": hash_, **{n: of_rank[rank][n] for n in ("commit_id", "branch")}}
-        for hash_, rank in last.items()
-    ]
-
-
-def with_holders(objects: Rows, holders: Rows) -> list[dict[str, Any]]:
-    of = {row["hash"]: row for row in holders}
-    return [
-        {**row, **{name: of.get(row["hash"], {}).get(name) for name in ("commit_id", "branch")}}
-        for row in objects
-    ]
-
-
-def with_reasons(dead: Rows, holders: Rows) -> list[dict[str, Any]]:
-    held = sorted(with_holders(dead, holders), key=lambda row: str(row["address"]))
-    return [{**row, "reason": "expired" if row["commit_id"] else "unreferenced"} for row in held]
-
-
-def totals_by_reason(candidates: Rows) -> list[dict[str, Any]]:
-    return [
-        {name: row[name] for name in ("reason", "branch", "objects", "bytes")}
-        for row in totals(candidates, ["reason", "branch"])
-    ]
-
-
-def held_by_expired(entries: Rows, active: Rows) -> list[dict[str, Any]]:
-    a = {row["range_id"] for row in active}
-    live = {row["hash"] for row in entries if row["range_id"] in a}
-    found: dict[int, str] = {}
-    for row in entries:
-        if row["range_id"] not in a and row["hash"] not in live:
-            found[row["hash"]] = min(row["range_id"], found.get(row["hash"], row["range_id"]))
-    return [{"hash": hash_, "range_id": range_id} for hash_, range_id in found.items()]
-
-
-def with_hashes(rows: Rows, objects: Rows) -> list[dict[str, Any]]:
-    return [dict(row) for row in rows if row["hash"] in _hashes(objects)]
-
-
-def ranges_of_held(held: Rows) -> list[dict[str, Any]]:
-    return [{"range_id": range_id} for range_id in {row["range_id"] for row in held}]
-
-
-def named_by_expired(named: Rows, held: Rows) -> list[dict[str, Any]]:
-    only_b = {row["address"] for row in named if row["hash"] in _hashes(held)}
-    return [{"address": address} for address in sorted(only_b)]
 
 
 # Two marks
@@ -94,11 +30,7 @@ def as_named(candidates: Rows) -> list[dict[str, Any]]:
 
 
 def by_list(candidates: Rows, named: Rows) -> list[dict[str, Any]]:
-    return [{**row, "is_named": row["hash"] in _hashes(named)} for row in candidates]
-
-
-def named(candidates: Rows) -> list[dict[str, Any]]:
-    return [dict(row) for row in candidates if row["is_named"]]
+    return [{**row, "is_named": row["hash"] in hashes_of(named)} for row in candidates]
 
 
 def beside(first: Rows, second: Rows) -> list[dict[str, Any]]:
@@ -163,25 +95,13 @@ def survivors(
             **dict(zip(("kind", "why"), judge(row), strict=True)),
         }
         for row in named
-        if row["hash"] not in _hashes(candidates)
+        if row["hash"] not in hashes_of(candidates)
     ]
 
 
 def _folder(address: str) -> str:
     parts = address.split("/")
     return "/".join(parts[:2]) + "/" if len(parts) > 2 else ""
-
-
-def of_kind(survivors: Rows, kind: str) -> list[dict[str, Any]]:
-    return [dict(row) for row in survivors if row["kind"] == kind]
-
-
-def not_of_kind(survivors: Rows, kind: str) -> list[dict[str, Any]]:
-    return [dict(row) for row in survivors if row["kind"] != kind]
-
-
-def only_in(compared: Rows, mark: str) -> list[dict[str, Any]]:
-    return [dict(row) for row in compared if row["named_by"] == mark]
 
 
 def with_survivors(objects: Rows, survivors: Rows) -> list[dict[str, Any]]:

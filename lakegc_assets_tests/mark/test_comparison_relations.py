@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark import comparison_relations, holder_relations
+from lakegc_assets.mark import comparison_relations, relations
 from lakegc_assets_tests.frames import Frames, same
-from lakegc_assets_tests.mark import comparison_twins as twins
+from lakegc_assets_tests.mark import comparison_twins, twins
 
 CUTOFF = datetime(2026, 1, 2, tzinfo=timezone.utc)
 HASH = pa.schema([pa.field("hash", pa.int64(), nullable=False)])
@@ -75,7 +75,8 @@ def holds(
     in_order: bool = False,
 ) -> None:
     """Hold a relation against its twin, with random rows and some plain values."""
-    twin = getattr(twins, relation.__name__)
+    of_mark = relation.__module__ == relations.__name__
+    twin = getattr(twins if of_mark else comparison_twins, relation.__name__)
 
     @settings(
         max_examples=frames.examples,
@@ -103,48 +104,35 @@ def test_last_holders(frames: Frames) -> None:
         (RANGE, rows(RANGE, "range_id")),
         (COMMIT, every_rank),
     ]
-    holds(frames, holder_relations.last_holders, some, HOLDER)
+    holds(frames, relations.last_holders, some, HOLDER)
 
 
 def test_with_holders(frames: Frames) -> None:
     some = [(OBJECT, rows(OBJECT)), (HOLDER, rows(HOLDER, "hash"))]
     schema = pa.schema([*OBJECT, *HOLDER.remove(0)])
-    holds(frames, holder_relations.with_holders, some, schema)
+    holds(frames, relations.with_holders, some, schema)
 
 
 def test_with_reasons(frames: Frames) -> None:
     some = [(OBJECT, rows(OBJECT)), (HOLDER, rows(HOLDER, "hash"))]
     schema = pa.schema([*OBJECT, *HOLDER.remove(0), ("reason", pa.string())])
-    holds(frames, holder_relations.with_reasons, some, schema)
-
-
-def test_totals_by_reason(frames: Frames) -> None:
-    schema = pa.schema(
-        [*(("reason", pa.string()), ("branch", pa.string())),
-         *(("objects", pa.int64()), ("bytes", pa.int64()))]
-    )  # fmt: skip
-    holds(frames, holder_relations.totals_by_reason, [(MARKED, _small(rows(MARKED)))], schema)
+    holds(frames, relations.with_reasons, some, schema)
 
 
 def test_held_by_expired(frames: Frames) -> None:
     some = [(ENTRY, rows(ENTRY)), (RANGE, rows(RANGE, "range_id"))]
-    holds(frames, holder_relations.held_by_expired, some, ENTRY)
+    holds(frames, relations.held_by_expired, some, ENTRY)
 
 
 def test_with_hashes(frames: Frames) -> None:
     some = [(ENTRY, rows(ENTRY)), (OBJECT, rows(OBJECT))]
-    holds(frames, holder_relations.with_hashes, some, ENTRY)
-
-
-def test_ranges_of_held(frames: Frames) -> None:
-    ids = pa.schema([ENTRY.field("range_id")])
-    holds(frames, holder_relations.ranges_of_held, [(ENTRY, rows(ENTRY))], ids)
+    holds(frames, relations.with_hashes, some, ENTRY)
 
 
 def test_named_by_expired(frames: Frames) -> None:
     some = [(OBJECT, rows(OBJECT)), (ENTRY, rows(ENTRY))]
     names = pa.schema([OBJECT.field("address")])
-    holds(frames, holder_relations.named_by_expired, some, names, in_order=True)
+    holds(frames, relations.named_by_expired, some, names, in_order=True)
 
 
 def test_each_once(frames: Frames) -> None:
@@ -167,11 +155,6 @@ def test_by_list(frames: Frames) -> None:
     holds(frames, comparison_relations.by_list, some, schema)
 
 
-def test_named(frames: Frames) -> None:
-    schema = OBJECT.append(pa.field("is_named", pa.bool_()))
-    holds(frames, comparison_relations.named, [(schema, rows(schema))], schema)
-
-
 def test_beside(frames: Frames) -> None:
     some = [(MARKED, rows(MARKED, "hash")), (MARKED, rows(MARKED, "hash"))]
     schema = pa.schema([*MARKED, ("named_by", pa.string())])
@@ -189,25 +172,13 @@ def test_why_kept(frames: Frames) -> None:
         (NAMED, rows(NAMED, "hash")),
         (OBJECT, rows(OBJECT).map(lambda some: some[:2])),
         (LISTED, rows(LISTED, "hash")),
-        (KIND, live.map(lambda given: twins.live_by_kind(*given))),
+        (KIND, live.map(lambda given: comparison_twins.live_by_kind(*given))),
         (SPARED, rows(SPARED)),
         (FOLDER, rows(FOLDER, "folder")),
     ]
     schema = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string())])
     otherwise = st.sampled_from(["other", "not adopted"])
     holds(frames, comparison_relations.survivors, some, schema, st.just(CUTOFF), otherwise)
-
-
-def test_of_kind(frames: Frames) -> None:
-    kind = st.sampled_from(["committed", "staged", ""])
-    for relation in (comparison_relations.of_kind, comparison_relations.not_of_kind):
-        holds(frames, relation, [(KIND, rows(KIND))], KIND, kind)
-
-
-def test_only_in(frames: Frames) -> None:
-    schema = pa.schema([*OBJECT, ("named_by", pa.string())])
-    mark = st.sampled_from(["first", "second"])
-    holds(frames, comparison_relations.only_in, [(schema, rows(schema))], schema, mark)
 
 
 def test_with_kept(frames: Frames) -> None:

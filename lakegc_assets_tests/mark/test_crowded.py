@@ -17,7 +17,7 @@ import pytest
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark import etags, lookalikes
+from lakegc_assets.mark import etags, signatures
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
@@ -163,7 +163,7 @@ def test_entries_with_the_etags_of_the_store_make_contents_say_nothing(
     def mixed(*args: Any) -> Evidence:
         return replace(evidence_of(*args), small_agree=True)
 
-    monkeypatch.setattr(lookalikes, "evidence_of", mixed)
+    monkeypatch.setattr(signatures, "evidence_of", mixed)
     ctx = lake.context(spark, max_served_lookups=50)
     find_candidates(ctx)
     candidates, spared = found(ctx)

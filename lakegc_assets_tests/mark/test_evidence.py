@@ -21,8 +21,9 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import etags
 from lakegc_assets.mark.etags import ETAGS, EtagFiles, Evidence
-from lakegc_assets.mark.lookalike_relations import SMALL, etag_evidence
 from lakegc_assets.mark.ranges import ROWS, Wanted
+from lakegc_assets.mark.signature_relations import SMALL, etag_evidence
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
@@ -72,8 +73,7 @@ class Told:
         self.read: list[str] = []
         monkeypatch.setattr(etags, "range_frame", self.entries)
         self.connections = SimpleNamespace(cache=lambda: self.cache)
-        session = EmbeddedSession(lambda _: self.store, None)
-        self.ctx = SimpleNamespace(frames=lambda _: session)
+        self.ctx = SimpleNamespace()
 
     def entries(
         self, _ctx: object, _to: object, frames: Session, ranges: pa.Table, columns: Sequence[str]
@@ -88,13 +88,10 @@ class Told:
         """What some ranges say, and which of them were read for that."""
         self.read.clear()
         wanted = [Wanted(one, len(self.ranges[one]), None) for one in ids]
-        found = etags.evidence_of(
-            cast("RunContext", self.ctx),
-            cast("Connections", self.connections),
-            wanted,
-            self.store,
-            EtagFiles(parts, kept),
-        )
+        ctx, connections = cast("RunContext", self.ctx), cast("Connections", self.connections)
+        with EmbeddedSession(lambda _: self.store, None) as frames:
+            work = Workspace(ctx, connections, frames, self.store.url)
+            found = etags.evidence_of(work, wanted, EtagFiles(parts, kept))
         return found, "".join(sorted(self.read))
 
 

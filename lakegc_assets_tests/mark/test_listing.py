@@ -109,7 +109,7 @@ def test_every_key_is_listed_once(keys: list[str], flat: int, each: int, many: i
         patch.setattr(key_ranges, "_FLAT", flat)
         patch.setattr(key_ranges, "KEYS_EACH", each)
         patch.setattr(key_ranges, "_MANY", many)
-        patch.setattr(key_ranges, "_SHARD_LOOK", each)
+        patch.setattr(key_ranges, "_SHARD_KEYS", each)
         found = listed(store_of(keys))
     assert len(found) == len(set(found))
     assert {k for k in keys if not k.startswith("_lakefs/")} <= set(found)

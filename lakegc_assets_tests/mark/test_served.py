@@ -22,12 +22,12 @@ from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
-from lakegc_assets.mark import etags, lookalikes, lookups
+from lakegc_assets.mark import etags, lookups, signatures
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.etags import EtagFiles, etag_files
-from lakegc_assets.mark.lookalikes import ALIKE, CANDIDATES, HeadLooks, HeadRanges
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import UNVERIFIED, inquire, read_compared, served_candidates
+from lakegc_assets.mark.signatures import CANDIDATES, MATCHES, HeadMatches, HeadRanges
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded
@@ -96,29 +96,40 @@ def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
         read.extend(args[3]["range_id"].to_pylist())
         return range_frame(*args)
 
-    monkeypatch.setattr(lookalikes, "range_frame", counted)
+    monkeypatch.setattr(signatures, "range_frame", counted)
 
-    def alike(known: HeadLooks) -> tuple[set[str], set[tuple[Any, ...]]]:
+    def matches(known: HeadMatches) -> tuple[set[str], set[tuple[Any, ...]]]:
         read.clear()
         etags = etag_files(attempt.manifest("store_listing"))
         _, connections = marked.ctx.connect()
         found = inquire(
             marked.ctx, connections, heads, store, "test/", half, etags, 60.0, compared=known
         )
-        rows = pa.concat_tables([ALIKE.empty_table(), *read_parts(store, found.looks.alike)])
+        rows = pa.concat_tables(
+            [MATCHES.empty_table(), *read_parts(store, found.signatures.matches)]
+        )
         return {*read}, {tuple(row.values()) for row in rows.to_pylist()}
 
-    every, expected = alike(HeadLooks())
+    every, expected = matches(HeadMatches())
     assert every == compared.ranges
     assert expected
-    assert alike(compared) == (set(), expected)
+    assert matches(compared) == (set(), expected)
     for new in sorted(every):
         others = replace(compared, ranges=compared.ranges - {new})
-        again, found = alike(others)
+        again, found = matches(others)
         assert again == {new}
         assert found == expected
     # Where the mark had no etags to compare, the sweep compares anew.
-    assert alike(replace(compared, by_etag=not compared.by_etag)) == (every, expected)
+    assert matches(replace(compared, by_etag=not compared.by_etag)) == (every, expected)
+
+
+def test_what_an_earlier_version_has_compared_is_compared_again(golden: Goldens) -> None:
+    attempt = golden("identical").marked.attempt
+    manifest = attempt.manifest("deletion_candidates")
+    assert read_compared(attempt, manifest).ranges
+    names = {"compared_ranges": "compared", "matches": "alike"}
+    parts = {names.get(name, name): files for name, files in manifest.parts.items()}
+    assert read_compared(attempt, replace(manifest, parts=parts)) == HeadMatches()
 
 
 # What is read where HEADs do not tell
@@ -230,7 +241,6 @@ def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
     heads = HeadRanges(
         [], np.empty(0, np.int64), {f"b{n}": np.empty(0, np.int32) for n in range(1000)}
     )
-    nothing = lookups.Question([], np.empty(0, np.int32), [], 0, 0.0, staged=objects)
     orders: list[tuple[int, float]] = []
 
     def run(_what: str, _task: object, inputs: Sequence[object], seconds: float) -> list[object]:
@@ -238,7 +248,8 @@ def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
         return []
 
     ctx = SimpleNamespace(repository="repo", tasks=SimpleNamespace(run=run))
-    lookups.ask(cast("RunContext", ctx), cast("Connections", None), heads, "", "", nothing, [])
+    inquiry = lookups.Inquiry("", "", 0.0, objects, heads)
+    lookups.ask(cast("RunContext", ctx), cast("Connections", None), inquiry)
     [(count, seconds)] = orders
     assert count == tasks
     assert seconds == pytest.approx(5 + objects * 2e-6)

@@ -16,7 +16,7 @@ from lakegc_assets.checks.evaluation import evaluate
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import copies, objects
 from lakegc_assets.graveler.entry import Entry
-from lakegc_assets.mark import lookalikes
+from lakegc_assets.mark import signatures
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
@@ -210,7 +210,7 @@ def test_the_content_of_a_candidate_does_not_tell_it_from_such_an_entry(
     copied: Copied, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries that are looked into may all be others."""
-    monkeypatch.setattr(lookalikes, "entries_are_checksums", lambda *_: True)
+    monkeypatch.setattr(signatures, "entries_are_checksums", lambda *_: True)
     own = {*copied.shadows.values(), *copied.dead.values()}
     for name, key in recorded.backend().buckets[copied.bucket].keys.items():
         address = name.removeprefix(f"{REPOSITORY}/")

@@ -151,3 +151,57 @@ def _doubt(why: str) -> int:
     if why in {AMBIGUOUS, UNVERIFIED} or why.startswith("pinned until "):
         return 2
     return int(why == SAME_HASH)
+
+
+# Who holds objects
+
+
+def hashes_of(rows: Rows) -> set[int]:
+    return {row["hash"] for row in rows}
+
+
+def last_holders(objects: Rows, entries: Rows, ranges: Rows, commits: Rows) -> list[Row]:
+    ranks = {row["range_id"]: row["rank"] for row in ranges}
+    of_rank = {row["rank"]: row for row in commits}
+    asked = hashes_of(objects)
+    last: dict[int, int] = {}
+    for entry in entries:
+        if entry["range_id"] in ranks and entry["hash"] in asked:
+            rank = ranks[entry["range_id"]]
+            last[entry["hash"]] = max(rank, last.get(entry["hash"], rank))
+    return [
+        {"hash": hash_, **{n: of_rank[rank][n] for n in ("commit_id", "branch")}}
+        for hash_, rank in last.items()
+    ]
+
+
+def with_holders(objects: Rows, holders: Rows) -> list[Row]:
+    of = {row["hash"]: row for row in holders}
+    return [
+        {**row, **{name: of.get(row["hash"], {}).get(name) for name in ("commit_id", "branch")}}
+        for row in objects
+    ]
+
+
+def with_reasons(dead: Rows, holders: Rows) -> list[Row]:
+    held = sorted(with_holders(dead, holders), key=lambda row: str(row["address"]))
+    return [{**row, "reason": "expired" if row["commit_id"] else "unreferenced"} for row in held]
+
+
+def held_by_expired(entries: Rows, active: Rows) -> list[Row]:
+    a = {row["range_id"] for row in active}
+    live = {row["hash"] for row in entries if row["range_id"] in a}
+    found: dict[int, str] = {}
+    for row in entries:
+        if row["range_id"] not in a and row["hash"] not in live:
+            found[row["hash"]] = min(row["range_id"], found.get(row["hash"], row["range_id"]))
+    return [{"hash": hash_, "range_id": range_id} for hash_, range_id in found.items()]
+
+
+def with_hashes(rows: Rows, objects: Rows) -> list[Row]:
+    return [dict(row) for row in rows if row["hash"] in hashes_of(objects)]
+
+
+def named_by_expired(named: Rows, held: Rows) -> list[Row]:
+    only_b = {row["address"] for row in named if row["hash"] in hashes_of(held)}
+    return [{"address": address} for address in sorted(only_b)]

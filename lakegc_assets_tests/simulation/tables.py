@@ -16,8 +16,8 @@ from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
-from lakegc_assets.mark.lookalikes import NOTHING_COMPARED
 from lakegc_assets.mark.served import SERVED, SPARED, Served
+from lakegc_assets.mark.signatures import NOTHING_COMPARED
 from lakegc_assets.mark.uncommitted import Staged
 from lakegc_assets.run.artifacts import UNCOMMITTED
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, hash_table, key_digest
@@ -58,7 +58,7 @@ class SimTables:
         hashes, digest = _hashed(tuple(sorted(addresses)))
         runs = [_write(store, f"{folder}data/", hashes, HASHES)] if addresses else []
         cached = pa.array([False] * ranges.num_rows, pa.bool_())
-        return Live(runs, ranges.append_column("from_cache", cached), [], digest)
+        return Live(runs, ranges.append_column("from_cache", cached), frozenset(), digest)
 
     @staticmethod
     def read_lists(links: Any, url: str, folder: str, keys: Sequence[str]) -> Staged:
@@ -70,7 +70,7 @@ class SimTables:
         rows = [{"address": one, "created": _EPOCH, "resolved": True} for one in addresses]
         parts = [_write(artifacts, f"{folder}data/", rows, UNCOMMITTED)]
         runs = [_write(artifacts, f"{folder}hashes/", hashes, HASHES)] if rows else []
-        return Staged(parts, runs, [], len(rows), digest)
+        return Staged(parts, runs, frozenset(), len(rows), digest)
 
     @staticmethod
     def read_added(_extender: Any, metaranges: Any, ranges: Any) -> Found:

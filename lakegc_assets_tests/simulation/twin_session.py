@@ -13,7 +13,7 @@ from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.relation import RelationFrame
 from lakegc_assets.engine.session import Dataset, OpenStore
-from lakegc_assets.mark import comparison_relations, holder_relations, live_relations
+from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark import relations as of_mark
 from lakegc_assets.recovery import relations as of_recovery
 from lakegc_assets.sweep import relations as of_sweep
@@ -26,8 +26,6 @@ from lakegc_assets_tests.sweep import twins as sweep_twins
 #: Modules of relations, and where their twins are.
 _TWINS: Final[Mapping[str, ModuleType]] = {
     of_mark.__name__: mark_twins,
-    live_relations.__name__: mark_twins,
-    holder_relations.__name__: comparison_twins,
     comparison_relations.__name__: comparison_twins,
     of_sweep.__name__: sweep_twins,
     of_recovery.__name__: recovery_twins,

@@ -15,7 +15,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark import full_addresses
 from lakegc_assets.mark.references import UnreadableRepositoryError
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -194,9 +194,9 @@ def test_one_look_at_a_repository_serves_all_that_are_collected(
     assert candidates(mark(lake, spark, "first")) == marked.candidates
     fetched: list[str] = []
 
-    def fetch(store: ObjectStore, url: str, name: str) -> bytes:
-        fetched.append(f"{url}/{name}")
-        return store.get(f"_lakefs/{name}")
+    def fetch(connections: Connections, name: str) -> bytes:
+        fetched.append(f"{connections.namespace_url}/{name}")
+        return connections.store().get(f"_lakefs/{name}")
 
     monkeypatch.setattr(full_addresses, "fetch", fetch)
     ctx = replace(lake.context(spark, "of-third"), repository="third")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.embedded.faults import Fault
-from lakegc_assets.mark import lookalikes
+from lakegc_assets.mark import signatures
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import SERVED
 from lakegc_assets.sweep.sweep import sweep
@@ -38,7 +38,7 @@ def test_an_upload_that_equals_an_entry_of_a_range_that_is_not_read_again(
         read.extend(args[3]["range_id"].to_pylist())
         return range_frame(*args)
 
-    monkeypatch.setattr(lookalikes, "range_frame", counted)
+    monkeypatch.setattr(signatures, "range_frame", counted)
     sweep(ctx)
     rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set").to_pylist()
     assert {r["address"]: r["detail"] for r in rows if r["outcome"] == "spared"} == {dead: SERVED}

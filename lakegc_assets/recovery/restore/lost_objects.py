@@ -84,7 +84,7 @@ def find_objects(
             space.read(frames, copies, COPIES),
         )
         parts = space.write(frames, lost, "lost", LOST, "find versions and copies")
-    digest = digest_of(ctx, connections, attempt, chosen)
+    digest = digest_of(ctx, connections, attempt.url, chosen.parts)
     return LostObjects(chosen, digest, parts, backup, [p for p in (problem, elsewhere) if p])
 
 

@@ -1,4 +1,4 @@
-"""The relations of look-alikes in plain Python: what each of them is to give."""
+"""The relations of signature-alikes in plain Python: what each of them is to give."""
 
 from __future__ import annotations
 
@@ -47,50 +47,55 @@ def _distinct(keys: tuple[str, ...], found: Any) -> list[Row]:
     return [dict(zip(keys, one, strict=True)) for one in dict.fromkeys(found)]
 
 
-def looks_of_all(candidates: Rows, by_etag: bool) -> list[Row]:  # noqa: FBT001
+def possible_signatures(candidates: Rows, by_etag: bool) -> list[Row]:  # noqa: FBT001
     sizes = [(row["size"], ANY) for row in candidates]
     etags = [(row["size"], etag) for row in candidates for etag in (row["etag_hash"], 0)]
-    return _distinct(("size", "look"), sizes + etags if by_etag else sizes)
+    return _distinct(("size", "signature"), sizes + etags if by_etag else sizes)
 
 
-def alike(entries: Rows, looks: Rows) -> list[Row]:
-    wanted = {(row["size"], row["look"]) for row in looks}
-    pairs = [(row, look) for row in entries for look in (row["etag_hash"], ANY)]
+def matches(entries: Rows, signatures: Rows) -> list[Row]:
+    wanted = {(row["size"], row["signature"]) for row in signatures}
+    pairs = [(row, signature) for row in entries for signature in (row["etag_hash"], ANY)]
     found = Counter(
-        (row["range_id"], row["size"], look) for row, look in pairs if (row["size"], look) in wanted
+        (row["range_id"], row["size"], signature)
+        for row, signature in pairs
+        if (row["size"], signature) in wanted
     )
-    keys = ("range_id", "size", "look", "entries")
+    keys = ("range_id", "size", "signature", "entries")
     return [dict(zip(keys, (*key, count), strict=True)) for key, count in found.items()]
 
 
-def alike_in(known: Rows, ranges: Rows, looks: Rows) -> list[Row]:
+def matches_in(known: Rows, ranges: Rows, signatures: Rows) -> list[Row]:
     ids = {row["range_id"] for row in ranges}
-    wanted = {(row["size"], row["look"]) for row in looks}
+    wanted = {(row["size"], row["signature"]) for row in signatures}
     return [
         dict(row)
         for row in known
-        if row["range_id"] in ids and (row["size"], row["look"]) in wanted
+        if row["range_id"] in ids and (row["size"], row["signature"]) in wanted
     ]
 
 
-def unknown_looks(looks: Rows, known: Rows) -> list[Row]:
-    others = {(row["size"], row["look"]) for row in known}
-    found = [(row["size"], row["look"]) for row in looks]
-    return _distinct(("size", "look"), [one for one in found if one not in others])
+def other_signatures(signatures: Rows, known: Rows) -> list[Row]:
+    others = {(row["size"], row["signature"]) for row in known}
+    found = [(row["size"], row["signature"]) for row in signatures]
+    return _distinct(("size", "signature"), [one for one in found if one not in others])
 
 
 def _comparable(row: Mapping[str, Any], until: datetime | None) -> bool:
     return until is not None and row["etag_hash"] != 0 and row["last_modified"] <= until
 
 
-def looks_of(candidates: Rows, until: datetime | None, contents: Rows) -> list[Row]:
+def signatures_of(candidates: Rows, until: datetime | None, contents: Rows) -> list[Row]:
     read = {row["address"]: row["content"] for row in contents}
     found: list[Row] = []
     for row in candidates:
-        looks = [row["etag_hash"], 0] if _comparable(row, until) else [ANY]
+        signatures = [row["etag_hash"], 0] if _comparable(row, until) else [ANY]
         if row["address"] in read:
-            looks = [read[row["address"]], row["etag_hash"], 0]
-        found += [{"address": row["address"], "size": row["size"], "look": look} for look in looks]
+            signatures = [read[row["address"]], row["etag_hash"], 0]
+        found += [
+            {"address": row["address"], "size": row["size"], "signature": signature}
+            for signature in signatures
+        ]
     return found
 
 
@@ -104,14 +109,14 @@ def sample(candidates: Rows, most: int, newest: int, others: int) -> list[Row]:
 
 
 def doubtful_sizes(
-    candidates: Rows, alike: Rows, ranges: Rows, until: datetime | None
+    candidates: Rows, matches: Rows, ranges: Rows, until: datetime | None
 ) -> list[Row]:
     members = Counter(
         row["size"] for row in candidates if row["size"] <= SMALL and not _comparable(row, until)
     )
     held = [
-        (row, of) for row in alike for of in ranges
-        if row["look"] == ANY and row["range_id"] == of["range_id"]
+        (row, of) for row in matches for of in ranges
+        if row["signature"] == ANY and row["range_id"] == of["range_id"]
     ]  # fmt: skip
     return [
         {
@@ -134,37 +139,40 @@ def to_read(candidates: Rows, sizes: Rows, until: datetime | None) -> list[Row]:
     return found
 
 
-def paths_of_looks(alike: Rows, looks: Rows, ranges: Rows) -> list[Row]:
-    mine = {(row["size"], row["look"]) for row in looks}
+def paths_of_signatures(matches: Rows, signatures: Rows, ranges: Rows) -> list[Row]:
+    mine = {(row["size"], row["signature"]) for row in signatures}
     branches = {row["range_id"]: row["branches"] for row in ranges}
     found: Counter[tuple[int, int]] = Counter()
-    for row in alike:
-        if (row["size"], row["look"]) in mine and row["range_id"] in branches:
-            found[row["size"], row["look"]] += row["entries"] * branches[row["range_id"]]
-    return [{"size": size, "look": look, "paths": paths} for (size, look), paths in found.items()]
+    for row in matches:
+        if (row["size"], row["signature"]) in mine and row["range_id"] in branches:
+            found[row["size"], row["signature"]] += row["entries"] * branches[row["range_id"]]
+    return [
+        {"size": size, "signature": signature, "paths": paths}
+        for (size, signature), paths in found.items()
+    ]
 
 
-def looks_by_paths(looks: Rows, most: int, kinds: int) -> list[Row]:
-    found = Counter(row["paths"] for row in looks if row["paths"] <= most)
-    return [{"paths": paths, "looks": found[paths]} for paths in sorted(found)[:kinds]]
+def signatures_by_paths(signatures: Rows, most: int, kinds: int) -> list[Row]:
+    found = Counter(row["paths"] for row in signatures if row["paths"] <= most)
+    return [{"paths": paths, "signatures": found[paths]} for paths in sorted(found)[:kinds]]
 
 
-def asked_looks(looks: Rows, before: Rows, most: int, first: int) -> list[Row]:
+def asked_signatures(signatures: Rows, before: Rows, most: int, first: int) -> list[Row]:
     found: list[Row] = []
     for kind in before:
-        mine = [row for row in looks if row["paths"] == kind["paths"]]
-        mine.sort(key=lambda row: (row["size"], row["look"]))
+        mine = [row for row in signatures if row["paths"] == kind["paths"]]
+        mine.sort(key=lambda row: (row["size"], row["signature"]))
         for number, row in enumerate(mine, 1):
             total = kind["before"] + number * row["paths"]
             turn = next(turn for turn in range(40) if total <= first * 2**turn)
             if total <= most:
-                found.append({"size": row["size"], "look": row["look"], "turn": turn})
+                found.append({"size": row["size"], "signature": row["signature"], "turn": turn})
     return found
 
 
-def ranges_with(alike: Rows, looks: Rows) -> list[Row]:
-    wanted = {(row["size"], row["look"]) for row in looks}
-    held = [(row["range_id"],) for row in alike if (row["size"], row["look"]) in wanted]
+def ranges_with(matches: Rows, signatures: Rows) -> list[Row]:
+    wanted = {(row["size"], row["signature"]) for row in signatures}
+    held = [(row["range_id"],) for row in matches if (row["size"], row["signature"]) in wanted]
     return _distinct(("range_id",), held)
 
 
@@ -172,16 +180,16 @@ def sizes_of(candidates: Rows) -> list[Row]:
     return _distinct(("size",), [(row["size"],) for row in candidates])
 
 
-def spared(candidates: Rows, served: Rows, looks: Rows, doubtful: Rows) -> list[Row]:
+def spared(candidates: Rows, served: Rows, signatures: Rows, doubtful: Rows) -> list[Row]:
     names = {row["name"] for row in served}
-    unsure = {(row["size"], row["look"]) for row in doubtful}
+    unsure = {(row["size"], row["signature"]) for row in doubtful}
     found = {
         row["address"]: SERVED
         for row in candidates
         if row["address"] in names or row["address"].split("/")[-1] in names
     }
-    for row in looks:
-        if (row["size"], row["look"]) in unsure:
+    for row in signatures:
+        if (row["size"], row["signature"]) in unsure:
             found.setdefault(row["address"], UNVERIFIED)
     return [{"address": address, "why": why} for address, why in found.items()]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.live_relations import came_back
+from lakegc_assets.mark.relations import came_back
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import twins

@@ -1,9 +1,10 @@
-"""Candidates that look like entries at branch HEADs, and evidence of etags, as relations.
+"""Candidates beside entries of branch HEADs with their size and etag, and evidence of etags.
 
 An *entry* is a row (range_id, hash, size, etag_hash): what a range at a branch HEAD holds. An
-``etag_hash`` of 0 says nothing about the content. A *look* is a row (size, look): what has a size,
-and an etag, whose hash ``look`` is; or any etag, where it is ``ANY``. An etag with that very hash
-only means that more paths are asked for.
+``etag_hash`` of 0 says nothing about the content. A *signature* is a row (size, signature): a size,
+and the hash of an etag, or ``ANY`` for whatever etag. A *match* is a row (range_id, size,
+signature, entries): how many entries of a range have a signature. Two etags with one hash only mean
+that more paths are asked for.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from lakegc_assets.engine.relation import F, Window, relation
 
 #: Objects that may be read to know their checksum, in bytes.
 SMALL: Final = 64 << 10
-#: In place of the hash of an etag: of what looks alike by its size alone.
+#: In place of the hash of an etag, where only the size counts.
 ANY: Final = 0x6E6F20657461670A
 SERVED: Final = "lakeFS serves it"
 UNVERIFIED: Final = "more paths at branch HEADs look like it than may be asked"
-#: Turns at most in which looks are asked for; each has as many paths as all before it.
+#: Turns at most in which signatures are asked for; each has as many paths as all before it.
 _TURNS: Final = 40
+_KEY: Final = ["size", "signature"]
 
 
 @relation
@@ -65,71 +67,63 @@ def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
     )
 
 
-# Which looks entries have
+# Which signatures entries have
 
 
 @relation
-def looks_of_all(candidates: DataFrame, by_etag: bool) -> DataFrame:  # noqa: FBT001 - as its twin
-    """Every look that may count for a candidate, each once.
+def possible_signatures(candidates: DataFrame, by_etag: bool) -> DataFrame:  # noqa: FBT001 - as its twin
+    """Every signature that may count for a candidate, each once.
 
-    Args:
-        candidates: size, etag_hash.
-        by_etag: whether etags may be compared; else only sizes are.
+    ``by_etag``: whether etags may be compared; else only sizes are.
     """
-    by_size = _looks(candidates, F.lit(ANY))
+    by_size = _signatures(candidates, F.lit(ANY))
     if not by_etag:
         return by_size.distinct()
-    with_etag = _looks(candidates, F.col("etag_hash"))
-    # An entry whose etag says nothing looks like all of its size.
-    unclear = _looks(candidates, F.lit(0))
+    with_etag = _signatures(candidates, F.col("etag_hash"))
+    # An entry whose etag says nothing matches all of its size.
+    unclear = _signatures(candidates, F.lit(0))
     return by_size.unionByName(with_etag).unionByName(unclear).distinct()
 
 
 @relation
-def alike(entries: DataFrame, looks: DataFrame) -> DataFrame:
-    """Number of entries of each range for each size and etag (range_id, size, look, entries)."""
-    sizes = looks.select("size").distinct()
+def matches(entries: DataFrame, signatures: DataFrame) -> DataFrame:
+    """Number of entries of each range with each of some signatures (a match)."""
+    sizes = signatures.select("size").distinct()
     near = entries.select("range_id", "size", "etag_hash").join(sizes, "size", "left_semi")
     # One pass over the entries, which are many: a union would read them twice.
     either = F.explode(F.array(F.col("etag_hash"), F.lit(ANY).cast("bigint")))
-    both = near.select("range_id", "size", either.alias("look"))
-    found = both.join(looks, ["size", "look"], "left_semi")
-    return found.groupBy("range_id", "size", "look").agg(F.count(F.lit(1)).alias("entries"))
+    both = near.select("range_id", "size", either.alias("signature"))
+    found = both.join(signatures, _KEY, "left_semi")
+    return found.groupBy("range_id", *_KEY).agg(F.count(F.lit(1)).alias("entries"))
 
 
 @relation
-def alike_in(known: DataFrame, ranges: DataFrame, looks: DataFrame) -> DataFrame:
-    """Rows of an earlier ``alike`` for some of its ranges and looks.
-
-    Args:
-        known: the result of ``alike`` for more ranges, and for more looks.
-        ranges: range_id.
-        looks: size, look.
-    """
+def matches_in(known: DataFrame, ranges: DataFrame, signatures: DataFrame) -> DataFrame:
+    """Those of some matches that are of some ranges (range_id) and signatures."""
     held = known.join(ranges, "range_id", "left_semi")
-    return held.join(looks, ["size", "look"], "left_semi").select(*known.columns)
+    return held.join(signatures, _KEY, "left_semi").select(*known.columns)
 
 
 @relation
-def unknown_looks(looks: DataFrame, known: DataFrame) -> DataFrame:
-    """Looks that are not among others, each once."""
-    return looks.select("size", "look").distinct().join(known, ["size", "look"], "left_anti")
+def other_signatures(signatures: DataFrame, known: DataFrame) -> DataFrame:
+    """Signatures that are not among others, each once."""
+    return signatures.select(*_KEY).distinct().join(known, _KEY, "left_anti")
 
 
-def _looks(rows: DataFrame, look: Column) -> DataFrame:
-    return rows.select("size", look.cast("bigint").alias("look"))
+def _signatures(rows: DataFrame, signature: Column) -> DataFrame:
+    return rows.select("size", signature.cast("bigint").alias("signature"))
 
 
-# What candidates look like
+# The signatures of candidates
 
 
 @relation
-def looks_of(candidates: DataFrame, until: datetime | None, contents: DataFrame) -> DataFrame:
-    """The looks of each candidate (address, size, look): it is asked for by all of them.
+def signatures_of(candidates: DataFrame, until: datetime | None, contents: DataFrame) -> DataFrame:
+    """The signatures of each candidate (address, size, signature): it is asked for by all of them.
 
-    Where its etag is a checksum, it looks like entries of that etag, and of an unclear one. Where
-    its content is known, it looks like entries with the checksum of that, with the etag that the
-    store gave, and with an unclear one. Else it looks like all of its size.
+    Where its etag is a checksum, these are that etag, and an unclear one. Where its content is
+    known, they are the checksum of that, the etag that the store gave, and an unclear one. Else
+    whatever has its size matches.
 
     Args:
         candidates: address, size, last_modified, etag_hash.
@@ -141,17 +135,17 @@ def looks_of(candidates: DataFrame, until: datetime | None, contents: DataFrame)
     )
     known = read.where(F.col("content").isNotNull())
     rest = read.where(F.col("content").isNull())
-    found = [_looks_by(known, "content"), _looks_by(known, "etag_hash"), _looks_by(known, 0)]
-    found.append(_looks_by(_doubtful(rest, until), ANY))
+    found = [_with_signature(known, one) for one in ("content", "etag_hash", 0)]
+    found.append(_with_signature(_doubtful(rest, until), ANY))
     if until is not None:
         clear = rest.where(_comparable(until))
-        found += [_looks_by(clear, "etag_hash"), _looks_by(clear, 0)]
+        found += [_with_signature(clear, one) for one in ("etag_hash", 0)]
     return reduce(lambda some, more: some.unionByName(more), found)
 
 
-def _looks_by(rows: DataFrame, look: str | int) -> DataFrame:
-    column = F.col(look) if isinstance(look, str) else F.lit(look)
-    return rows.select("address", "size", column.cast("bigint").alias("look"))
+def _with_signature(rows: DataFrame, signature: str | int) -> DataFrame:
+    column = F.col(signature) if isinstance(signature, str) else F.lit(signature)
+    return rows.select("address", "size", column.cast("bigint").alias("signature"))
 
 
 def _comparable(until: datetime) -> Column:
@@ -172,11 +166,9 @@ def _doubtful(candidates: DataFrame, until: datetime | None) -> DataFrame:
 def sample(candidates: DataFrame, most: int, newest: int, others: int) -> DataFrame:
     """Some small candidates whose etags may be checksums: the newest, and a few others.
 
-    Args:
-        candidates: address, hash, size, last_modified, etag, etag_hash.
-        most: bytes of one.
-        newest: so many of the newest ones.
-        others: so many of the others.
+    ``most``: bytes of one.
+    ``newest``: so many of the newest ones.
+    ``others``: so many of the others.
     """
     small = candidates.where((F.col("etag_hash") != 0) & (F.col("size") <= most))
     last = small.orderBy(F.col("last_modified").desc(), "address").limit(newest)
@@ -187,22 +179,22 @@ def sample(candidates: DataFrame, most: int, newest: int, others: int) -> DataFr
 
 @relation
 def doubtful_sizes(
-    candidates: DataFrame, alike: DataFrame, ranges: DataFrame, until: datetime | None
+    candidates: DataFrame, matches: DataFrame, ranges: DataFrame, until: datetime | None
 ) -> DataFrame:
-    """Sizes of small candidates that look like entries by their size alone.
+    """Sizes of small candidates that match entries by their size alone.
 
     Args:
         candidates: size, last_modified, etag_hash.
-        alike: range_id, size, look, entries.
+        matches: those of the candidates.
         ranges: range_id, branches: how many have it, pages: that a listing of it takes.
-        until: as ``looks_of`` takes it.
+        until: as ``signatures_of`` takes it.
 
     Returns:
         size; candidates: how many; paths at branches to ask for; pages to list for that.
     """
     small = _doubtful(candidates, until).where(F.col("size") <= SMALL)
     members = small.groupBy("size").agg(F.count(F.lit(1)).alias("candidates"))
-    held = alike.where(F.col("look") == ANY).join(ranges, "range_id")
+    held = matches.where(F.col("signature") == ANY).join(ranges, "range_id")
     costs = held.select(
         "size",
         (F.col("entries") * F.col("branches")).alias("of_paths"),
@@ -220,10 +212,8 @@ def doubtful_sizes(
 def to_read(candidates: DataFrame, sizes: DataFrame, until: datetime | None) -> DataFrame:
     """Candidates (address, size) of some sizes whose etags are no checksums.
 
-    Args:
-        candidates: address, size, last_modified, etag_hash.
-        sizes: size, most: so many of each.
-        until: as ``looks_of`` takes it.
+    ``sizes``: size, most: so many of each.
+    ``until``: as ``signatures_of`` takes it.
     """
     some = _doubtful(candidates, until).join(sizes, "size").select("address", "size", "most")
     number = F.row_number().over(Window.partitionBy("size").orderBy("address"))
@@ -234,48 +224,43 @@ def to_read(candidates: DataFrame, sizes: DataFrame, until: datetime | None) -> 
 
 
 @relation
-def paths_of_looks(alike: DataFrame, looks: DataFrame, ranges: DataFrame) -> DataFrame:
-    """At how many paths of branches each look of a candidate is found (size, look, paths).
+def paths_of_signatures(matches: DataFrame, signatures: DataFrame, ranges: DataFrame) -> DataFrame:
+    """At how many paths of branches each signature is found (size, signature, paths).
 
-    Args:
-        alike: range_id, size, look, entries.
-        looks: address, size, look: those of candidates.
-        ranges: range_id, branches: how many have it.
+    ``ranges``: range_id, branches: how many have it.
     """
-    mine = alike.join(looks.select("size", "look").distinct(), ["size", "look"], "left_semi")
+    mine = matches.join(signatures.select(*_KEY).distinct(), _KEY, "left_semi")
     held = mine.join(ranges, "range_id").select(
-        "size", "look", (F.col("entries") * F.col("branches")).alias("at")
+        "size", "signature", (F.col("entries") * F.col("branches")).alias("at")
     )
-    return held.groupBy("size", "look").agg(F.sum("at").cast("bigint").alias("paths"))
+    return held.groupBy("size", "signature").agg(F.sum("at").cast("bigint").alias("paths"))
 
 
 @relation
-def looks_by_paths(looks: DataFrame, most: int, kinds: int) -> DataFrame:
-    """Number of looks by the number of their paths (paths, looks), fewest paths first.
+def signatures_by_paths(signatures: DataFrame, most: int, kinds: int) -> DataFrame:
+    """Number of signatures by the number of their paths (paths, signatures), fewest paths first.
 
-    Args:
-        looks: size, look, paths.
-        most: paths of a look.
-        kinds: rows at most.
+    ``most``: paths of a signature.
+    ``kinds``: rows at most.
     """
-    counted = looks.where(F.col("paths") <= most).groupBy("paths")
-    return counted.agg(F.count(F.lit(1)).alias("looks")).orderBy("paths").limit(kinds)
+    counted = signatures.where(F.col("paths") <= most).groupBy("paths")
+    return counted.agg(F.count(F.lit(1)).alias("signatures")).orderBy("paths").limit(kinds)
 
 
 @relation
-def asked_looks(looks: DataFrame, before: DataFrame, most: int, first: int) -> DataFrame:
-    """The looks that are asked for, the rarest first, and in which turn (size, look, turn).
+def asked_signatures(signatures: DataFrame, before: DataFrame, most: int, first: int) -> DataFrame:
+    """The signatures to ask for, the rarest first, and in which turn (size, signature, turn).
 
     Args:
-        looks: size, look, paths.
-        before: paths, before: paths of all looks that are rarer than those with so many.
-        most: paths of all looks together.
+        signatures: size, signature, paths.
+        before: paths, before: paths of all signatures that are rarer than those with so many.
+        most: paths of all signatures together.
         first: paths of the first turn; all turns before one have as many as it has.
     """
-    ordered = Window.partitionBy("paths").orderBy("size", "look")
-    ranked = looks.withColumn("number", F.row_number().over(ordered))
+    ordered = Window.partitionBy("paths").orderBy("size", "signature")
+    ranked = signatures.withColumn("number", F.row_number().over(ordered))
     total = ranked.join(before, "paths").select(
-        "size", "look", (F.col("before") + F.col("number") * F.col("paths")).alias("total")
+        "size", "signature", (F.col("before") + F.col("number") * F.col("paths")).alias("total")
     )
     turns = [
         F.when(F.col("total") > first * 2**turn, F.lit(1)).otherwise(F.lit(0))
@@ -283,13 +268,13 @@ def asked_looks(looks: DataFrame, before: DataFrame, most: int, first: int) -> D
     ]
     turn = reduce(lambda some, more: some + more, turns).cast("int")
     asked = total.where(F.col("total") <= most)
-    return asked.select("size", "look", turn.alias("turn"))
+    return asked.select("size", "signature", turn.alias("turn"))
 
 
 @relation
-def ranges_with(alike: DataFrame, looks: DataFrame) -> DataFrame:
-    """The ranges (range_id) that hold entries of some looks."""
-    held = alike.join(looks.select("size", "look"), ["size", "look"], "left_semi")
+def ranges_with(matches: DataFrame, signatures: DataFrame) -> DataFrame:
+    """The ranges (range_id) that hold entries of some signatures."""
+    held = matches.join(signatures.select(*_KEY), _KEY, "left_semi")
     return held.select("range_id").distinct()
 
 
@@ -304,20 +289,20 @@ def sizes_of(candidates: DataFrame) -> DataFrame:
 
 @relation
 def spared(
-    candidates: DataFrame, served: DataFrame, looks: DataFrame, doubtful: DataFrame
+    candidates: DataFrame, served: DataFrame, signatures: DataFrame, doubtful: DataFrame
 ) -> DataFrame:
     """The candidates that stay, each once, with the reason (address, why).
 
     Args:
         candidates: address.
         served: name: what lakeFS serves; the last part of an address that nobody can resolve.
-        looks: address, size, look: those of candidates.
-        doubtful: size, look: of which not all paths were asked for.
+        signatures: those of candidates.
+        doubtful: signatures of which not all paths were asked for.
     """
     parts = candidates.select("address", F.element_at(F.split("address", "/"), -1).alias("part"))
     by_name = parts.join(served.select(F.col("name").alias("address")), "address", "left_semi")
     by_part = parts.join(served.select(F.col("name").alias("part")), "part", "left_semi")
-    unsure = looks.join(doubtful.select("size", "look"), ["size", "look"], "left_semi")
+    unsure = signatures.join(doubtful.select(*_KEY), _KEY, "left_semi")
     sure, doubt = F.lit(1).alias("served"), F.lit(0).alias("served")
     found = by_name.select("address", sure).unionByName(by_part.select("address", sure))
     each = found.unionByName(unsure.select("address", doubt)).groupBy("address")

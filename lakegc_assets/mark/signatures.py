@@ -1,11 +1,12 @@
-"""Entries of branch HEADs that look like a candidate: of its size, and of its etag if a checksum.
+"""The signatures of candidates: their sizes, and their etags where these are checksums.
 
-An entry's etag may say nothing of what is served at its path (``etag_hash`` is 0): a copy that
-lakeFS makes keeps the etag of an upload in parts, or of another store, and its own object has
-another one. Such an entry looks like all of its size.
+An entry of a branch HEAD with the signature of a candidate may be served from that candidate. An
+entry's etag may say nothing of what is served at its path (``etag_hash`` is 0): a copy that lakeFS
+makes keeps the etag of an upload in parts, or of another store, and its own object has another one.
+Such an entry matches all of its size.
 
 The checksum of a small candidate without such an etag is found by reading it, where that takes less
-than to ask lakeFS about all paths at branch HEADs that look like it.
+than to ask lakeFS about all paths at branch HEADs that match it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, table_of
-from lakegc_assets.mark import lookalike_relations as relations
+from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import (
     AT_RANDOM,
     CONTENTS,
@@ -38,19 +39,18 @@ from lakegc_assets.mark.etags import (
     evidence_of,
     read_contents,
 )
-from lakegc_assets.mark.lookalike_relations import ANY
 from lakegc_assets.mark.metaranges import COUNTED, each_once, pairs_of
 from lakegc_assets.mark.ranges import Wanted, range_frame, wanted
+from lakegc_assets.mark.signature_relations import ANY
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import Hashes, pair_hashes
 
 Integers = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int32]
 
-#: Columns of what relations take and give; see ``lookalike_relations``.
+#: Columns of what relations take and give; see ``signature_relations``.
 CANDIDATES: Final = pa.schema(
     [
         LISTING.field(name)
@@ -63,12 +63,8 @@ SAMPLED: Final = pa.schema(
 RANGES: Final = pa.schema(
     [("range_id", pa.string()), ("branches", pa.int64()), ("pages", pa.int64())]
 )
-LOOKS: Final = pa.schema([("size", pa.int64()), ("look", pa.int64())])
-ALIKE: Final = pa.schema([("range_id", pa.string()), *LOOKS, ("entries", pa.int64())])
-PATHS_OF: Final = pa.schema([*LOOKS, ("paths", pa.int64())])
-BY_PATHS: Final = pa.schema([("paths", pa.int64()), ("looks", pa.int64())])
-BEFORE: Final = pa.schema([("paths", pa.int64()), ("before", pa.int64())])
-ASKED: Final = pa.schema([*LOOKS, ("turn", pa.int32())])
+SIGNATURES: Final = pa.schema([("size", pa.int64()), ("signature", pa.int64())])
+MATCHES: Final = pa.schema([("range_id", pa.string()), *SIGNATURES, ("entries", pa.int64())])
 RANGE_IDS: Final = pa.schema([("range_id", pa.string())])
 SIZES: Final = pa.schema([("size", pa.int64())])
 MOST: Final = pa.schema([*SIZES, ("most", pa.int64())])
@@ -76,7 +72,6 @@ SIZED: Final = pa.schema(
     [*SIZES, *((name, pa.int64()) for name in ("candidates", "paths", "pages"))]
 )
 TO_READ: Final = pa.schema([("address", pa.string()), *SIZES])
-SERVED_NAMES: Final = pa.schema([("name", pa.string())])
 
 #: Bytes of candidates that are read at most, to know their checksums.
 _MOST_BYTES: Final = 1 << 30
@@ -88,24 +83,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _OF_PAGE: Final = 500
 
 
-def groups_of(sizes: Integers, etags: Integers | None = None) -> Hashes:
-    """One number for each look: of its size and the hash of its etag, or of its size alone.
-
-    Two looks with one number only mean that lakeFS is asked about more paths.
-    """
-    looks = np.full(len(sizes), ANY, np.int64) if etags is None else etags
-    return pair_hashes(sizes.view(np.uint64), looks.view(np.uint64))
-
-
 @dataclass(frozen=True)
 class HeadRanges:
     """The ranges of branch HEADs. Elsewhere they are named by their positions here."""
 
-    ranges: Sequence[Wanted]
+    ranges: Sequence[Wanted] = ()
     #: For each range, how many branches hold it.
-    branches: Integers
+    branches: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     #: For each branch, the positions of its ranges.
-    of_branch: Mapping[str, Positions]
+    of_branch: Mapping[str, Positions] = field(default_factory=dict)
 
     def entries(self) -> pa.Table:
         """range_id, and entries or null."""
@@ -145,103 +131,96 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
 
 
 @dataclass(frozen=True)
-class HeadLooks:
-    """Entries of HEAD ranges that look like the candidates of a mark.
+class HeadMatches:
+    """Entries of HEAD ranges with the signatures that candidates of a mark may have.
 
     They hold for any subset of these candidates, since ranges never change.
-
-    Attributes:
-        ranges: ids of the ranges that were compared.
-        alike: files of ``ALIKE``: the entries that may look like a candidate.
-        by_etag: whether etags were compared, too.
     """
 
+    #: Ids of the ranges that were compared.
     ranges: AbstractSet[str] = frozenset()
-    alike: Sequence[Part] = ()
+    #: Of ``MATCHES``.
+    files: Sequence[Part] = ()
+    #: Whether etags were compared, too.
     by_etag: bool = False
 
 
-NOTHING_COMPARED: Final = HeadLooks()
+NOTHING_COMPARED: Final = HeadMatches()
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Looks of candidates, and the entries that have them."""
+class Signatures:
+    """What the signatures of candidates are found by, and the entries that may have one of them."""
 
-    alike: Sequence[Part] = ()
+    matches: Sequence[Part] = ()
     #: What was written until then has its checksum as etag; None where nothing has.
     until: datetime | None = None
     contents: Sequence[Part] = ()
 
     def of(self, work: Workspace, candidates: DataFrame) -> DataFrame:
-        """The looks of each candidate (address, size, look)."""
-        return relations.looks_of(candidates, self.until, work.read(self.contents, CONTENTS))
+        """The signatures of each candidate (address, size, signature)."""
+        return relations.signatures_of(candidates, self.until, work.read(self.contents, CONTENTS))
 
 
-def find_looks(
+def find_signatures(
     work: Workspace,
     heads: HeadRanges,
     candidates: DataFrame,
     etags: EtagFiles,
     deadline: float,
-    compared: HeadLooks = NOTHING_COMPARED,
-) -> Looks:
-    """Find out what candidates look like.
+    compared: HeadMatches = NOTHING_COMPARED,
+) -> Signatures:
+    """Find the signatures of candidates.
 
-    Args:
-        work: where to compute.
-        heads: the ranges of branch HEADs.
-        candidates: what nothing lists any more.
-        etags: of what is listed, among the working files; none where etags are not to be compared.
-        deadline: seconds since 1970; half of the time until then candidates may be read.
-        compared: what a mark has compared of candidates that include these, among the same files.
+    ``candidates``: what nothing lists any more.
+    ``etags``: of what is listed, among the working files; none where etags are not to be compared.
+    ``deadline``: seconds since 1970; half of the time until then candidates may be read.
+    ``compared``: what a mark has compared of candidates that include these, among the same files.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged.
     """
-    ctx, connections = work.ctx, work.connections
     if not heads.ranges:
-        return Looks()
-    wanted = relations.looks_of_all(candidates, bool(etags.parts))
+        return Signatures()
+    possible = relations.possible_signatures(candidates, bool(etags.parts))
     if compared.by_etag != bool(etags.parts):
         compared = NOTHING_COMPARED
-    alike = _alike(work, heads, wanted, compared)
-    # Without any entry of their sizes no candidate looks like one, whatever its etag is.
-    if not alike or not etags.parts:
-        return Looks(alike)
-    evidence = evidence_of(ctx, connections, heads.ranges, connections.open(work.url), etags)
-    until = _comparable_until(work, candidates, evidence)
-    which = "no etags" if until is None else f"etags until {until}"
-    ctx.log.info("%s of the store can be compared with those at HEADs", which)
-    looks = Looks(alike, until)
+    found = Signatures(_matches(work, heads, possible, compared))
+    # Without any entry of their sizes no candidate has a match, whatever its etag is.
+    if not found.matches or not etags.parts:
+        return found
+    evidence = evidence_of(work, heads.ranges, etags)
+    found = replace(found, until=_comparable_until(work, candidates, evidence))
+    which = "no etags" if found.until is None else f"etags until {found.until}"
+    work.ctx.log.info("%s of the store can be compared with those at HEADs", which)
     # Where the entry's etag is not the content's MD5, it is the one that the store gave.
     if evidence.small_agree:
-        return looks
-    contents = _contents(work, heads, candidates, looks, deadline)
+        return found
+    contents = _contents(work, heads, candidates, found, deadline)
     if not contents:
-        return looks
-    known = Looks(alike, until, contents)
-    more = relations.unknown_looks(known.of(work, candidates), wanted)
-    also = _alike(work, heads, more, NOTHING_COMPARED)
-    return Looks([*alike, *also], until, contents)
+        return found
+    found = replace(found, contents=contents)
+    more = relations.other_signatures(found.of(work, candidates), possible)
+    also = _matches(work, heads, more, NOTHING_COMPARED)
+    return replace(found, matches=[*found.matches, *also])
 
 
-def _alike(
-    work: Workspace, heads: HeadRanges, wanted: DataFrame, compared: HeadLooks
+def _matches(
+    work: Workspace, heads: HeadRanges, possible: DataFrame, compared: HeadMatches
 ) -> list[Part]:
-    """The entries of HEADs with some looks (``ALIKE``); only ranges not yet compared are read."""
+    """Entries of HEADs with some signatures (``MATCHES``), of ranges not yet compared anew."""
     ranges = heads.entries()
     known = pc.is_in(ranges["range_id"], pa.array(sorted(compared.ranges), pa.string()))
     found: list[Part] = []
-    if compared.alike:
+    if compared.files:
         ids = work.frames.create(ranges.filter(known).select(["range_id"]))
-        rows = relations.alike_in(work.read(compared.alike, ALIKE), ids, wanted)
-        found += work.write(rows, "alike", ALIKE, _COMPARE)
+        rows = relations.matches_in(work.read(compared.files, MATCHES), ids, possible)
+        found += work.write(rows, "matches", MATCHES, _COMPARE)
     unread = ranges.filter(pc.invert(known))
     if unread.num_rows:
         columns = ("range_id", "size", "etag_hash")
         entries = range_frame(work.ctx, work.connections, work.frames, unread, columns)
-        found += work.write(relations.alike(entries, wanted), "alike", ALIKE, _COMPARE)
+        found += work.write(relations.matches(entries, possible), "matches", MATCHES, _COMPARE)
     return found
 
 
@@ -271,33 +250,27 @@ def _contents(
     work: Workspace,
     heads: HeadRanges,
     candidates: DataFrame,
-    looks: Looks,
+    found: Signatures,
     deadline: float,
 ) -> list[Part]:
     """The checksums of small candidates that are read sooner than asked about (``CONTENTS``)."""
-    alike = work.read(looks.alike, ALIKE)
-    ranges = work.frames.create(heads.costs())
-    doubtful = relations.doubtful_sizes(candidates, alike, ranges, looks.until)
+    matches, ranges = work.read(found.matches, MATCHES), work.frames.create(heads.costs())
+    doubtful = relations.doubtful_sizes(candidates, matches, ranges, found.until)
     sized = work.frames.collect(doubtful, SIZED, "count candidates by size")
     chosen = _worth_reading(sized, deadline - time.time(), work.ctx.settings.max_served_lookups)
-    if not chosen.num_rows or not _checksums(work, alike, chosen):
+    if not chosen.num_rows or not _checksums(work, matches, chosen):
         return []
-    sizes = work.frames.create(chosen)
-    some = relations.to_read(candidates, sizes, looks.until)
+    some = relations.to_read(candidates, work.frames.create(chosen), found.until)
     parts = work.write(some, "read", TO_READ, "choose candidates to read")
-    half = (time.time() + deadline) / 2
-    return read_contents(
-        work.ctx, work.connections, work.url, f"{work.folder}contents/", parts, half
-    )
+    return read_contents(work, parts, (time.time() + deadline) / 2)
 
 
 def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
     """The number of candidates to read of each size (``MOST``).
 
-    Args:
-        sized: rows of ``SIZED``.
-        left: seconds for which lakeFS may be asked.
-        lookups: paths that may be looked up.
+    ``sized``: rows of ``SIZED``.
+    ``left``: seconds for which lakeFS may be asked.
+    ``lookups``: paths that may be looked up.
     """
     sized = sized.sort_by("size")
     sizes, members, paths, pages = (sized[name].to_numpy() for name in SIZED.names)
@@ -307,22 +280,22 @@ def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
         return MOST.empty_table()
     # Where lakeFS may not be asked, to read is all that is left.
     worth = seconds > members * READ_S if few else np.ones(len(sizes), np.bool_)
-    rows: list[dict[str, int]] = []
+    rows: list[tuple[int, int]] = []
     room = _MOST_BYTES
     for size, count in zip(sizes[worth].tolist(), members[worth].tolist(), strict=True):
         most = min(count, room // size) if size else count
         room -= most * size
         if most:
-            rows.append({"size": size, "most": most})
-    return pa.Table.from_pylist(rows, MOST)
+            rows.append((size, most))
+    return table_of(rows, MOST)
 
 
-def _checksums(work: Workspace, alike: DataFrame, chosen: pa.Table) -> bool:
+def _checksums(work: Workspace, matches: DataFrame, chosen: pa.Table) -> bool:
     """Return whether the etags of entries of some sizes are checksums, by some of their ranges."""
-    sizes = chosen["size"].combine_chunks()
-    by_size = pa.table([sizes, pa.repeat(pa.scalar(relations.ANY, pa.int64()), len(sizes))], LOOKS)
-    held = relations.ranges_with(alike, work.frames.create(by_size))
+    sizes = chosen["size"].to_pylist()
+    by_size = table_of(((size, ANY) for size in sizes), SIGNATURES)
+    held = relations.ranges_with(matches, work.frames.create(by_size))
     found = work.frames.collect(held, RANGE_IDS, "find ranges to look into")
     ids = sorted(found["range_id"].to_pylist())
     some = ids[:: max(1, len(ids) // 3)][:3]
-    return entries_are_checksums(work.connections, some, frozenset(sizes.to_pylist()))
+    return entries_are_checksums(work.connections, some, frozenset(sizes))

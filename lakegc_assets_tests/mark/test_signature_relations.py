@@ -10,31 +10,27 @@ import pyarrow as pa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark import lookalike_relations as relations
+from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import CONTENTS, ETAGS, EVIDENCE
-from lakegc_assets.mark.lookalike_relations import ANY, SMALL
-from lakegc_assets.mark.lookalikes import (
-    ALIKE,
-    ASKED,
-    BEFORE,
-    BY_PATHS,
+from lakegc_assets.mark.lookups import ASKED, BEFORE, BY_PATHS, PATHS_OF, SERVED_NAMES
+from lakegc_assets.mark.ranges import ROWS
+from lakegc_assets.mark.served import SPARED
+from lakegc_assets.mark.signature_relations import ANY, SMALL
+from lakegc_assets.mark.signatures import (
     CANDIDATES,
-    LOOKS,
-    PATHS_OF,
+    MATCHES,
     RANGE_IDS,
     RANGES,
     SAMPLED,
-    SERVED_NAMES,
+    SIGNATURES,
     SIZED,
     SIZES,
     TO_READ,
 )
-from lakegc_assets.mark.ranges import ROWS
-from lakegc_assets.mark.served import SPARED
 from lakegc_assets_tests.frames import Frames, same
-from lakegc_assets_tests.mark import lookalike_twins as twins
+from lakegc_assets_tests.mark import signature_twins as twins
 
-LOOKS_OF = pa.schema([("address", pa.string()), *LOOKS])
+SIGNATURES_OF = pa.schema([("address", pa.string()), *SIGNATURES])
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 #: Few of each, so that they meet, and the ends of what a number can be.
 HASHES = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
@@ -67,14 +63,14 @@ OBJECTS = rows(
     etag=st.sampled_from(["a" * 32, "b" * 32, ""]),
     etag_hash=ETAG_HASHES,
 )
-SOME_LOOKS = rows(size=SIZE, look=ETAG_HASHES)
-EACH_LOOK = rows("size", "look", size=SIZE, look=ETAG_HASHES)
-SOME_ALIKE = rows(
-    "range_id", "size", "look", range_id=IDS, size=SIZE, look=ETAG_HASHES, entries=COUNT
+SOME_SIGNATURES = rows(size=SIZE, signature=ETAG_HASHES)
+EACH_SIGNATURE = rows("size", "signature", size=SIZE, signature=ETAG_HASHES)
+SOME_MATCHES = rows(
+    "range_id", "size", "signature", range_id=IDS, size=SIZE, signature=ETAG_HASHES, entries=COUNT
 )
 OF_RANGES = rows("range_id", range_id=IDS, branches=COUNT, pages=COUNT)
-OF_OBJECTS = rows(address=ADDRESSES, size=SIZE, look=ETAG_HASHES)
-PATHS = rows("size", "look", size=SIZE, look=ETAG_HASHES, paths=st.integers(1, 3))
+OF_OBJECTS = rows(address=ADDRESSES, size=SIZE, signature=ETAG_HASHES)
+PATHS = rows("size", "signature", size=SIZE, signature=ETAG_HASHES, paths=st.integers(1, 3))
 UNTIL = st.sampled_from([None, NOW])
 
 Given = tuple[pa.Schema, st.SearchStrategy[Any]]
@@ -122,31 +118,38 @@ def test_etag_evidence(frames: Frames) -> None:
     holds(frames, of_pieces, [(ROWS, ENTRIES), (ETAGS, LISTED), (ETAGS, LISTED)], EVIDENCE)
 
 
-def test_looks_of_all(frames: Frames) -> None:
-    holds(frames, relations.looks_of_all, [(CANDIDATES, OBJECTS)], LOOKS, st.booleans())
+def test_possible_signatures(frames: Frames) -> None:
+    holds(frames, relations.possible_signatures, [(CANDIDATES, OBJECTS)], SIGNATURES, st.booleans())
 
 
-def test_alike_in(frames: Frames) -> None:
+def test_matches_in(frames: Frames) -> None:
     ids = (RANGE_IDS, rows("range_id", range_id=IDS))
-    some = [(ALIKE, SOME_ALIKE), ids, (LOOKS, SOME_LOOKS)]
-    holds(frames, relations.alike_in, some, ALIKE)
+    some = [(MATCHES, SOME_MATCHES), ids, (SIGNATURES, SOME_SIGNATURES)]
+    holds(frames, relations.matches_in, some, MATCHES)
 
 
-def test_alike(frames: Frames) -> None:
-    holds(frames, relations.alike, [(ROWS, ENTRIES), (LOOKS, SOME_LOOKS)], ALIKE)
+def test_matches(frames: Frames) -> None:
+    holds(frames, relations.matches, [(ROWS, ENTRIES), (SIGNATURES, SOME_SIGNATURES)], MATCHES)
 
 
-def test_unknown_looks(frames: Frames) -> None:
-    holds(frames, relations.unknown_looks, [(LOOKS, SOME_LOOKS), (LOOKS, SOME_LOOKS)], LOOKS)
+def test_other_signatures(frames: Frames) -> None:
+    holds(
+        frames,
+        relations.other_signatures,
+        [(SIGNATURES, SOME_SIGNATURES), (SIGNATURES, SOME_SIGNATURES)],
+        SIGNATURES,
+    )
 
 
-def test_looks_of(frames: Frames) -> None:
+def test_signatures_of(frames: Frames) -> None:
     @settings(max_examples=frames.examples, deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(OBJECTS, UNTIL, rows("address", address=ADDRESSES, content=HASHES))
     def compare(objects: Any, until: Any, contents: Any) -> None:
         given_frames = frames.of(objects, CANDIDATES), frames.of(contents, CONTENTS)
-        found = relations.looks_of(given_frames[0], until, given_frames[1])
-        assert same(frames.rows(found, LOOKS_OF), twins.looks_of(objects, until, contents))
+        found = relations.signatures_of(given_frames[0], until, given_frames[1])
+        assert same(
+            frames.rows(found, SIGNATURES_OF), twins.signatures_of(objects, until, contents)
+        )
 
     compare()
 
@@ -158,7 +161,7 @@ def test_sample(frames: Frames) -> None:
 
 
 def test_doubtful_sizes(frames: Frames) -> None:
-    some: list[Given] = [(CANDIDATES, OBJECTS), (ALIKE, SOME_ALIKE), (RANGES, OF_RANGES)]
+    some: list[Given] = [(CANDIDATES, OBJECTS), (MATCHES, SOME_MATCHES), (RANGES, OF_RANGES)]
     holds(frames, relations.doubtful_sizes, some, SIZED, UNTIL)
 
 
@@ -168,24 +171,24 @@ def test_to_read(frames: Frames) -> None:
     holds(frames, relations.to_read, some, TO_READ, UNTIL)
 
 
-def test_paths_of_looks(frames: Frames) -> None:
-    some: list[Given] = [(ALIKE, SOME_ALIKE), (LOOKS_OF, OF_OBJECTS), (RANGES, OF_RANGES)]
-    holds(frames, relations.paths_of_looks, some, PATHS_OF)
+def test_paths_of_signatures(frames: Frames) -> None:
+    some: list[Given] = [(MATCHES, SOME_MATCHES), (SIGNATURES_OF, OF_OBJECTS), (RANGES, OF_RANGES)]
+    holds(frames, relations.paths_of_signatures, some, PATHS_OF)
 
 
-def test_looks_by_paths(frames: Frames) -> None:
+def test_signatures_by_paths(frames: Frames) -> None:
     few = st.integers(1, 3)
-    holds(frames, relations.looks_by_paths, [(PATHS_OF, PATHS)], BY_PATHS, few, few)
+    holds(frames, relations.signatures_by_paths, [(PATHS_OF, PATHS)], BY_PATHS, few, few)
 
 
-def test_asked_looks(frames: Frames) -> None:
+def test_asked_signatures(frames: Frames) -> None:
     before = rows("paths", paths=st.integers(1, 3), before=st.integers(0, 5))
     some: list[Given] = [(PATHS_OF, PATHS), (BEFORE, before)]
-    holds(frames, relations.asked_looks, some, ASKED, st.integers(0, 9), st.integers(1, 4))
+    holds(frames, relations.asked_signatures, some, ASKED, st.integers(0, 9), st.integers(1, 4))
 
 
 def test_ranges_with(frames: Frames) -> None:
-    some: list[Given] = [(ALIKE, SOME_ALIKE), (LOOKS, EACH_LOOK)]
+    some: list[Given] = [(MATCHES, SOME_MATCHES), (SIGNATURES, EACH_SIGNATURE)]
     holds(frames, relations.ranges_with, some, RANGE_IDS)
 
 
@@ -197,7 +200,7 @@ def test_spared(frames: Frames) -> None:
     some: list[Given] = [
         (CANDIDATES, OBJECTS),
         (SERVED_NAMES, rows(name=ADDRESSES)),
-        (LOOKS_OF, OF_OBJECTS),
-        (LOOKS, SOME_LOOKS),
+        (SIGNATURES_OF, OF_OBJECTS),
+        (SIGNATURES, SOME_SIGNATURES),
     ]
     holds(frames, relations.spared, some, SPARED)
