@@ -177,7 +177,7 @@ def test_every_head_that_was_seen_counts(
         "read_commits_csv",
         lambda *_: {c: f"metarange of {c}" for c in ("d", *heads[: 3 - len(told)])},
     )
-    monkeypatch.setattr(Extender, "_read", lambda _, metaranges, _ranges: metaranges)
+    monkeypatch.setattr(Extender, "_read_added", lambda _, metaranges, _ranges: metaranges)
     extender = Extender(MagicMock(), MagicMock(), "repo")
     found, metaranges = extender.extend(before, set(), {"main": seen})
     new: object = metaranges
@@ -197,7 +197,7 @@ def test_what_came_and_went_while_lakefs_made_its_list(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         delta_extension_task, "load_commits", lambda *args: {c: commit(c, 0, "c") for c in args[2]}
     )
-    monkeypatch.setattr(Extender, "_read", lambda *_: None)
+    monkeypatch.setattr(Extender, "_read_added", lambda *_: None)
     extender = Extender(MagicMock(), MagicMock(), "repo")
     found, _ = extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
     assert found.heads == {"main": "b"}
