@@ -23,10 +23,9 @@ from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
-from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.backups import Backup, Damaged, backups_at, find_backup
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.only_copies import only_copies, scratch_space
-from lakegc_assets.recovery.overview import Damaged, Found, backups_at
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore_record import folder, restores
@@ -118,7 +117,7 @@ def known_backups(url: str | None) -> list[dict[str, Any]]:
     return [_backup(site, found) for found in backups_at(site.stores, place)]
 
 
-def _backup(site: Site, found: Found | Damaged) -> dict[str, Any]:
+def _backup(site: Site, found: Backup | Damaged) -> dict[str, Any]:
     if isinstance(found, Damaged):
         known = {"repository": found.repository, "run": found.run, "url": found.url}
         unknown = ("copy_of", "begun", "finished", "age_days", "objects", "bytes", "only_copies")
@@ -141,7 +140,7 @@ def _backup(site: Site, found: Found | Damaged) -> dict[str, Any]:
     }
 
 
-def _only(site: Site, found: Found) -> dict[str, int] | None:
+def _only(site: Site, found: Backup) -> dict[str, int] | None:
     """Objects and bytes that the store does not hold any more; None where nobody can tell."""
     subject = found.record.subject
     try:

@@ -275,3 +275,13 @@ class PartWriter:
             table = self._schema.empty_table()
         self.parts.append(write_part(self._store, self._folder, table))
         self._waiting, self._rows = [], 0
+
+
+def write_tables(
+    store: ObjectStore, folder: str, schema: pa.Schema, tables: Iterable[pa.Table]
+) -> list[Part]:
+    """Write rows to files of a folder, with a slash at its end; none of them is empty."""
+    writer = PartWriter(store, folder, schema)
+    for table in tables:
+        writer.add(table)
+    return writer.finish() if writer.rows else []

@@ -44,15 +44,11 @@ def unneeded_caches(
 ) -> Iterator[tuple[ObjectStore, str, int]]:
     """Store, key and size (bytes) of each file below the caches that may go, in that order.
 
-    Args:
-        ctx: of the repository.
-        connections: how to reach its cache.
-        last: the marks whose ranges and metaranges are to stay.
-        before: what was written later stays, by the store's clock.
+    Ranges and metaranges of the marks ``last`` stay, and what was written after ``before``, by the
+    store's clock.
 
     Raises:
-        IntegrityError: what those marks have read cannot be told.
-        StorageError: a store did not answer.
+        IntegrityError: what those marks have read is not known.
     """
     metaranges = _ids(last, "active_commits", ("data", "expired"), "metarange_id")
     ranges = _ids(last, "committed_addresses", ("ranges", PATH_RANGES), "range_id")

@@ -1,6 +1,6 @@
 """Says of each run of a repository why it stays, or that it may go.
 
-What needs a run, and is looked for here: the next mark reads the latest active commits, and the
+What needs a run, as other runs show: the next mark reads the latest active commits, and the
 latest listings; an optimized run takes over what was listed since the last clean run, and what
 sweeps and restores have changed since; a mark that is not swept yet leaves out what sweeps deleted
 that came before it. What is seen by looking at one run alone (an undo, an approval and the like)
@@ -18,61 +18,47 @@ from typing import Final
 SUCCESS: Final = "gc_report"
 #: So many of the last successes stay, whatever their age.
 SUCCESSES: Final = 3
-#: By how much clocks may differ, and what is done at the same time may be told in another order.
+#: By how much clocks may differ, and what happens at once may be recorded in another order.
 _MARGIN: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Facts of the finished ``store_listing`` of a run.
+    """Facts of the finished ``store_listing`` of a run."""
 
-    Attributes:
-        start: of the run, by the store's clock.
-        finished: when it was finished.
-        cutoff: of the run.
-        whole: whether it is of all that the store holds, and not of single objects.
-        clean_at: when the last clean run began; None where nothing can be carried forward from it.
-        swept_since: run and attempt of each sweep whose deletes it leaves out.
-    """
-
+    #: By the store's clock.
     start: datetime
     finished: datetime
     cutoff: datetime
+    #: Of all that the store holds, not of single objects.
     whole: bool = True
+    #: Start of the last clean run; None where nothing can be carried forward from it.
     clean_at: datetime | None = None
+    #: Run and attempt of each sweep whose deletes it leaves out.
     swept_since: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
 class Run:
-    """Facts of one run.
-
-    Attributes:
-        id: of the run, its mark id.
-        attempt: its present attempt.
-        last: when something was written for it last, as far as anything tells.
-        finished: when each of its assets was finished, by name.
-        listing: of what the store held; None where that was not finished.
-        restored: when something of it was restored last; None where nothing was.
-        needed: why it stays, as is seen by looking at it alone; empty for no reason.
-    """
+    """Facts of one run."""
 
     id: str
     attempt: str
+    #: When something was written for it last, as far as anything shows.
     last: datetime
+    #: When each of its assets was finished, by name.
     finished: Mapping[str, datetime] = field(default_factory=dict)
+    #: None where no listing was finished.
     listing: Listing | None = None
     restored: datetime | None = None
+    #: Why it stays, by its own artifacts; empty for no reason.
     needed: str = ""
 
 
 def judge(runs: Sequence[Run], keep: timedelta, now: datetime) -> dict[str, str]:
     """Why each run of a repository stays, by its id; empty for those that may go.
 
-    Args:
-        runs: at one namespace: those that could be seen.
-        keep: younger ones stay.
-        now: the time, UTC.
+    ``runs``: those of one namespace that could be seen. Younger ones than ``keep`` stay.
     """
     recent = _latest(runs) | _last_successes(runs) | _young(runs, keep, now)
     chosen = [run for run in runs if run.id in recent]
@@ -129,7 +115,7 @@ def _unfinished(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
-    """Listings in which a later mark looks for what was uploaded in parts.
+    """Listings in which a later mark searches for what was uploaded in parts.
 
     That takes the latest one that was finished before its cutoff, of the whole store and of any.
     """
@@ -150,9 +136,7 @@ def _seen_twice(runs: Sequence[Run], now: datetime) -> dict[str, str]:
 def _carried(runs: Sequence[Run], chosen: Sequence[Run]) -> dict[str, str]:
     """Runs since the last clean one that an optimized run reads, with the reason to keep each.
 
-    Args:
-        runs: all of them.
-        chosen: of which any may be the one that it takes over from.
+    ``chosen``: of which any may be the one that it takes over from.
     """
     since = [
         (run.listing.clean_at, run.id)

@@ -43,18 +43,14 @@ _DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The namespace of a repository, and what it says of runs.
-
-    Attributes:
-        namespace: the store rooted at the storage namespace.
-        pinned: runs of which something is pinned.
-        trash: folders of trash in the namespace.
-        recovery: what the store keeps now of what is deleted.
-    """
+    """The namespace of a repository, and what it says of runs."""
 
     namespace: ObjectStore
+    #: Runs of which something is pinned.
     pinned: Collection[str]
+    #: Folders of trash in the namespace.
     trash: Sequence[str]
+    #: What the store keeps now of what is deleted.
     recovery: Recovery
 
     @classmethod
@@ -63,7 +59,6 @@ class Surroundings:
 
         Raises:
             IntegrityError: a pin is damaged.
-            StorageError: the store did not answer.
         """
         lasting = {pin.run for pin, _ in read_pins(namespace) if pin.until > now}
         trash = namespace.list_prefixes(TRASH).prefixes
@@ -71,11 +66,7 @@ class Surroundings:
 
 
 def needed(ctx: RunContext, around: Surroundings, seen: Seen, files: Files, now: datetime) -> str:
-    """Why a run stays, of the namespace that the repository is at; empty for no reason.
-
-    Raises:
-        StorageError: nobody can tell.
-    """
+    """Why a run stays, of the namespace that the repository is at; empty for no reason."""
     attempt, manifests = seen.artifacts, seen.manifests or {}
     if seen.run.needed or attempt is None:
         return seen.run.needed
@@ -106,7 +97,7 @@ def _half_done(
         if "deletion_candidates" in manifests and read_summary(around.namespace, attempt.run):
             return f"its mark was published, but not reported: `{command('mark')}` finishes it"
         return ""
-    # Two looks: neither is believed alone that shows nothing.
+    # Two listings: neither is believed alone that shows nothing.
     folders = attempt.store().list_prefixes().prefixes
     if SWEPT not in manifests and (files.any_in(f"{SWEPT}/") or f"{SWEPT}/" in folders):
         return f"its sweep did not finish: `{command('sweep')}` goes on"
@@ -149,15 +140,15 @@ def _undoable(
     if SWEPT not in manifests:
         return ""
     swept = manifests[SWEPT]
-    told = swept.facts["recovery"]
-    if told["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
+    recovery = swept.facts["recovery"]
+    if recovery["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
         return "the store may have kept what an earlier try of its sweep deleted"
-    if told["kind"] == "nothing" or not _deleted(swept):
+    if recovery["kind"] == "nothing" or not _deleted(swept):
         return ""
-    what = f"what its sweep deleted can be had back ({told['kind'].replace('_', ' ')})"
-    if told["kind"] == "trash":
+    what = f"what its sweep deleted can be had back ({recovery['kind'].replace('_', ' ')})"
+    if recovery["kind"] == "trash":
         return _in_trash(around, attempt, swept, files, now)
-    days = _days(told, around.recovery)
+    days = _days(recovery, around.recovery)
     if days is None:
         return f"{what}, until when is not known"
     until = kept_until(swept.finished, days)
@@ -170,18 +161,18 @@ def _deleted(swept: Manifest) -> int:
     return sum(total["objects"] for name, total in outcomes.items() if name not in stayed)
 
 
-def _days(told: Mapping[str, Any], present: Recovery) -> float | None:
+def _days(recovery: Mapping[str, Any], present: Recovery) -> float | None:
     """For how long at most the store keeps what a sweep deleted; None where no end is known.
 
     A rule of versions holds for what is there already, whenever it was made. Other settings hold
     for what is deleted under them.
     """
-    recorded: float | None = told["days"]
+    recorded: float | None = recovery["days"]
     now = present.days if present.kind == "versions" else None
-    if told["kind"] in {"versions", "unknown"} and now is not None:
+    if recovery["kind"] in {"versions", "unknown"} and now is not None:
         return max(now, recorded or 0)
     # A rule that was lifted since keeps what is left of it for ever.
-    lifted = told["kind"] == "versions" and present.kind in {"versions", "unknown"}
+    lifted = recovery["kind"] == "versions" and present.kind in {"versions", "unknown"}
     return None if lifted else recorded
 
 

@@ -1,4 +1,4 @@
-"""Prunes one repository: looks at its runs, says why each stays, and removes the others."""
+"""Prunes one repository: judges its runs, says why each stays, and removes the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -21,8 +23,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
@@ -54,7 +55,7 @@ class Records(Protocol):
 class Judged:
     """The decision about a run: why it stays, empty where it goes.
 
-    Files and bytes of its present attempt are 0 where they were not looked at.
+    Files and bytes of its present attempt are 0 where they were not listed.
     """
 
     run: str
@@ -65,20 +66,16 @@ class Judged:
 
 @dataclass(frozen=True)
 class Pruned:
-    """The result of pruning a repository.
+    """The result of pruning a repository."""
 
-    Attributes:
-        runs: all of them, the oldest first.
-        left: ids of runs of which a prune that was killed had left something.
-        cached: files below the caches that went, or would go.
-        cached_size: of these, in bytes.
-        notes: what could not be done, in sentences.
-    """
-
+    #: Oldest first.
     runs: Sequence[Judged]
+    #: Runs of which a killed prune had left something.
     left: Sequence[str] = ()
+    #: Files below the caches that went, or would go.
     cached: int = 0
     cached_size: int = 0
+    #: What could not be done, in sentences.
     notes: Sequence[str] = ()
 
     @property
@@ -95,14 +92,10 @@ class Pruned:
 def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) -> Pruned:
     """Remove the runs of a repository that nothing needs, with what is cached for them alone.
 
-    Where something is to go, holds the lease of the repository and looks once more, so that no
+    Where something is to go, holds the lease of the repository and judges once more, so that no
     sweep, backup or restore reads what goes. One that was killed is run again.
 
-    Args:
-        ctx: of the repository; its run is of no interest.
-        keep: younger runs stay.
-        records: what Dagster knows of the runs.
-        dry_run: nothing is removed, and nobody is kept out.
+    Younger runs than ``keep`` stay. ``dry_run``: remove nothing, and keep nobody out.
 
     Raises:
         ConfigurationError: ``keep`` is too short, or there is no such repository.
@@ -110,7 +103,7 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         LakegcError: nobody can tell what is needed, or something could not be removed.
     """
     require_long(keep)
-    # While this looks, it is in nobody's way.
+    # While this judges, it is in nobody's way.
     found = _prune(ctx, keep, records, None)
     if dry_run or not found.anything:
         return found
@@ -240,37 +233,23 @@ def _with_caches(
     before: datetime,
     lease: Lease | None,
 ) -> Pruned:
-    """Remove what is cached for none of the last marks; what fails there is only told."""
+    """Remove what is cached for none of the last marks; what fails there is only noted."""
     if not found:
         return pruned
     count = size = 0
     try:
         last = _last_marks(found, connections.namespace_url)
-        waiting: list[str] = []
-        of: ObjectStore | None = None
-        for store, key, length in unneeded_caches(ctx, connections, last, before):
-            count, size = count + 1, size + length
-            if waiting and (of is not store or len(waiting) >= _BATCH):
-                _delete(of, waiting, lease)
-                waiting = []
-            of = store
-            waiting.append(key)
-        _delete(of, waiting, lease)
+        unneeded = unneeded_caches(ctx, connections, last, before)
+        for store, files in groupby(unneeded, itemgetter(0)):
+            while batch := list(islice(files, _BATCH)):
+                count, size = count + len(batch), size + sum(length for *_, length in batch)
+                if lease is not None:
+                    lease.require()
+                    remove_objects(store, [key for _, key, _ in batch])
     except (LakegcError, pa.ArrowException) as error:
         notes = [f"some of what is cached stays: {error}"]
         return replace(pruned, cached=count, cached_size=size, notes=notes)
     return replace(pruned, cached=count, cached_size=size)
-
-
-def _delete(store: ObjectStore | None, keys: Sequence[str], lease: Lease | None) -> None:
-    if store is None or lease is None:
-        return
-    lease.require()
-    for one in store.delete_many(keys):
-        if one.refused:
-            raise StorageError(
-                f"{store.url}/{one.key} could not be removed: {one.error_code}: {one.detail}"
-            )
 
 
 def _last_marks(found: Sequence[Seen], namespace: str) -> list[AttemptArtifacts]:

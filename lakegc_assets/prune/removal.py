@@ -16,7 +16,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, validate_run_id
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
-from lakegc_assets.storage.values import DeleteOutcome
+from lakegc_assets.storage.removal import remove_listed, remove_objects, require_removed
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
 PRUNING: Final = "pruning.json"
@@ -26,7 +26,7 @@ ATTEMPT: Final = "attempt.json"
 def remove_run(
     root: ArtifactRoot, repository: str, run: str, attempt: str, forget: Callable[[], None]
 ) -> None:
-    """Remove a run of which nothing is needed, and whose present attempt was looked at.
+    """Remove a run of which nothing is needed, and whose present attempt was judged.
 
     ``forget`` is called when nothing but the record of the removal is left; may be called again.
 
@@ -47,7 +47,7 @@ def remove_run(
     outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})
     if any(one.outcome == "spared" for one in outcomes):
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
-    _require_done(store, outcomes)
+    require_removed(store, outcomes)
     _end(store, sorted(attempts), forget)
 
 
@@ -70,9 +70,7 @@ def end_removal(root: ArtifactRoot, repository: str, run: str, forget: Callable[
 
 def _end(store: ObjectStore, attempts: Sequence[str], forget: Callable[[], None]) -> None:
     for attempt in attempts:
-        # Listed again until nothing is found: a store may end a listing early.
-        while _delete_pages(store, f"{attempt}/"):
-            pass
+        remove_listed(store, f"{attempt}/")
         for asset in (*MARK_ASSETS, SWEPT):
             if store.exists(f"{attempt}/{asset}/manifest.json"):
                 raise StorageError(
@@ -80,15 +78,7 @@ def _end(store: ObjectStore, attempts: Sequence[str], forget: Callable[[], None]
                     "is there: prune again"
                 )
     forget()
-    _require_done(store, store.delete_many([PRUNING]))
-
-
-def _delete_pages(store: ObjectStore, prefix: str) -> bool:
-    some = False
-    for page in store.list(prefix):
-        some = True
-        _require_done(store, store.delete_many(page["key"].to_pylist()))
-    return some
+    remove_objects(store, [PRUNING])
 
 
 def _recorded(store: ObjectStore) -> list[str]:
@@ -106,12 +96,3 @@ def _recorded(store: ObjectStore) -> list[str]:
             f"{store.url}/{PRUNING} is damaged ({error}): nobody can tell what was to go. If "
             "nothing of that run is needed, remove it by hand"
         ) from error
-
-
-def _require_done(store: ObjectStore, outcomes: Sequence[DeleteOutcome]) -> None:
-    for one in outcomes:
-        if one.refused:
-            raise StorageError(
-                f"{store.url}/{one.key} could not be removed: {one.error_code}: {one.detail}. Let "
-                "the credentials delete there, then prune again"
-            )

@@ -35,18 +35,14 @@ _LISTING: Final = "store_listing"
 
 @dataclass(frozen=True)
 class Seen:
-    """A run as it was found.
-
-    Attributes:
-        run: what is known of it.
-        namespace: that it is of, by each of its manifests; empty where it has none.
-        artifacts: its present attempt; None where nobody can tell which that is.
-        manifests: of its finished assets, by name.
-    """
+    """A run as it was found."""
 
     run: Run
+    #: By each of its manifests; empty where it has none.
     namespace: str = ""
+    #: Its present attempt; None where nobody can tell which that is.
     artifacts: AttemptArtifacts | None = None
+    #: Of its finished assets, by name.
     manifests: Mapping[str, Manifest] | None = None
 
 
@@ -156,9 +152,6 @@ def with_files(seen: Seen) -> tuple[Seen, Files]:
     """A run with what only a listing of its files shows, and these files.
 
     The run is needed where the listing cannot be believed.
-
-    Raises:
-        StorageError: the store did not answer.
     """
     attempt, manifests = seen.artifacts, seen.manifests or {}
     if attempt is None:

@@ -8,47 +8,47 @@ Objects stay in files, and what is left to copy is an anti-join: this process ge
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.marked_objects import Candidates, Stretch, marked_in_order, published_mark
+from lakegc_assets.mark.marked_objects import Candidates, marked_in_order, published_mark
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backup_location import require_free_places, require_no_other_backup
 from lakegc_assets.recovery.backup_task import (
     MARKED,
-    OVERHEAD,
     Orders,
-    Portion,
     TaskResult,
     copy_portions,
-    cut,
 )
 from lakegc_assets.recovery.backups import (
     BEGIN,
     FOLDER,
     MANIFEST,
     OUTCOMES,
+    Backup,
     Record,
     Subject,
+    backup_at,
     folder_url,
-    read_state,
-    require_same,
     subject_of,
 )
 from lakegc_assets.recovery.copies import SHOWN, shown_copies
-from lakegc_assets.recovery.outcome_summary import Summary, summarized
+from lakegc_assets.recovery.portions import TASK_S, Cost, costs_of, cut_portions
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -65,13 +65,11 @@ _SWEPT: Final = "swept_set"
 #: Copying on one core, which mostly waits for the stores: seconds for an object, and for a byte.
 _OBJECT_S: Final = 0.001
 _BYTE_S: Final = 1e-8
-#: To read the size of an object from a file.
-_SIZE_S: Final = 1e-7
-#: A task is worth so many seconds of that at least.
-_TASK_S: Final = 2.0
-#: Portions for each task, where tasks take one after the other; and what one holds at least.
+#: To read an outcome from a file.
+_READ_S: Final = 1e-7
+#: Portions for each task, where tasks take one after the other; and the work of one at least.
 _PORTIONS: Final = 8
-_LEAST: Final = 16 << 20
+_LEAST_S: Final = 0.2
 #: How often what tasks left that died is given to others.
 _ROUNDS: Final = 5
 _MB: Final = 1_000_000
@@ -117,22 +115,21 @@ def make_backup(ctx: RunContext) -> Record | None:
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
     """The record of the backup, of an earlier try or new."""
-    known = read_state(store)
+    known = backup_at(store)
     if known is None:
         return _begin_anew(ctx, store, subject, swept=swept)
-    found, state = known
-    require_same(store.url, found.subject, subject)
-    if state == "being removed":
+    known.require_of(subject)
+    if known.state == "being removed":
         raise RefusedError(
             f"{store.url} is being removed: let `lakegc backups prune` finish that, or choose "
             "another backup_url"
         )
-    if swept and state == "unfinished":
+    if swept and known.state == "unfinished":
         raise RefusedError(
             f"mark {subject.run!r} of {subject.repository!r} was swept already, before its backup "
             f"at {store.url} was finished: what it lacks is gone"
         )
-    return found
+    return known.record
 
 
 def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
@@ -145,7 +142,7 @@ def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept:
         require_no_other_backup(store, ctx.root.stores)
     except ConfigurationError:
         # Another process may just have begun this very backup.
-        if read_state(store) is None:
+        if backup_at(store) is None:
             raise
         return _begin(ctx, store, subject, swept=swept)
     begun = Record(subject, begun=ctx.clocks.now())
@@ -160,20 +157,14 @@ def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept:
 
 @dataclass(frozen=True)
 class _Creation:
-    """One try to make a backup. Objects stay in files; this process gets names and counts.
-
-    Attributes:
-        ctx: the run.
-        space: for what is found on the way.
-        store: rooted at the backup.
-        marked: what the mark names, in the order of the addresses.
-        session: name of this try, which no other has.
-    """
+    """One try to make a backup. Objects stay in files; this process gets names and counts."""
 
     ctx: RunContext
     space: Workspace
     store: ObjectStore
+    #: In the order of the addresses.
     marked: Candidates
+    #: Unique name of this try.
     session: str
 
     def run(self, record: Record) -> Record:
@@ -206,8 +197,7 @@ class _Creation:
 
     def _verified(self, recorded: Sequence[Part]) -> list[Part]:
         """Of what was recorded, the copies that a listing of the backup shows, each once."""
-        finding = self.space.finding("shown", self.store.url)
-        shown = shown_copies(self.ctx, finding, self.marked.parts)
+        shown = shown_copies(self.space, self.store, self.marked.parts)
         with self.space.frames() as frames:
             rows, marked, there = (
                 self.space.read(frames, parts, schema)
@@ -226,7 +216,7 @@ class _Creation:
             return [part for part in self.marked.parts if part.rows]
         with self.space.frames() as frames:
             marked = self.space.read(frames, self.marked.parts, MARKED)
-            left = relations.left_to_do(marked, [self.space.read(frames, done, OUTCOMES)])
+            left = relations.without(marked, self.space.read(frames, done, OUTCOMES))
             return self.space.write(frames, left, "left", MARKED, "find what is left to copy")
 
     # Copying
@@ -237,17 +227,17 @@ class _Creation:
         Raises:
             LakegcError: an error that stopped a task.
         """
-        settings = self.ctx.settings
-        rows, to = sum(part.rows for part in left), self.space.connections
-        read = partial(_bytes, to, self.space.attempt.url)
-        sizes = self.ctx.tasks.run_or_call("add the sizes up", read, left, rows * _SIZE_S)
-        seconds = rows * _OBJECT_S + sum(sizes) * _BYTE_S
-        tasks = max(1, min(settings.backup_num_partitions, int(seconds / _TASK_S)))
-        portions = self._portions(left, sizes, tasks)
+        settings, space = self.ctx.settings, self.space
+        costs = costs_of(space, left, _COST)
+        total = sum(costs)
+        tasks = count = max(1, min(settings.backup_num_partitions, int(total / TASK_S)))
+        if settings.backup_distribution == "dynamic":
+            count = max(tasks, min(_PORTIONS * tasks, int(total / _LEAST_S)))
+        portions = cut_portions(space, left, _COST, costs, count)
         tasks = min(tasks, len(portions))
         orders = Orders(
-            connections=to,
-            artifacts_url=self.space.attempt.url,
+            connections=space.connections,
+            artifacts_url=space.attempt.url,
             backup_url=self.store.url,
             log_url=self._log_url(),
             name=name,
@@ -257,21 +247,7 @@ class _Creation:
         if settings.backup_distribution == "uniform":
             work = [portions[number::tasks] for number in range(tasks)]
         task = partial(copy_portions, orders)
-        self._raise_if_stopped(self.ctx.tasks.run("back up", task, work, seconds, tasks))
-
-    def _portions(self, left: Sequence[Part], sizes: Sequence[int], tasks: int) -> list[Portion]:
-        """Cut files into portions of about equal bytes, each of one stretch of addresses."""
-        costs = [size + part.rows * OVERHEAD for size, part in zip(sizes, left, strict=True)]
-        parts, total = tasks, sum(costs)
-        if self.ctx.settings.backup_distribution == "dynamic":
-            parts = max(tasks, min(_PORTIONS * tasks, total // _LEAST))
-        shares = [max(1, -(-cost * parts // total)) for cost in costs]
-        inputs = list(zip(left, shares, strict=True))
-        seconds = sum(part.rows for part in left) * _SIZE_S
-        task = partial(_cut, self.space.connections, self.space.attempt.url)
-        cuts = self.ctx.tasks.run_or_call("cut the work", task, inputs, seconds)
-        stretches = [stretch for stretches in cuts for stretch in stretches]
-        return [Portion(number, [stretch]) for number, stretch in enumerate(stretches)]
+        self._raise_if_stopped(self.ctx.tasks.run("back up", task, work, total, tasks))
 
     def _log_url(self) -> str | None:
         log = self.ctx.settings.backup_log
@@ -316,10 +292,13 @@ class _Creation:
             record,
             finished=self.ctx.clocks.now(),
             objects=total.copied.count,
-            size=total.outcomes.get("copied", {}).get("bytes", 0),
+            size=total.bytes["copied"],
             digest=str(total.copied),
-            outcomes=total.outcomes,
-            verified=total.verified,
+            outcomes={
+                name: {"objects": objects, "bytes": total.bytes[name]}
+                for name, objects in total.objects.items()
+            },
+            verified=dict(total.verified),
             parts=parts,
         )
         try:
@@ -335,7 +314,7 @@ class _Creation:
     def _summary(self, parts: Sequence[Part]) -> Summary:
         """Counts and digests of all outcomes."""
         task = partial(summarized, self.space.connections, self.store.url)
-        seconds = sum(part.rows for part in parts) * _SIZE_S
+        seconds = sum(part.rows for part in parts) * _READ_S
         found = self.ctx.tasks.run_or_call("add the outcomes up", task, parts, seconds)
         return sum(found, Summary())
 
@@ -349,7 +328,7 @@ class _Creation:
 
     def _require_unremoved(self, record: Record) -> None:
         """Refuse what was removed before its manifest was written: this process was suspended."""
-        if read_state(self.store) != (record, "finished"):
+        if backup_at(self.store) != Backup(self.store, record, "finished"):
             raise RefusedError(
                 f"{self.store.url} was removed while it was made: let `lakegc backups prune` "
                 f"remove the rest, then back {self.ctx.run!r} up again"
@@ -364,7 +343,7 @@ class _Creation:
 
     def _require_some(self, total: Summary) -> None:
         """Refuse a backup in which nothing could be copied, for whatever reason."""
-        failed = total.outcomes.get("failed", {}).get("objects", 0)
+        failed = total.objects["failed"]
         if failed and failed == total.all.count:
             kind = AccessDeniedError if total.denied == failed else StorageError
             detail = f"{total.detail}. Back {self.ctx.run!r} up again when this is mended"
@@ -372,19 +351,66 @@ class _Creation:
             raise _advised(kind(detail), text)
 
 
-def _bytes(connections: Connections, url: str, part: Part) -> int:
-    """The bytes of the objects in a file."""
-    return int(pc.sum(read_part(connections.open(url), part, ["size"])["size"]).as_py() or 0)
+def _costs(rows: pa.Table) -> npt.NDArray[np.float64]:
+    return _OBJECT_S + np.asarray(rows["size"], dtype=np.float64) * _BYTE_S
 
 
-def _cut(connections: Connections, url: str, share: tuple[Part, int]) -> list[Stretch]:
-    """Cut a file into stretches of about equal bytes, so many at most."""
-    part, most = share
-    sizes = read_part(connections.open(url), part, ["size"])["size"].to_numpy()
-    return [Stretch(part, at, count) for at, count in cut(np.asarray(sizes), most)]
+_COST: Final = Cost(["size"], _costs)
 
 
 def _advised(error: LakegcError, text: str) -> LakegcError:
     """An error of the same kind, with what was to be done and what to do."""
     advice = next((a for kind, a in _ADVICE.items() if isinstance(error, kind)), "")
     return type(error)(": ".join(filter(None, (text, str(error), advice))))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts and digests of outcomes of marked objects; those of several files add up."""
+
+    #: Of all addresses, and of those that were copied.
+    all: KeyDigest = field(default_factory=KeyDigest)
+    copied: KeyDigest = field(default_factory=KeyDigest)
+    #: By outcome.
+    objects: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    #: Copies by what was compared.
+    verified: Counter[str] = field(default_factory=Counter)
+    #: Objects to which the store denied access.
+    denied: int = 0
+    #: Of one object that was not copied; empty for none.
+    detail: str = ""
+
+    def __add__(self, other: Summary) -> Summary:
+        """The summary of both."""
+        return Summary(
+            self.all + other.all,
+            self.copied + other.copied,
+            self.objects + other.objects,
+            self.bytes + other.bytes,
+            self.verified + other.verified,
+            self.denied + other.denied,
+            self.detail or other.detail,
+        )
+
+
+def summarized(connections: Connections, url: str, part: Part) -> Summary:
+    """The summary of one file of outcomes (``OUTCOMES``) in the store at ``url``.
+
+    Raises:
+        IntegrityError: it is missing or changed.
+    """
+    rows = read_part(connections.open(url), part)
+    copied = rows.filter(pc.equal(rows["outcome"], "copied"))
+    others = rows.filter(pc.invert(pc.equal(rows["outcome"], "copied")))
+    totals = rows.group_by("outcome").aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+    verified = pc.value_counts(copied["verified_by"]).to_pylist()
+    return Summary(
+        key_digest(rows["address"]),
+        key_digest(copied["address"]),
+        Counter({row["outcome"]: row["size_count"] for row in totals}),
+        Counter({row["outcome"]: row["size_sum"] for row in totals}),
+        Counter({row["values"]: row["counts"] for row in verified}),
+        pc.sum(pc.equal(others["error_code"], "AccessDenied")).as_py() or 0,
+        str(others["detail"][0].as_py()) if others.num_rows else "",
+    )

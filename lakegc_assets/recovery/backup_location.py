@@ -26,11 +26,6 @@ _LAKEFS: Final = "_lakefs/"
 def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Connections) -> None:
     """Refuse ``backup_url`` or ``backup_log`` where they overlap anything else, or each other.
 
-    Args:
-        ctx: the run.
-        client: of lakeFS.
-        connections: how to reach the stores.
-
     Raises:
         ConfigurationError: one does, or is no URL of a store.
     """
@@ -83,13 +78,8 @@ def require_no_other_backup(store: ObjectStore, stores: StoreConfig) -> None:
 
     Or in a storage namespace: another server, of which nobody here knows, may have it.
 
-    Args:
-        store: rooted at the folder.
-        stores: how stores are reached.
-
     Raises:
         ConfigurationError: it does.
-        StorageError: nobody can tell.
     """
     for above in _above(placed(store.url, stores)):
         # Who may only use a folder of the bucket cannot have put a backup around it.

@@ -2,13 +2,13 @@
 
 What the manifest said goes to ``pruning.json``, then the manifest goes, so that nobody takes the
 rest for a backup; then the copies, then what is left. A prune that was killed is run again: what is
-being removed is looked at once more, for what is still there, and goes.
+being removed is judged once more, for what is still there, and goes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +20,15 @@ from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_location import placed, repository_at
-from lakegc_assets.recovery.backups import BEGIN, FOLDER, MANIFEST, PRUNING
+from lakegc_assets.recovery.backups import (
+    BEGIN,
+    FOLDER,
+    MANIFEST,
+    PRUNING,
+    Backup,
+    all_backups,
+    backup_at,
+)
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.only_copies import (
     OBJECTS,
@@ -29,14 +37,13 @@ from lakegc_assets.recovery.only_copies import (
     recorded_copies,
     scratch_space,
 )
-from lakegc_assets.recovery.overview import Found, all_backups, found_at
 from lakegc_assets.recovery.undeletion import Present, present
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.removal import remove_listed, remove_objects
 from lakegc_assets.wording import counted
 
 _SWEPT = "swept_set"
@@ -54,41 +61,31 @@ def _with_nobody(_: RunContext) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Judged:
-    """The verdict on a backup.
+    """The verdict on a backup."""
 
-    Attributes:
-        found: the backup.
-        kept: why it stays; empty where it goes.
-    """
-
-    found: Found
+    found: Backup
+    #: Why it stays; empty where it goes.
     kept: str = ""
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """The request to remove backups.
+    """The request to remove backups."""
 
-    Attributes:
-        context: gives the run of a repository and a run's id.
-        stores: how the store of the backups is reached.
-        backup_url: the place of all backups.
-        older_than: younger ones stay, and those whose mark was swept later; None for any age.
-        names: ``repository/run`` of the only ones that are looked at; of these, those also go
-            whose mark was not swept, and those that were not finished. Empty for all.
-        dry_run: nothing is removed, and nobody is kept out.
-        alone: keeps sweeps and restores of a repository from beginning, from wherever, or raises
-            LakegcError where one is at work: a sweep may rely on the backup, a restore read it. So
-            it does where an alarm is to be looked at first. It gives what raises once it does not
-            keep them any more, since this process was suspended; or None.
-    """
-
+    #: Gives the run of a repository and a run's id.
     context: Context
     stores: StoreConfig
     backup_url: str
+    #: Younger ones stay, and those whose mark was swept later; None for any age.
     older_than: timedelta | None
+    #: ``repository/run`` of the only ones to prune; of these, also those that were not finished, or
+    #: whose mark was not swept. Empty for all.
     names: Collection[str] = ()
+    #: Remove nothing, and keep nobody out.
     dry_run: bool = False
+    #: Keeps sweeps and restores of a repository from beginning, or raises LakegcError where one is
+    #: at work, or an alarm stands: a sweep may rely on the backup, a restore read it. It gives a
+    #: function that raises once this holds no more, or None.
     alone: Callable[[RunContext], AbstractContextManager[Require | None]] = _with_nobody
 
     def run(self) -> Iterator[Judged]:
@@ -107,7 +104,7 @@ class Pruning:
             if not self.names or found.name in self.names:
                 yield self._prune(found)
 
-    def _prune(self, found: Found) -> Judged:
+    def _prune(self, found: Backup) -> Judged:
         subject = found.record.subject
         ctx = self.context(subject.repository, subject.run)
         if kept := self._stays(ctx, found):
@@ -124,10 +121,10 @@ class Pruning:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
                 return Judged(found, kept)
-            remove(found, require or _nobody_else)
+            remove(found, require or (lambda: None))
             return Judged(found)
 
-    def _stays(self, ctx: RunContext, found: Found) -> str:
+    def _stays(self, ctx: RunContext, found: Backup) -> str:
         """Why a backup stays, before anybody asks what of it is needed."""
         if found.state == "being removed":
             return ""
@@ -148,7 +145,7 @@ class Pruning:
         return ""
 
 
-def _unclear(found: Found, swept: datetime | None) -> str:
+def _unclear(found: Backup, swept: datetime | None) -> str:
     """Why a backup goes only if somebody says which; empty for no reason."""
     by_name = f"tell it by name (--backup {found.name}) if it is to go"
     if found.copy_of:
@@ -160,20 +157,20 @@ def _unclear(found: Found, swept: datetime | None) -> str:
     return ""
 
 
-def _require_unchanged(found: Found) -> None:
+def _require_unchanged(found: Backup) -> None:
     """Refuse what is not the backup any more that was found: it was finished, or made anew.
 
-    Others were looked at in between, and whoever was at work was waited for.
+    Others were judged in between, and whoever was at work was waited for.
 
     Raises:
         RefusedError: it is another one now.
     """
-    now = found_at(found.store)
+    now = backup_at(found.store)
     if now is None or (now.state, now.record) != (found.state, found.record):
         raise RefusedError(f"{found.store.url} has changed meanwhile: prune again")
 
 
-def _swept(ctx: RunContext, found: Found) -> datetime | None:
+def _swept(ctx: RunContext, found: Backup) -> datetime | None:
     """The end of the sweep of its mark; None where it did not end, or is unknown."""
     try:
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
@@ -184,12 +181,8 @@ def _swept(ctx: RunContext, found: Found) -> datetime | None:
         return None
 
 
-def _needed(ctx: RunContext, found: Found) -> str:
-    """Why something is lost if a backup goes; empty where nothing is.
-
-    Raises:
-        LakegcError: nobody can tell.
-    """
+def _needed(ctx: RunContext, found: Backup) -> str:
+    """Why something is lost if a backup goes; empty where nothing is."""
     subject = found.record.subject
     client, connections = ctx.connect()
     if connections.namespace_url != subject.namespace:
@@ -206,13 +199,10 @@ def _needed(ctx: RunContext, found: Found) -> str:
         return _advice(space, found, needed) if needed else ""
 
 
-def _advice(space: Workspace, found: Found, needed: Sequence[Part]) -> str:
+def _advice(space: Workspace, found: Backup, needed: Sequence[Part]) -> str:
     """Advice for getting needed objects out of a backup, as far as their copies are there.
 
-    Args:
-        space: for the files.
-        found: the backup.
-        needed: files of ``NEEDED``.
+    ``needed``: files of ``NEEDED``.
     """
     restorable = found.record.finished is not None and not found.copy_of
     # A restore reads what is finished alone.
@@ -266,16 +256,10 @@ def _with_copies(
             yield from ((row, there[row["address"]]) for row in rows)
 
 
-def _nobody_else() -> None:
-    """Nobody else is at work."""
-
-
-def remove(found: Found, require: Require = _nobody_else) -> None:
+def remove(found: Backup, require: Require) -> None:
     """Remove a backup; may be run again after a kill.
 
-    Args:
-        found: of which nothing is needed.
-        require: raises where others may be at work by now.
+    Nothing of it is needed. ``require`` raises where others may be at work by now.
 
     Raises:
         RefusedError: they may; what was not removed yet stays.
@@ -286,34 +270,10 @@ def remove(found: Found, require: Require = _nobody_else) -> None:
     store.put(PRUNING, found.record.to_bytes())
     # Who begins to sweep from here on does not rely on it, and who began before has the lease.
     require()
-    _delete(store, [MANIFEST])
-    # Listed again until nothing is found: a store may end a listing early.
-    while _delete_pages(store, lambda key: not key.startswith(FOLDER), require):
-        pass
-    while _delete_pages(store, lambda key: key not in {BEGIN, PRUNING}, require):
-        pass
+    remove_objects(store, [MANIFEST])
+    # A restore may read what is left.
+    remove_listed(store, "", lambda key: not key.startswith(FOLDER), require)
+    remove_listed(store, "", lambda key: key not in {BEGIN, PRUNING}, require)
     require()
-    _delete(store, [BEGIN])
-    _delete(store, [PRUNING])
-
-
-def _delete_pages(store: ObjectStore, chosen: Callable[[str], bool], require: Require) -> bool:
-    """Delete what a listing shows of the chosen; whether there was any."""
-    some = False
-    for page in store.list():
-        keys = [key for key in page["key"].to_pylist() if chosen(key)]
-        if keys:
-            some = True
-            # A restore may read what is left.
-            require()
-            _delete(store, keys)
-    return some
-
-
-def _delete(store: ObjectStore, keys: Iterable[str]) -> None:
-    failed = [one for one in store.delete_many(keys) if one.refused]
-    if failed:
-        raise StorageError(
-            f"{store.url}/{failed[0].key} could not be removed: {failed[0].error_code}: "
-            f"{failed[0].detail}. Let the credentials delete there, then prune again"
-        )
+    remove_objects(store, [BEGIN])
+    remove_objects(store, [PRUNING])

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.marked_objects import Stretch, read_stretches
+from lakegc_assets.mark.marked_objects import read_stretches
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
 from lakegc_assets.recovery.circuit_breaker import HOPELESS, Streak, hopeless_kind
 from lakegc_assets.recovery.journal import Outcome
+from lakegc_assets.recovery.portions import Portion, batches
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.copies import Copied, copy_object
@@ -41,36 +40,21 @@ _BATCH: Final = 256
 _BATCH_BYTES: Final = 256 << 20
 #: How often an object is copied whose copy is not what it should be.
 _TRIES: Final = 2
-#: What an object costs besides its bytes, in bytes.
-OVERHEAD: Final = 64 << 10
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The input of all copying tasks of a round: picklable, and without secrets.
-
-    Attributes:
-        connections: how to reach the store.
-        artifacts_url: where the attempt's artifacts are.
-        backup_url: folder of the backup.
-        log_url: folder of the logs of the run; None for no logs.
-        name: of this round of this backup, which no other has.
-        rate: of one task, in bytes a second; None for no limit.
-    """
+    """The input of all copying tasks of a round: picklable, and without secrets."""
 
     connections: Connections
     artifacts_url: str
     backup_url: str
+    #: None for no logs.
     log_url: str | None
+    #: Unique name of this round of this backup.
     name: str
+    #: Of one task, in bytes a second; None for no limit.
     rate: float | None
-
-
-class Portion(NamedTuple):
-    """Some of the work, numbered in its round, which belongs to the task that begins it first."""
-
-    number: int
-    stretches: Sequence[Stretch]
 
 
 class TaskResult(NamedTuple):
@@ -150,12 +134,10 @@ class CopyingTask:
         Raises:
             LakegcError: nothing can be copied now; what was done is recorded.
         """
-        number = 0
-        for stretch in portion.stretches:
-            rows = read_stretches(self._artifacts, [stretch], MARKED.names)
-            for batch in batches(rows):
-                self._copy_batch(f"{self._orders.name}-{portion.number:06d}-{number:06d}", batch)
-                number += 1
+        rows = read_stretches(self._artifacts, [portion.stretch], MARKED.names)
+        sizes = rows["size"].to_numpy()
+        for number, batch in enumerate(batches(rows, sizes, _BATCH, _BATCH_BYTES)):
+            self._copy_batch(f"{self._orders.name}-{portion.number:06d}-{number:06d}", batch)
 
     def _copy_batch(self, name: str, batch: pa.Table) -> None:
         self._require_unfinished()
@@ -227,33 +209,3 @@ class CopyingTask:
 def notes(name: str) -> str:
     """Folder in which the tasks of a round note the portions that they have begun."""
     return f"backup/tasks/{name}/"
-
-
-def batches(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows (with ``size``) in batches that are recorded together."""
-    sizes = rows["size"].to_numpy()
-    at = 0
-    while at < len(sizes):
-        some = np.cumsum(sizes[at : at + _BATCH])
-        count = max(1, int(np.searchsorted(some, _BATCH_BYTES, side="right")))
-        yield rows.slice(at, count)
-        at += count
-
-
-def cut(sizes: npt.NDArray[np.int64], parts: int) -> list[tuple[int, int]]:
-    """Cut objects into stretches of about equal bytes, none of them empty.
-
-    Args:
-        sizes: of the objects, in bytes.
-        parts: the most stretches.
-
-    Returns:
-        Where each begins, and how many objects it has.
-    """
-    if not len(sizes):
-        return []
-    ends = np.cumsum(sizes + OVERHEAD)
-    marks = ends[-1] * np.arange(1, parts) / parts
-    starts = np.unique([0, *np.searchsorted(ends, marks, side="left") + 1])
-    starts = starts[starts < len(sizes)]
-    return [(int(a), int(b - a)) for a, b in zip(starts, [*starts[1:], len(sizes)], strict=True)]

@@ -1,4 +1,4 @@
-"""Finished backups: where they lie, of which mark they are, and what can be had from them.
+"""Backups: where they lie, of which mark they are, and in which state.
 
 ``<backup_url>/<repository>/<run>/<address>`` are the copies, so that other tools can read them, and
 ``_lakegc/`` beside them says what they are: ``begin.json``, written first, of which mark;
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -55,31 +55,21 @@ State = Literal["finished", "unfinished", "being removed"]
 
 @dataclass(frozen=True)
 class Subject:
-    """Of what a backup is.
-
-    Attributes:
-        repository: lakeFS repository.
-        run: id of the run, the mark id.
-        attempt: of the run.
-        namespace: storage namespace, in its canonical form.
-        mark: SHA-256 of the last manifest of the mark, in hex.
-        digest: ``KeyDigest`` of what the mark names, as text.
-    """
+    """Of what a backup is."""
 
     repository: str
     run: str
     attempt: str
+    #: In its canonical form.
     namespace: str
+    #: SHA-256 of the last manifest of the mark, in hex.
     mark: str
+    #: ``KeyDigest`` of what the mark names, as text.
     digest: str
 
 
 def subject_of(chain: Mapping[str, Manifest]) -> Subject:
-    """The subject of a backup of a mark.
-
-    Args:
-        chain: the manifests of a published mark.
-    """
+    """The subject of a backup of a mark."""
     last = chain["gc_report"]
     return Subject(
         repository=last.repository,
@@ -93,28 +83,21 @@ def subject_of(chain: Mapping[str, Manifest]) -> Subject:
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a backup: ``begin.json`` and, once it is finished, ``manifest.json``.
-
-    Attributes:
-        subject: of what it is.
-        begun: when, UTC, by the clock of the machine that made it.
-        finished: likewise; None while it is not.
-        objects: copies that were verified.
-        size: of these, in bytes.
-        digest: ``KeyDigest`` of their addresses, as text.
-        outcomes: objects and bytes by outcome.
-        verified: objects by what was the same on both sides.
-        parts: files of ``OUTCOMES``, one row for each marked object.
-    """
+    """The record of a backup: ``begin.json`` and, once it is finished, ``manifest.json``."""
 
     subject: Subject
+    #: UTC, by the clock of the machine that made it.
     begun: datetime
     finished: datetime | None = None
+    #: Verified copies, their bytes, and the ``KeyDigest`` of their addresses.
     objects: int = 0
     size: int = 0
     digest: str = ""
+    #: Objects and bytes by outcome.
     outcomes: dict[str, dict[str, int]] | None = None
+    #: Objects by what was the same on both sides.
     verified: dict[str, int] | None = None
+    #: Files of ``OUTCOMES``, one row for each marked object.
     parts: Sequence[Part] = ()
 
     @property
@@ -162,15 +145,24 @@ class Record:
 
 @dataclass(frozen=True)
 class Backup:
-    """A finished backup.
-
-    Attributes:
-        store: rooted at its folder: keys are the addresses.
-        record: what its manifest says.
-    """
+    """A backup, in whatever state; its store is rooted at its folder, so keys are the addresses."""
 
     store: ObjectStore
+    #: What its manifest said, while it is being removed.
     record: Record
+    state: State
+
+    @property
+    def name(self) -> str:
+        """Name for people: the folder, since a copied folder is a second backup of a mark."""
+        return folder_name(self.store.url)
+
+    @property
+    def copy_of(self) -> str:
+        """Name of the backup that was copied or moved to this folder; empty where none was."""
+        subject = self.record.subject
+        made = f"{subject.repository}/{subject.run}"
+        return "" if made == self.name else made
 
     def require_digest(self, found: KeyDigest) -> None:
         """Compare the addresses of the copies with the manifest.
@@ -185,12 +177,35 @@ class Backup:
             )
 
     def require_of(self, subject: Subject) -> None:
-        """Refuse it where it is of another mark.
+        """Refuse a backup of another mark, or of another attempt of this one.
 
         Raises:
-            RefusedError: it is, with what to do.
+            RefusedError: it is one, with what to do.
         """
-        require_same(self.store.url, self.record.subject, subject)
+        url, found = self.store.url, asdict(self.record.subject)
+        differing = [
+            f"{name} {found[name]!r} in place of {wanted!r}"
+            for name, wanted in asdict(subject).items()
+            if found[name] != wanted
+        ]
+        if differing:
+            place = url.rsplit("/", 2)[0]
+            pruning = command_line("backups", "prune", "--url", place, "--backup", self.name)
+            raise RefusedError(
+                f"{url} is a backup of another attempt or mark: it is of {', '.join(differing)}. "
+                f"Choose another backup_url, or remove it with `{pruning}` if nothing of it is "
+                "needed"
+            )
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A backup that says nothing of itself that can be read."""
+
+    repository: str
+    run: str
+    url: str
+    error: IntegrityError
 
 
 def damaged(url: str) -> IntegrityError:
@@ -199,27 +214,6 @@ def damaged(url: str) -> IntegrityError:
         f"the backup {url} is damaged: {url}/{FOLDER} is not what its manifest says. Nothing of it "
         "can be trusted; back the mark up again at another backup_url"
     )
-
-
-def require_same(url: str, found: Subject, wanted: Subject) -> None:
-    """Refuse a backup of another mark, or of another attempt of this one.
-
-    Raises:
-        RefusedError: it is one, with what to do.
-    """
-    differing = [
-        f"{name} {getattr(found, name)!r} in place of {getattr(wanted, name)!r}"
-        for name in Subject.__dataclass_fields__
-        if getattr(found, name) != getattr(wanted, name)
-    ]
-    if differing:
-        pruning = command_line(
-            "backups", "prune", "--url", url.rsplit("/", 2)[0], "--backup", folder_name(url)
-        )
-        raise RefusedError(
-            f"{url} is a backup of another attempt or mark: it is of {', '.join(differing)}. "
-            f"Choose another backup_url, or remove it with `{pruning}` if nothing of it is needed"
-        )
 
 
 def folder_url(backup_url: str, repository: str, run: str) -> str:
@@ -235,10 +229,6 @@ def folder_name(url: str) -> str:
 def read_record(store: ObjectStore, key: str) -> Record | None:
     """Read the record of a backup; None where there is none.
 
-    Args:
-        store: rooted at its folder.
-        key: ``BEGIN`` or ``MANIFEST``.
-
     Raises:
         IntegrityError: it is damaged.
     """
@@ -248,27 +238,22 @@ def read_record(store: ObjectStore, key: str) -> Record | None:
         return None
 
 
-def read_state(store: ObjectStore) -> tuple[Record, State] | None:
-    """Read the record of a backup and its state; None where there is none.
+def backup_at(store: ObjectStore) -> Backup | None:
+    """The backup in the folder at which a store is rooted; None where there is none.
 
     A manifest of which not all else is there is left of a backup that was removed.
 
-    Args:
-        store: rooted at its folder.
-
     Raises:
-        IntegrityError: it is damaged.
-        StorageError: the store does not tell.
+        IntegrityError: what it says of itself is damaged.
     """
-    pruning = read_record(store, PRUNING)
-    if pruning is not None:
-        return pruning, "being removed"
+    if (pruning := read_record(store, PRUNING)) is not None:
+        return Backup(store, pruning, "being removed")
     manifest, begin = read_record(store, MANIFEST), read_record(store, BEGIN)
     if manifest is None:
-        return None if begin is None else (begin, "unfinished")
+        return None if begin is None else Backup(store, begin, "unfinished")
     if begin is None or (begin.subject, begin.begun) != (manifest.subject, manifest.begun):
-        return manifest, "being removed"
-    return manifest, "finished"
+        return Backup(store, manifest, "being removed")
+    return Backup(store, manifest, "finished")
 
 
 def find_backup(
@@ -279,27 +264,47 @@ def find_backup(
     *,
     removing: bool = False,
 ) -> Backup | None:
-    """The finished backup of a run; None without one. Of which mark it is was not looked at.
+    """The finished backup of a run; None without one. Of which mark it is was not compared.
 
-    Args:
-        stores: how the stores of backups are reached.
-        backup_url: the place of all backups; None where none is set.
-        repository: lakeFS repository.
-        run: id of the run.
-        removing: whether one that is being removed will do: of that copies may be gone.
+    ``removing``: accept one that is being removed, of which copies may be gone.
 
     Raises:
         ConfigurationError: the URL cannot be opened.
         IntegrityError: its manifest is damaged.
-        StorageError: the store does not tell.
     """
     if backup_url is None:
         return None
-    store = open_store(folder_url(backup_url, repository, run), stores)
-    match read_state(store):
-        case record, "finished":
-            return Backup(store, record)
-        # One that was never finished may be removed, too.
-        case record, "being removed" if removing and record.finished is not None:
-            return Backup(store, record)
-    return None
+    found = backup_at(open_store(folder_url(backup_url, repository, run), stores))
+    # One that was never finished may be removed, too.
+    if found is None or found.record.finished is None:
+        return None
+    return found if removing or found.state == "finished" else None
+
+
+def backups_at(stores: StoreConfig, backup_url: str) -> Iterator[Backup | Damaged]:
+    """The backups below ``backup_url``, in whatever state, by repository and run."""
+    place = open_store(backup_url, stores)
+    for folder in place.list_prefixes().prefixes:
+        repository = folder.rstrip("/")
+        for below in place.list_prefixes(folder).prefixes:
+            run = below.removeprefix(folder).rstrip("/")
+            store = open_store(folder_url(backup_url, repository, run), stores)
+            try:
+                found = backup_at(store)
+            except IntegrityError as error:
+                yield Damaged(repository, run, store.url, error)
+                continue
+            if found is not None:
+                yield found
+
+
+def all_backups(stores: StoreConfig, backup_url: str) -> Iterator[Backup]:
+    """As ``backups_at``, where all of them can be read.
+
+    Raises:
+        IntegrityError: what one says of itself is damaged.
+    """
+    for found in backups_at(stores, backup_url):
+        if isinstance(found, Damaged):
+            raise found.error
+        yield found

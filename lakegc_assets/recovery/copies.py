@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import ROWS_EACH, Part, PartWriter
+from lakegc_assets.engine.datasets import ROWS_EACH, Part, write_tables
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.backups import COPIED, OUTCOMES, Backup, damaged
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.storage.base import ObjectStore
+
+R = TypeVar("R")
 
 #: What a listing of a backup shows of a copy.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
@@ -30,19 +33,13 @@ _ROW_S: Final = 2e-6
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The backup in which copies are found, and the folder for the results; picklable, no secrets.
-
-    Attributes:
-        connections: how tasks reach the stores.
-        backup_url: folder of the backup.
-        artifacts_url: of the attempt.
-        folder: for the files, below the attempt, with a slash at its end.
-    """
+class _Order:
+    """The backup in which copies are found, and the folder for the results; picklable."""
 
     connections: Connections
     backup_url: str
     artifacts_url: str
+    #: Below the attempt, with a slash at its end.
     folder: str
 
     def backup(self) -> ObjectStore:
@@ -55,60 +52,54 @@ class Finding:
 
     def write(self, tables: Sequence[pa.Table], schema: pa.Schema) -> list[Part]:
         """Write rows to new files, none of which is empty."""
-        writer = PartWriter(self.artifacts(), self.folder, schema)
-        for table in tables:
-            writer.add(table)
-        return [part for part in writer.finish() if part.rows] if writer.rows else []
+        return write_tables(self.artifacts(), self.folder, schema, tables)
 
 
-def shown_copies(ctx: RunContext, finding: Finding, objects: Sequence[Part]) -> list[Part]:
+def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part]) -> list[Part]:
     """List the copies of some objects, whether they were recorded or not.
 
-    Args:
-        ctx: the run.
-        finding: where to look, and where to write.
-        objects: files below the attempt, in the order of the addresses.
+    ``objects``: files below the attempt, in the order of the addresses.
 
     Returns:
         Files of ``SHOWN``.
 
     Raises:
         IntegrityError: a file is missing or changed.
-        StorageError: a store did not answer.
     """
-    threads = ctx.settings.backup_list_threads
-    pieces = pieces_of(objects, threads)
-    seconds = sum(part.rows for part in objects) * _ROW_S
-    task = partial(_shown_copies, finding)
-    found = ctx.tasks.run_or_call("list the copies", task, pieces, seconds, threads)
+    task = partial(_shown_copies, _order(space, backup, "shown"))
+    found = _in_pieces(space.ctx, "list the copies", task, objects)
     return [part for parts in found for part in parts]
 
 
-def verified_copies(
-    ctx: RunContext, finding: Finding, backup: Backup, *, listed: bool
-) -> list[Part]:
+def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> list[Part]:
     """The copies of a finished backup, as its manifest says.
 
-    Args:
-        ctx: the run.
-        finding: where to look, and where to write.
-        backup: the backup.
-        listed: whether only those count that a listing shows now as they were made.
+    ``listed``: only those count that a listing shows now as they were made.
 
     Returns:
         Files of ``COPIES``.
 
     Raises:
-        IntegrityError: something changed or removed what tells which they are.
-        StorageError: a store did not answer.
+        IntegrityError: something changed or removed the record of which they are.
     """
-    threads = ctx.settings.backup_list_threads
-    pieces = pieces_of(backup.record.parts, threads)
-    seconds = sum(part.rows for part in backup.record.parts) * _ROW_S
-    task = partial(_verified_copies, finding, listed=listed)
-    found = ctx.tasks.run_or_call("read what the backup holds", task, pieces, seconds, threads)
+    order = _order(space, backup.store, "copies")
+    task = partial(_verified_copies, order, listed=listed)
+    found = _in_pieces(space.ctx, "read what the backup holds", task, backup.record.parts)
     backup.require_digest(sum((digest for _, digest in found), KeyDigest()))
     return [part for parts, _ in found for part in parts]
+
+
+def _order(space: Workspace, backup: ObjectStore, name: str) -> _Order:
+    folder = f"{space.folder}{name}/"
+    return _Order(space.connections, backup.url, space.attempt.url, folder)
+
+
+def _in_pieces(
+    ctx: RunContext, what: str, task: Callable[[Sequence[Stretch]], R], parts: Sequence[Part]
+) -> list[R]:
+    threads = ctx.settings.backup_list_threads
+    seconds = sum(part.rows for part in parts) * _ROW_S
+    return ctx.tasks.run_or_call(what, task, pieces_of(parts, threads), seconds, threads)
 
 
 def pieces_of(parts: Sequence[Part], threads: int) -> list[list[Stretch]]:
@@ -117,15 +108,15 @@ def pieces_of(parts: Sequence[Part], threads: int) -> list[list[Stretch]]:
     return stretches(parts, max(_PIECE, min(ROWS_EACH, -(-rows // threads))))
 
 
-def _shown_copies(finding: Finding, piece: Sequence[Stretch]) -> list[Part]:
-    addresses = read_stretches(finding.artifacts(), piece, ["address"])["address"]
-    return finding.write(_listed(finding.backup(), addresses), SHOWN)
+def _shown_copies(order: _Order, piece: Sequence[Stretch]) -> list[Part]:
+    addresses = read_stretches(order.artifacts(), piece, ["address"])["address"]
+    return order.write(_listed(order.backup(), addresses), SHOWN)
 
 
 def _verified_copies(
-    finding: Finding, piece: Sequence[Stretch], *, listed: bool
+    order: _Order, piece: Sequence[Stretch], *, listed: bool
 ) -> tuple[list[Part], KeyDigest]:
-    store = finding.backup()
+    store = order.backup()
     try:
         rows = read_stretches(store, piece, [*COPIED, "outcome"])
     except IntegrityError as error:
@@ -136,7 +127,7 @@ def _verified_copies(
         there = pa.concat_tables(_listed(store, copied["address"]))
         keys = ["address", "size", "copy_etag"]
         copied = copied.join(there, keys, join_type="left semi").select(list(COPIED))
-    return finding.write([copied], COPIES), digest
+    return order.write([copied], COPIES), digest
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:

@@ -1,6 +1,6 @@
 """Proves that a copy is the one that was verified, where it has not the etag that was recorded.
 
-The etag of a file tells which file it is, so that all copies have others in a backup that was moved
+The etag of a file identifies the file, so that all copies have others in a backup that was moved
 to another disk. And whoever was suspended while he made a backup may replace a copy that another
 process has verified, and even finished the backup with.
 """
@@ -27,11 +27,7 @@ MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Proof:
-    """Evidence about the copies in one backup.
-
-    Args:
-        store: rooted at the backup.
-    """
+    """Evidence about the copies in one backup."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -41,13 +37,10 @@ class Proof:
     def etag(self, one: Lost, recorded: str) -> str | None:
         """The etag that a copy has now; None where nothing proves that it is that of the object.
 
-        Args:
-            one: the object, as it was marked.
-            recorded: the etag of the copy, as it was verified.
+        ``recorded``: the etag of the copy, as it was verified.
 
         Raises:
             ObjectNotFoundError: there is no such copy.
-            StorageError: the store does not tell.
         """
         now = self.store.head(one.key)
         if now.size != one.size:

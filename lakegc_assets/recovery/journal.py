@@ -15,10 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.records import RecordFiles, read_rows, write_values
+from lakegc_assets.run.records import RecordFiles, read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 R = TypeVar("R")
@@ -46,10 +45,7 @@ class Outcome(NamedTuple):
 def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
     """Make outcomes durable: they are all in the journal when this returns, or none is.
 
-    Args:
-        backup: the store rooted at the backup.
-        name: of the batch, which no other has.
-        outcomes: of that batch.
+    No other batch has this name.
     """
     now = datetime.now(timezone.utc)
     write_values(backup, f"{_LEDGER}{name}.parquet", [(*one, now) for one in outcomes], OUTCOMES)
@@ -58,41 +54,23 @@ def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
 def files(connections: Connections, backup_url: str, prefix: str = "") -> RecordFiles:
     """The files of a journal, of which a damaged one counts as absent: that is copied again.
 
-    Args:
-        connections: how tasks reach the backup.
-        backup_url: folder of the backup.
-        prefix: of the names of the batches.
+    ``prefix``: of the names of the batches.
     """
     return RecordFiles(connections, backup_url, f"{_LEDGER}{prefix}", OUTCOMES, skip_damaged=True)
 
 
 def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> list[R]:
-    """Call a function with each file of the journal and its rows (``OUTCOMES``).
-
-    Args:
-        backup: the store rooted at the backup.
-        function: what it returns is small.
-    """
+    """Call a function with each file of the journal and its rows (``OUTCOMES``)."""
     files = [info.key for info in backup.infos(_LEDGER)]
     return thread_map(lambda file: function(file, read_file(backup, file)), files, _THREADS)
 
 
 def read_file(backup: ObjectStore, key: str) -> pa.Table:
-    """The rows of one file of the journal; none where it is damaged."""
-    try:
-        return read_rows(backup, key, OUTCOMES)
-    except IntegrityError:
-        # Nothing is known of what it said, so that is copied again.
-        return OUTCOMES.empty_table()
+    """The rows of one file of the journal; none where it is damaged: that is copied again."""
+    return read_whole(backup, key, OUTCOMES)
 
 
 def write_log(log: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
-    """Write a line of JSON for each outcome.
-
-    Args:
-        log: the store rooted at the logs of the run.
-        name: of the batch.
-        outcomes: of that batch.
-    """
+    """Write a line of JSON for each outcome."""
     lines = (json.dumps(outcome._asdict(), ensure_ascii=False) for outcome in outcomes)
     log.put(f"{name}.log", "".join(f"{line}\n" for line in lines).encode())

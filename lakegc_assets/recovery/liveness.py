@@ -20,7 +20,6 @@ from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
-from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -41,17 +40,15 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
     Staged objects are read before the commits, so that what is committed meanwhile is seen. Tagged
     commits count, whatever the settings say, and so does what is not known.
 
-    Args:
-        space: of the repository, for the files.
-        namespace: that the addresses are relative to.
-        objects: files of address and size (bytes); an address may be there with several sizes.
+    ``objects``: files of address and size, relative to the namespace; an address may be there with
+    several sizes.
 
     Returns:
         Files of ``NEEDED``, each address once, in order.
 
     Raises:
         RefusedError: the repository is at another namespace now.
-        LakegcError: lakeFS or the store do not tell.
+        LakegcError: lakeFS or the store did not answer.
     """
     ctx = replace(space.ctx, settings=space.ctx.settings.changed(protect_tags=True))
     client, connections = ctx.connect()
@@ -90,7 +87,7 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
             [frames.create(last_parts)],
             [frames.create(some.cast(NEEDED)) for some in named],
         )
-        ordered = relations.in_order(found)
+        ordered = mark_relations.in_order(found)
         return space.write(frames, ordered, "needed", NEEDED, "find what is needed")
 
 

@@ -29,14 +29,10 @@ from lakegc_assets.wording import counted
 
 
 class Pruned(NamedTuple):
-    """The result of a prune of old trash.
-
-    Attributes:
-        removed: how many objects are gone.
-        kept: why others stay, and what to do; empty where none does.
-    """
+    """The result of a prune of old trash."""
 
     removed: int
+    #: Why others stay, and what to do; empty where none does.
     kept: str
 
 
@@ -45,10 +41,6 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
 
     Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays where it is.
     A prune that was killed is run again.
-
-    Args:
-        ctx: of the repository.
-        namespace: where the trash is.
 
     Raises:
         RefusedError: the repository is at another namespace now.

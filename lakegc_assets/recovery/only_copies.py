@@ -15,13 +15,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, write_part
+from lakegc_assets.engine.datasets import Part, read_parts, write_part, write_tables
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, Backup
 from lakegc_assets.recovery.copies import COPIES, pieces_of, verified_copies
-from lakegc_assets.recovery.overview import Found
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -42,12 +41,7 @@ _ASKED: Final = 100
 
 @contextmanager
 def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspace]:
-    """A new folder of the artifacts, which is emptied at the end.
-
-    Args:
-        ctx: of the repository.
-        connections: how tasks reach the stores.
-    """
+    """A new folder of the artifacts, which is emptied at the end."""
     folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
     space = Workspace(ctx, connections, folder, "")
     try:
@@ -57,20 +51,11 @@ def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspa
 
 
 def write_objects(space: Workspace, name: str, tables: Iterable[pa.Table]) -> list[Part]:
-    """Write rows of ``OBJECTS`` to files, none of which is empty.
-
-    Args:
-        space: where to write.
-        name: of the folder.
-        tables: the rows, some at a time.
-    """
-    writer = PartWriter(space.attempt.store(), f"{space.folder}{name}/", OBJECTS)
-    for table in tables:
-        writer.add(table)
-    return [part for part in writer.finish() if part.rows] if writer.rows else []
+    """Write rows of ``OBJECTS`` to files, none of which is empty."""
+    return write_tables(space.attempt.store(), f"{space.folder}{name}/", OBJECTS, tables)
 
 
-def recorded_copies(space: Workspace, found: Found) -> list[Part]:
+def recorded_copies(space: Workspace, found: Backup) -> list[Part]:
     """The copies that a backup says it has (``COPIES``); an address may stand there twice.
 
     Raises:
@@ -78,9 +63,8 @@ def recorded_copies(space: Workspace, found: Found) -> list[Part]:
     """
     url, folder = found.store.url, f"{space.folder}journal/"
     if found.record.finished is not None:
-        backup = Backup(found.store, found.record)
-        return verified_copies(space.ctx, space.finding("copied", url), backup, listed=False)
-    # Nothing but its journal tells, and that may name an object twice.
+        return verified_copies(space, found, listed=False)
+    # Only its journal has them, and that may name an object twice.
     files = journal.files(space.connections, url)
     recorded = files.gather(space.ctx.tasks, space.attempt.url, folder)
     with space.frames() as frames:
@@ -88,13 +72,10 @@ def recorded_copies(space: Workspace, found: Found) -> list[Part]:
         return space.write(frames, copied, "copied", COPIES, "find what was copied")
 
 
-def held_objects(space: Workspace, found: Found) -> list[Part]:
+def held_objects(space: Workspace, found: Backup) -> list[Part]:
     """Objects that a backup can give back (``OBJECTS``): all copies, or those still there.
 
     What was copied and not recorded any more may be the only copy all the same.
-
-    Raises:
-        LakegcError: nobody can tell.
     """
     finished = found.state == "finished"
     listed = write_objects(space, "listed", _copies(found.store))
@@ -141,15 +122,10 @@ def _require_gone(space: Workspace, store: ObjectStore, copied: Sequence[Part]) 
 def missing_objects(space: Workspace, objects: Sequence[Part]) -> list[Part]:
     """Of some objects those that the store does not hold, or holds with another size.
 
-    Args:
-        space: for the files.
-        objects: files of ``OBJECTS``, in the order of the addresses, each once.
+    ``objects``: files of ``OBJECTS``, in the order of the addresses, each once.
 
     Returns:
         Files of ``OBJECTS``, in the same order.
-
-    Raises:
-        StorageError: the store did not answer.
     """
     threads = space.ctx.settings.backup_list_threads
     pieces = pieces_of(objects, threads)
@@ -168,12 +144,12 @@ def _missing(
     return [write_part(artifacts, folder, gone)] if gone.num_rows else []
 
 
-def only_copies(space: Workspace, found: Found) -> list[Part]:
+def only_copies(space: Workspace, found: Backup) -> list[Part]:
     """The objects of a backup that the store does not hold any more (``OBJECTS``), in order.
 
     Raises:
         IntegrityError: the backup is damaged.
-        StorageError: a store does not tell.
+        StorageError: a store did not answer.
     """
     with space.frames() as frames:
         copied = space.read(frames, recorded_copies(space, found), OBJECTS)

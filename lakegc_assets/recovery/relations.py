@@ -6,8 +6,6 @@ Marked DF is what a mark names, each address once. Journal DF is what tasks have
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pyspark.sql import Column, DataFrame
 
 from lakegc_assets.engine.relation import F, Window, relation
@@ -18,9 +16,15 @@ _OBJECT = ["address", "size", "etag"]
 @relation
 def newest(records: DataFrame) -> DataFrame:
     """The row of each address that was recorded last."""
-    order = Window.partitionBy("address").orderBy(F.col("at").desc())
-    ranked = records.withColumn("place", F.row_number().over(order)).where("place = 1")
-    return ranked.select(*records.columns)
+    return first_of_each(records, F.lit(0))
+
+
+def first_of_each(records: DataFrame, rank: Column) -> DataFrame:
+    """The row of each address with the least rank, and the last of these."""
+    order = Window.partitionBy("address").orderBy("rank", F.col("at").desc())
+    ranked = records.withColumn("rank", rank)
+    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
+    return first.select(*records.columns)
 
 
 @relation
@@ -32,18 +36,15 @@ def verified(journal: DataFrame, marked: DataFrame, shown: DataFrame) -> DataFra
         marked: address, size and etag; a copy of another object is none of what is to be deleted.
         shown: address, size and copy_etag of what the backup holds now.
     """
-    copies = journal.where(F.col("outcome") == "copied")
-    same = copies.join(marked.select(*_OBJECT), _OBJECT, "left_semi")
+    same = claimed(journal).join(marked.select(*_OBJECT), _OBJECT, "left_semi")
     there = ["address", "size", "copy_etag"]
     return newest(same.join(shown.select(*there), there, "left_semi"))
 
 
 @relation
-def left_to_do(marked: DataFrame, done: Sequence[DataFrame]) -> DataFrame:
-    """Marked DF without the addresses of some rows, in order."""
-    for one in done:
-        marked = marked.join(one.select("address"), "address", "left_anti")
-    return marked.orderBy("address")
+def without(marked: DataFrame, others: DataFrame) -> DataFrame:
+    """Marked DF but for the objects with some addresses, in order."""
+    return marked.join(others.select("address"), "address", "left_anti").orderBy("address")
 
 
 @relation
@@ -54,7 +55,7 @@ def lost(recorded: DataFrame, copied: DataFrame) -> DataFrame:
         recorded: what was recorded, whatever the outcome.
         copied: what ``verified`` gives.
     """
-    claims = recorded.where(F.col("outcome") == "copied").select("address").distinct()
+    claims = claimed(recorded).select("address").distinct()
     gone = claims.join(copied.select("address"), "address", "left_anti")
     return gone.agg(F.count(F.lit(1)).alias("objects"), F.min("address").alias("first"))
 
@@ -125,12 +126,6 @@ def each_once(found: DataFrame) -> DataFrame:
     return sizes.select("address", size.cast("bigint").alias("size")).orderBy("address")
 
 
-@relation
-def in_order(rows: DataFrame) -> DataFrame:
-    """Rows in the order of their addresses."""
-    return rows.orderBy("address")
-
-
 # Restores
 
 
@@ -169,10 +164,7 @@ def restored(ledger: DataFrame) -> DataFrame:
     rank = F.when(F.col("outcome") == "restored", F.lit(0)).otherwise(
         F.when(_same(), F.lit(1)).otherwise(F.lit(2))
     )
-    order = Window.partitionBy("address").orderBy("rank", F.col("at").desc())
-    ranked = ledger.withColumn("rank", rank)
-    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
-    return first.select(*ledger.columns).orderBy("address")
+    return first_of_each(ledger, rank).orderBy("address")
 
 
 def _same() -> Column:

@@ -11,19 +11,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.undeletion import Brought
-from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.records import RecordFiles, read_rows, write_values
+from lakegc_assets.run.records import RecordFiles, best_of_each, read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "restored_set"
@@ -72,11 +70,8 @@ def restores(attempt: AttemptArtifacts) -> list[str]:
 def begin(attempt: AttemptArtifacts, begun: Begun, name: str, patience: timedelta) -> str:
     """The id of a restore: that of one that did not finish and is about the same, else a new one.
 
-    Args:
-        attempt: the artifacts of the mark.
-        begun: what is asked for now.
-        name: what a new id ends with.
-        patience: one that began longer ago is not gone on with: its pin may be about to end.
+    ``name``: end of a new id. One that began longer ago than ``patience`` is not continued: its pin
+    may be about to end.
     """
     store = attempt.store()
     for restore_id in reversed(restores(attempt)):
@@ -100,12 +95,7 @@ def record(
 ) -> None:
     """Make outcomes of a batch durable: they are all in the ledger when this returns, or none is.
 
-    Args:
-        artifacts: the store rooted at the attempt.
-        ledger: folder of the ledger in it, with a slash at its end.
-        name: of the batch, which no other has.
-        sizes: of its objects, in bytes.
-        found: their outcomes.
+    ``ledger``: folder below the attempt, with a slash at its end. No other batch has this name.
     """
     now = datetime.now(timezone.utc)
     rows = [
@@ -124,22 +114,18 @@ def ledger_files(
 
 
 def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
-    """One outcome for each recorded address (``RESTORED``), in the order of the addresses.
+    """One outcome for each recorded address (``RESTORED``).
 
     For people, who ask for it seldom: a restore takes ``ledger_files`` as a dataset.
     """
     store, ledger = attempt.store(), f"{folder(restore_id)}/ledger/"
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
-    tables = thread_map(partial(_read, store), keys, _THREADS)
-    rows = pa.concat_tables([RESTORED.empty_table(), *tables])
-    ranked = rows.append_column("order", _order(rows))
-    order = [("address", "ascending"), ("order", "ascending"), ("at", "descending")]
-    ranked = strings.in_order(ranked, order)
-    first = strings.first_of_each(ranked["address"])
-    return ranked.filter(first).select(RESTORED.names)
+    # What a damaged file said is asked for again.
+    tables = thread_map(lambda key: read_whole(store, key, RESTORED), keys, _THREADS)
+    return best_of_each(pa.concat_tables([RESTORED.empty_table(), *tables]), _rank)
 
 
-def _order(rows: pa.Table) -> pa.ChunkedArray:
+def _rank(rows: pa.Table) -> pa.ChunkedArray:
     """Rank of each outcome: restored first, since a later try finds such an object there already.
 
     What did not end well, as where another object is there, is tried again, so the last counts.
@@ -151,11 +137,3 @@ def _order(rows: pa.Table) -> pa.ChunkedArray:
 def same(rows: pa.Table) -> pa.ChunkedArray:
     """Mask of the outcomes by which the very object is there already."""
     return pc.and_(pc.equal(rows["outcome"], "already_there"), pc.is_null(rows["detail"]))
-
-
-def _read(store: ObjectStore, key: str) -> pa.Table:
-    try:
-        return read_rows(store, key, RESTORED)
-    except IntegrityError:
-        # Nothing is known of what it said, so that is asked for again.
-        return RESTORED.empty_table()

@@ -31,7 +31,7 @@ from lakegc_assets.storage.values import Lost, UndeleteOutcome
 #: Where an object came back from.
 KEPT: Final = "store"
 BACKUP: Final = "backup"
-#: Where objects may come back from, as a restore tells them, in the order in which they are named.
+#: Where objects may come back from, in the order in which a restore names them.
 SOURCES: Final = ("versions", "trash", "soft_delete", "backup")
 #: One object in so many came back, where a listing costs less than asking for each of them.
 _SPARSE: Final = 20
@@ -54,21 +54,16 @@ Verdict = Literal["versions", "trash", "soft_delete", "backup", "lost", "not_kno
 
 @dataclass(frozen=True)
 class Brought:
-    """The outcome of one object that was to come back.
-
-    Attributes:
-        key: as it was asked for.
-        outcome: ``already_there`` where something is at the key, whatever it is.
-        source: ``KEPT`` or ``BACKUP`` where it was restored.
-        error_code: what went wrong when failed: the store's code, or a name of ours.
-        detail: for people; of ``already_there`` only where it is not what was marked (``ANOTHER``),
-            or where nobody can tell.
-    """
+    """The outcome of one object that was to come back."""
 
     key: str
+    #: ``already_there`` where something is at the key, whatever it is.
     outcome: Literal["restored", "already_there", "not_kept", "failed"]
+    #: ``KEPT`` or ``BACKUP`` where it was restored.
     source: str | None = None
+    #: The store's code, or a name of ours.
     error_code: str | None = None
+    #: Of ``already_there`` only where another object is there (``ANOTHER``), or nobody can tell.
     detail: str | None = None
 
 
@@ -81,15 +76,10 @@ class Present(NamedTuple):
 
 @dataclass(frozen=True)
 class Copies:
-    """Verified copies of objects.
-
-    Attributes:
-        store: that keeps them under the same keys.
-        etags: of the copies, by key; what has none was not copied.
-        proof: of copies that have other etags by now.
-    """
+    """Verified copies of objects."""
 
     store: ObjectStore
+    #: Of the copies, by key; what has none was not copied.
     etags: Mapping[str, str]
     proof: Proof
 
@@ -99,10 +89,7 @@ def bring_back(
 ) -> list[Brought]:
     """Bring objects back where nothing is now. What goes wrong is an outcome, never an exception.
 
-    Args:
-        store: rooted at the storage namespace.
-        objects: as they were marked, each key once.
-        copies: where the store retains nothing, or does not answer.
+    Each key once. ``copies``: where the store retains nothing, or does not answer.
 
     Returns:
         Exactly one outcome for each object, in their order.
@@ -175,15 +162,7 @@ def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | N
 
 
 def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None]:
-    """The objects at some keys, None for none.
-
-    Args:
-        store: that they may be in.
-        keys: each once.
-
-    Raises:
-        StorageError: the store did not answer.
-    """
+    """The objects at some keys, None for none."""
     found: dict[str, Present | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
     unlisted = [key for key in keys if key not in found]
     return found | dict(
@@ -222,7 +201,7 @@ def _differs(one: Lost, found: Present | None) -> bool:
 def _another(
     store: ObjectStore, one: Lost, found: Present | None, copies: Copies | None
 ) -> str | None:
-    """Why what is at a key is not what was marked; None where nothing tells that it is not."""
+    """Why what is at a key is not what was marked; None where nothing shows that it is not."""
     try:
         found = found or _asked(store, one.key)
         if found is None:
@@ -313,11 +292,6 @@ def _source(store: ObjectStore) -> Verdict:
 
 def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) -> list[Forecast]:
     """Foresee the outcomes for objects that are gone, by the requests that a restore would make.
-
-    Args:
-        store: rooted at the storage namespace.
-        gone: each key once.
-        copies: of the backup of their mark, where there is one.
 
     Returns:
         One for each of them, in their order.

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.recovery.copies import Finding
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -39,10 +38,6 @@ class Workspace:
     ) -> list[Part]:
         """Compute a frame, and write its rows to files below a name in the folder."""
         return frames.write(frame, self.attempt.url, f"{self.folder}{name}/", schema, what)
-
-    def finding(self, name: str, backup_url: str) -> Finding:
-        """Finds copies in a backup, and writes them below a name in the folder."""
-        return Finding(self.connections, backup_url, self.attempt.url, f"{self.folder}{name}/")
 
     def clear(self) -> None:
         """Delete all files of the folder; a warning says where that fails."""

@@ -5,17 +5,21 @@ So their pages have checksums, which show damage that a reader of Parquet would 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.datasets import Part, write_tables
 from lakegc_assets.engine.tasks import Tasks, thread_map
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run import strings
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.hashing import address_hashes
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 
@@ -78,19 +82,31 @@ class RecordFiles:
 
     def read(self, key: str) -> pa.Table:
         """The rows of one of the files."""
-        try:
-            return read_rows(self._store(), key, self.schema)
-        except IntegrityError:
-            if self.skip_damaged:
-                return self.schema.empty_table()
-            raise
+        read = read_whole if self.skip_damaged else read_rows
+        return read(self._store(), key, self.schema)
 
 
 def _gather(files: RecordFiles, url: str, folder: str, span: tuple[str, str]) -> list[Part]:
-    writer = PartWriter(files.connections.open(url), folder, files.schema)
-    for table in thread_map(files.read, files.keys(span), _THREADS):
-        writer.add(table)
-    return [part for part in writer.finish() if part.rows]
+    tables = thread_map(files.read, files.keys(span), _THREADS)
+    return write_tables(files.connections.open(url), folder, files.schema, tables)
+
+
+def best_of_each(rows: pa.Table, rank: Callable[[pa.Table], pa.ChunkedArray]) -> pa.Table:
+    """The row of each address (``address``, ``at``) with the least rank, and the last of these.
+
+    Hardly any address is recorded twice, so only rows whose addresses share a hash are ordered.
+    """
+    _, which, counts = np.unique(
+        address_hashes(rows["address"]), return_inverse=True, return_counts=True
+    )
+    often = pa.array(counts[which] > 1)
+    several = rows.filter(often)
+    if not several.num_rows:
+        return rows
+    order = [("address", "ascending"), ("rank", "ascending"), ("at", "descending")]
+    ranked = strings.in_order(several.append_column("rank", rank(several)), order)
+    best = ranked.filter(strings.first_of_each(ranked["address"])).drop_columns(["rank"])
+    return pa.concat_tables([rows.filter(pc.invert(often)), best])
 
 
 def write_rows(store: ObjectStore, key: str, rows: pa.Table) -> None:
@@ -127,3 +143,11 @@ def read_rows(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
         return rows if rows.schema.equals(schema) else rows.cast(schema)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise IntegrityError(f"{store.url}/{key} is damaged ({error})") from error
+
+
+def read_whole(store: ObjectStore, key: str, schema: pa.Schema) -> pa.Table:
+    """As ``read_rows``, of a file of which nothing is known if it is damaged: then no rows."""
+    try:
+        return read_rows(store, key, schema)
+    except IntegrityError:
+        return schema.empty_table()

@@ -12,7 +12,8 @@ from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backups import OUTCOMES, Backup, find_backup, folder_url, subject_of
-from lakegc_assets.recovery.copies import COPIES, Finding, verified_copies
+from lakegc_assets.recovery.copies import COPIES, verified_copies
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
@@ -77,8 +78,8 @@ def spare_what_is_not_backed_up(
 def _lacking(recorded: Recorded, backup: Backup, folder: str) -> tuple[list[Part], int]:
     """Objects to spare since a backup lacks them (``LACKING``), and the number already gone."""
     ctx, attempt, url = recorded.ctx, recorded.attempt, recorded.attempt.url
-    finding = Finding(recorded.connections, backup.store.url, url, f"{folder}held/")
-    held = verified_copies(ctx, finding, backup, listed=True)
+    space = Workspace(ctx, recorded.connections, attempt, folder)
+    held = verified_copies(space, backup, listed=True)
     with ctx.frames(recorded.connections) as frames:
         lacking = frames.write(
             relations.not_backed_up(

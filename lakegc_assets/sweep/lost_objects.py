@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -14,16 +14,17 @@ from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.copies import COPIES, verified_copies
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Copies
+from lakegc_assets.recovery.undeletion import Copies, Forecast, Present, forecast, present
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import Lost
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger_state import Recorded
 
-#: An object as it was marked; what the store told when it was deleted; and the etag of its copy.
+#: An object as it was marked; the id under which the store retains it; and the etag of its copy.
 LOST: Final = pa.schema(
     [
         ("address", pa.string()),
@@ -35,41 +36,29 @@ LOST: Final = pa.schema(
 )
 
 
-def usable_backup(
-    ctx: RunContext,
-    chain: Mapping[str, Manifest],
-    read: Callable[[Backup], None],
-) -> tuple[Backup | None, str]:
-    """The backup of a mark, if there is one; and why there is none, where one was expected.
+def usable_copies(
+    space: Workspace, chain: Mapping[str, Manifest]
+) -> tuple[Backup | None, Sequence[Part], str]:
+    """The backup of a mark, with its copies (``COPIES``); and why there is none if one should be.
 
     What is wrong with it is no error: the store may have kept the objects.
-
-    Args:
-        ctx: the run.
-        chain: the manifests of the mark.
-        read: reads which copies it has; raises LakegcError where it is damaged.
     """
+    ctx = space.ctx
     url = ctx.settings.backup_url
     try:
         # What a prune has left is what somebody needs.
         backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
-        if backup is not None:
-            backup.require_of(subject_of(chain))
-            read(backup)
+        if backup is None:
+            why = f"there is no finished backup of {ctx.run!r} below {url}"
+            return None, (), "" if url is None else why
+        backup.require_of(subject_of(chain))
+        return backup, verified_copies(space, backup, listed=False), ""
     except LakegcError as error:
-        return None, f"the backup is not used: {error}"
-    if url is not None and backup is None:
-        return None, f"there is no finished backup of {ctx.run!r} below {url}"
-    return backup, ""
+        return None, (), f"the backup is not used: {error}"
 
 
 def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
-    """That what was swept is in a backup at another place than is set, in a sentence; else empty.
-
-    Args:
-        ctx: the run.
-        attempt: the artifacts of the mark, and of its sweep.
-    """
+    """A sentence where what was swept is in a backup at another place than is set; else empty."""
     try:
         if not attempt.has(ledger.ASSET):
             return ""
@@ -92,31 +81,21 @@ def find_lost(
 ) -> tuple[pa.Table, Proof | None, str]:
     """A few marked objects with all that is known for bringing them back.
 
-    Args:
-        recorded: what the sweep has recorded, and all that the mark names.
-        chain: the manifests of the mark.
-        addresses: of the objects.
-        folder: for files, below the attempt, with a slash at its end.
+    ``folder``: for files, below the attempt, with a slash at its end.
 
     Returns:
-        Rows of ``LOST``; what tells of copies in the backup of the mark, if there is one; and why
+        Rows of ``LOST``; evidence of copies in the backup of the mark, if there is one; and why
         there is none, where one was expected.
 
     Raises:
         LakegcError: the mark cannot be read.
     """
     space = Workspace(recorded.ctx, recorded.connections, recorded.attempt, folder)
-    copies: list[Part] = []
-
-    def read(backup: Backup) -> None:
-        finding = space.finding("copies", backup.store.url)
-        copies.extend(verified_copies(space.ctx, finding, backup, listed=False))
-
-    backup, problem = usable_backup(space.ctx, chain, read)
+    backup, copies, problem = usable_copies(space, chain)
     try:
         swept = recorded.outcomes_of(addresses)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
-        # It only says under which ids the store may have kept them: they are looked for.
+        # It only says under which ids the store may have kept them: they are searched for.
         swept = ledger.SWEPT.empty_table()
     marked = recorded.marked_as(addresses)
     with space.frames() as frames:
@@ -133,8 +112,22 @@ def as_lost(rows: pa.Table) -> list[Lost]:
     return [Lost(*row) for row in zip(rows["address"].to_pylist(), *columns, strict=True)]
 
 
+def foresee(
+    store: ObjectStore, rows: pa.Table, addresses: Sequence[str], proof: Proof | None
+) -> tuple[Mapping[str, Present | None], list[Forecast]]:
+    """What is at some addresses, and how those of ``rows`` (``LOST``) that are gone would end.
+
+    Raises:
+        StorageError: the store does not say what is there.
+    """
+    there = present(store, addresses)
+    absent = pa.array([address for address, one in there.items() if one is None], pa.string())
+    gone = rows.filter(pc.is_in(rows["address"], absent))
+    return there, forecast(store, as_lost(gone), copies_of(gone, proof))
+
+
 def copies_of(rows: pa.Table, proof: Proof | None) -> Copies | None:
-    """The copies of rows of ``LOST``, with what tells of all copies in their backup."""
+    """The copies of rows of ``LOST``, with evidence of all copies in their backup."""
     if proof is None:
         return None
     known = rows.filter(pc.is_valid(rows["copy_etag"]))

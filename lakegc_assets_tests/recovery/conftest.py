@@ -88,8 +88,7 @@ class Place:
         """Its verified copies."""
         ctx = self.context()
         with scratch_space(ctx, ctx.connect()[1]) as space:
-            finding = space.finding("copied", self.store.url)
-            parts = verified_copies(ctx, finding, self.found, listed=False)
+            parts = verified_copies(space, self.found, listed=False)
             tables = list(read_parts(space.attempt.store(), parts))
         return pa.concat_tables([COPIES.empty_table(), *tables])
 

@@ -13,7 +13,8 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation, backup_task, circuit_breaker
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.recovery.backup_task import Orders, Portion, TaskResult, copy_portions
+from lakegc_assets.recovery.backup_task import Orders, TaskResult, copy_portions
+from lakegc_assets.recovery.portions import Portion
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object

@@ -31,7 +31,7 @@ def test_many_pieces(
     ):
         monkeypatch.setattr(module, name, 5)
     # Each task has the work of a few objects.
-    monkeypatch.setattr(restored_set, "_TASK_S", 0.005)
+    monkeypatch.setattr(restored_set, "TASK_S", 0.005)
     ctx = place.context(engine=engine, backup_list_threads=40, sweep_batch=5)
     before = {key: (place.lake.objects / key).read_bytes() for key in marked.candidates}
     assert make_backup(ctx) is not None

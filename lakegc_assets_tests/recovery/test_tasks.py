@@ -18,14 +18,11 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.recovery import backup_task, journal
 from lakegc_assets.recovery.backup_task import (
-    OVERHEAD,
     CopyingTask,
     Orders,
     Pace,
-    Portion,
-    batches,
-    cut,
 )
+from lakegc_assets.recovery.portions import Portion, batches, equal_stretches
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -38,30 +35,32 @@ def read(backup: ObjectStore) -> pa.Table:
     return pa.concat_tables(journal.for_each(backup, lambda _, rows: rows))
 
 
+#: Objects and bytes of a batch at most.
+BATCH = (backup_task._BATCH, backup_task._BATCH_BYTES)
 SIZES = st.lists(st.integers(0, 1 << 34), max_size=60)
 
 
 @given(SIZES, st.integers(1, 12))
-def test_work_is_cut_into_stretches_of_about_equal_bytes(sizes: list[int], parts: int) -> None:
-    stretches = cut(np.array(sizes, np.int64), parts)
+def test_work_is_cut_into_stretches_of_about_equal_cost(sizes: list[int], parts: int) -> None:
+    costs = 0.001 + np.array(sizes, np.float64) * 1e-8
+    stretches = equal_stretches(costs, parts)
     assert [n for at, count in stretches for n in range(at, at + count)] == list(range(len(sizes)))
     assert len(stretches) <= parts
     assert all(count for _, count in stretches)
-    costs = [sum(sizes[at : at + count]) + count * OVERHEAD for at, count in stretches]
-    whole = sum(sizes) + len(sizes) * OVERHEAD
     # None holds more than its share and the one object that begins within it.
-    assert all(cost <= whole / parts + max(sizes) + OVERHEAD + 1 for cost in costs)
+    most = costs.sum() / parts + costs.max(initial=0.0) + 1e-6
+    assert all(costs[at : at + count].sum() <= most for at, count in stretches)
 
 
 @given(SIZES)
 def test_what_is_recorded_together_is_little(sizes: list[int]) -> None:
     rows = pa.table({"size": pa.array(sizes, pa.int64())})
-    cuts = list(batches(rows))
+    cuts = list(batches(rows, np.array(sizes, np.int64), *BATCH))
     assert [size for some in cuts for size in some["size"].to_pylist()] == sizes
     for some in cuts:
         held = some["size"].to_pylist()
-        assert len(held) == 1 or sum(held) <= backup_task._BATCH_BYTES
-        assert 0 < len(held) <= backup_task._BATCH
+        assert len(held) == 1 or sum(held) <= BATCH[1]
+        assert 0 < len(held) <= BATCH[0]
 
 
 class Clock:
@@ -117,7 +116,7 @@ def portion(orders: Orders, number: int, *keys: str) -> Portion:
     columns = dict(zip(("address", "size", "etag"), zip(*rows, strict=True), strict=True))
     store = open_store(orders.artifacts_url)
     part = write_part(store, "portions/", pa.table(columns))
-    return Portion(number, [Stretch(part, 0, part.rows)])
+    return Portion(number, Stretch(part, 0, part.rows))
 
 
 def test_a_portion_is_of_the_task_that_begins_it_first(orders: Orders) -> None:

@@ -12,14 +12,13 @@ import pytest
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation, backup_pruning
-from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backup_creation import Summary, make_backup, summarized
 from lakegc_assets.recovery.backup_pruning import Pruning
-from lakegc_assets.recovery.backups import MANIFEST, PRUNING
-from lakegc_assets.recovery.outcome_summary import Summary, summarized
-from lakegc_assets.recovery.overview import all_backups
+from lakegc_assets.recovery.backups import MANIFEST, PRUNING, all_backups
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.leased import leased_to_prune
@@ -193,10 +192,10 @@ def test_who_was_suspended_while_it_removed_what_holds_nothing_removes_no_other_
     """Another prune ends what this one began, and the mark is backed up again and swept."""
     make_backup(place.context())
     interrupt_prune(place, *marked.candidates)
-    was, before = backup_pruning._delete, dict[str, bytes]()
+    was, before = remove_objects, dict[str, bytes]()
 
     def suspended(*given: Any) -> None:
-        monkeypatch.setattr(backup_pruning, "_delete", was)
+        monkeypatch.setattr(backup_pruning, "remove_objects", was)
         place.store.delete_many([k for page in place.store.list() for k in page["key"].to_pylist()])
         store = place.context().connect()[1].store()
         if store.exists(LEASE):
@@ -210,7 +209,7 @@ def test_who_was_suspended_while_it_removed_what_holds_nothing_removes_no_other_
     def context(_: str, run: str) -> RunContext:
         return place.context(run)
 
-    monkeypatch.setattr(backup_pruning, "_delete", suspended)
+    monkeypatch.setattr(backup_pruning, "remove_objects", suspended)
     given = (context, place.root.stores, place.url, None, (NAME,))
     with suppress(RefusedError):
         list(Pruning(*given, alone=leased_to_prune).run())

@@ -40,8 +40,8 @@ def verified(journal: Rows, marked: Rows, shown: Rows) -> list[Row]:
     )
 
 
-def left_to_do(marked: Rows, done: Sequence[Rows]) -> list[Row]:
-    return in_order(row for row in marked if row["address"] not in addresses(*done))
+def without(marked: Rows, others: Rows) -> list[Row]:
+    return in_order(row for row in marked if row["address"] not in addresses(others))
 
 
 def lost(recorded: Rows, copied: Rows) -> list[Row]:

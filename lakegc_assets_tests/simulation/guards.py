@@ -18,8 +18,8 @@ from lakegc_assets.recovery import (
     backup_pruning,
     backups,
     old_trash,
-    overview,
 )
+from lakegc_assets.recovery.backups import Backup, State
 from lakegc_assets.recovery.restore import restored_set
 from lakegc_assets.retention.union import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
@@ -158,12 +158,16 @@ def _none_needed(*_args: Any) -> list[Part]:
 
 
 def _by_manifest(store: Any) -> Any:
-    """``read_state`` that takes a manifest for a backup, whatever else is gone."""
-    for key, state in ((backups.PRUNING, "being removed"), (backups.MANIFEST, "finished")):
+    """``backup_at`` that takes a manifest for a backup, whatever else is gone."""
+    states: Sequence[tuple[str, State]] = (
+        (backups.PRUNING, "being removed"),
+        (backups.MANIFEST, "finished"),
+    )
+    for key, state in states:
         if (record := backups.read_record(store, key)) is not None:
-            return record, state
+            return Backup(store, record, state)
     begun = backups.read_record(store, backups.BEGIN)
-    return begun and (begun, "unfinished")
+    return begun and Backup(store, begun, "unfinished")
 
 
 def _listed_once(client: Any, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
@@ -259,7 +263,8 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "begin.json beside the manifest of a backup": Guard(
         tuple(
-            (module, "read_state", _by_manifest) for module in (backups, backup_creation, overview)
+            (module, "backup_at", _by_manifest)
+            for module in (backups, backup_creation, backup_pruning)
         ),
         theme=THEMES + len(MARKING) + 1,
     ),

@@ -1,4 +1,4 @@
-"""Tells what a restore would bring back, from where, and what is lost; nothing is changed.
+"""Foresees what a restore would bring back, from where, and what is lost; nothing is changed.
 
 The embedded engine works on copies of some artifacts, in a folder of this machine, so that it only
 reads. On Spark what is found on the way must lie where all executors reach it: in the artifacts.
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, fetch_part
@@ -22,22 +21,21 @@ from lakegc_assets.engine.spill import SpillFolder
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.restore.lost_objects import LOST, LostObjects, find_objects
 from lakegc_assets.recovery.restore.restored_set import published
-from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.recovery.restore.selection import Choice, LostObjects, find_objects
 from lakegc_assets.recovery.restore.task import BATCH
-from lakegc_assets.recovery.undeletion import SOURCES, Forecast, forecast, present
+from lakegc_assets.recovery.undeletion import SOURCES, Forecast
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.sweep.ledger import ASSET
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of
+from lakegc_assets.sweep.lost_objects import LOST, foresee
 
 #: Of what is lost so many are named.
 _NAMED: Final = 100
-#: Objects that one task looks at, and work for one, in seconds of one core.
+#: Objects of one task, and work for one, in seconds of one core.
 _EACH: Final = 100_000
 _LOOK_S: Final = 1e-4
 _THREADS: Final = 4
@@ -47,20 +45,14 @@ _COPIED: Final = 8
 
 @dataclass(frozen=True)
 class Outlook:
-    """The expected outcomes for some objects; those of several stretches add up.
-
-    Attributes:
-        objects: how many were chosen.
-        bytes: of these.
-        found: objects of those that are gone, by verdict.
-        found_bytes: likewise, bytes.
-        named: addresses and reasons of the first of each verdict that is no source.
-    """
+    """The expected outcomes for some objects; those of several stretches add up."""
 
     objects: int = 0
     bytes: int = 0
+    #: Objects, and bytes, of those that are gone, by verdict.
     found: Counter[str] = field(default_factory=Counter)
     found_bytes: Counter[str] = field(default_factory=Counter)
+    #: First addresses and reasons of each verdict that is no source.
     named: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
     def __add__(self, other: Outlook) -> Outlook:
@@ -86,7 +78,7 @@ class Outlook:
 
 
 def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
-    """Tell what a restore would do, as JSON values; it changes nothing, and needs no lease.
+    """Foresee what a restore would do, as JSON values; it changes nothing, and needs no lease.
 
     Raises:
         RefusedError: a restore would be refused.
@@ -200,10 +192,7 @@ def _outlook(
     found: list[Forecast] = []
     for at in range(0, rows.num_rows, BATCH):
         batch = rows.slice(at, BATCH)
-        there = present(store, batch["address"].to_pylist())
-        absent = pa.array([key for key, one in there.items() if one is None], pa.string())
-        gone = batch.filter(pc.is_in(batch["address"], absent))
-        found += forecast(store, as_lost(gone), copies_of(gone, proof))
+        found += foresee(store, batch, batch["address"].to_pylist(), proof)[1]
     sizes: Counter[str] = Counter()
     named: dict[str, list[dict[str, str]]] = {}
     for one in found:

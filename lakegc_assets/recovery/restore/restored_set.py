@@ -20,14 +20,13 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.marked_objects import Candidates, Stretch, read_stretches, stretches
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery import restore_record as record
-from lakegc_assets.recovery.restore.lost_objects import LOST, LostObjects, find_objects
+from lakegc_assets.recovery.portions import TASK_S, costs_of, cut_portions
 from lakegc_assets.recovery.restore.sample import Sample, choose_sample, read_sample
-from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.recovery.restore.selection import Choice, LostObjects, find_objects
 from lakegc_assets.recovery.restore.task import (
+    COST,
     Orders,
     any_absent,
-    cost_of,
-    cut_portions,
     restore_portion,
 )
 from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
@@ -41,20 +40,18 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets.wording import counted
 
-#: Work on one core, in seconds: to read of an object in a file, and to look whether it is there.
-_READ_S: Final = 1e-7
+#: Work of looking whether an object is there, in seconds of one core.
 _LOOK_S: Final = 1e-5
-#: A task is worth so many seconds at least.
-_TASK_S: Final = 2.0
 #: Tasks that run in this process at a time.
 _THREADS: Final = 4
 #: How long after it was begun a restore is gone on with, at most.
 _PATIENCE: Final = timedelta(days=1)
 _NONE: Final = timedelta(-1)
 _SHOWN: Final = 3
-#: Objects that one task looks at, and that one pin names.
+#: Objects that one task stats, and that one pin names.
 _EACH: Final = 100_000
 _PINNED: Final = 1_000_000
 _ADDRESSES: Final = pa.schema([("address", pa.string())])
@@ -89,7 +86,7 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
 def published(
     ctx: RunContext, connections: Connections
 ) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
-    """The mark of a run, which is to be of this very namespace; who looks for it here is in need.
+    """The mark of a run, which is to be of this very namespace; who asks for it here is in need.
 
     Its summary in the namespace is not asked for: whoever removed it, the objects can come back.
 
@@ -155,10 +152,7 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
 def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> list[Part]:
     """One outcome for each recorded object (``RESTORED``), in the order of the addresses.
 
-    Args:
-        space: of this try.
-        restore_id: of the restore.
-        to: folder for the files, below the attempt; None for one of this try.
+    ``to``: folder for the files, below the attempt; None for one of this try.
     """
     files = record.ledger_files(space.connections, space.attempt, restore_id)
     url, folder = space.attempt.url, f"{space.folder}ledger/"
@@ -221,18 +215,12 @@ def _bring_back(
     if done:
         with space.frames() as frames:
             rows = space.read(frames, left, LOST)
-            rest = relations.left_to_do(rows, [space.read(frames, done, RESTORED)])
+            rest = relations.without(rows, space.read(frames, done, RESTORED))
             left = space.write(frames, rest, "left", LOST, "find what is left to restore")
-    cost = partial(cost_of, space.connections, space.attempt.url)
-    reading = sum(part.rows for part in left) * _READ_S
-    costs = ctx.tasks.run_or_call("add the work up", cost, left, reading)
+    costs = costs_of(space, left, COST)
     total = sum(costs)
-    share = min(1.0 / _TASK_S, ctx.settings.sweep_num_partitions / total) if total else 0.0
-    shares = [max(1, round(cost * share)) for cost in costs]
-    cutting = partial(cut_portions, space.connections, space.attempt.url)
-    inputs = list(zip(left, shares, strict=True))
-    cuts = ctx.tasks.run_or_call("cut the work", cutting, inputs, reading)
-    portions = list(enumerate(stretch for stretches in cuts for stretch in stretches))
+    count = min(total / TASK_S, ctx.settings.sweep_num_partitions)
+    portions = cut_portions(space, left, COST, costs, count)
     orders = Orders(
         space.connections,
         space.attempt.url,

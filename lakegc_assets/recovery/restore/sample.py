@@ -54,11 +54,7 @@ def choose_sample(
 
     An error here is logged only: it is no reason to restore nothing.
 
-    Args:
-        client: of lakeFS.
-        space: of the restore.
-        marked: manifest of ``deletion_candidates``.
-        chosen: what is to be restored.
+    ``marked``: manifest of ``deletion_candidates``.
     """
     ctx = space.ctx
     try:
@@ -104,11 +100,7 @@ def read_sample(
 ) -> list[Mapping[str, Any]]:
     """Read what was restored of a sample: address, commit, path, and answers before and after.
 
-    Args:
-        client: of lakeFS.
-        space: of the restore.
-        sample: what was chosen.
-        outcomes: of the restore (``RESTORED``), one for each object.
+    ``outcomes``: of the restore (``RESTORED``), one for each object.
     """
     if not sample:
         return []

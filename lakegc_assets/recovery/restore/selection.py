@@ -1,49 +1,53 @@
-"""Selects the objects of a mark that are to be restored."""
+"""Selects the objects of a mark that are to be restored, with all that helps to bring them back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.engine.datasets import Part, read_parts, write_tables
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.mark.addresses import live_spellings
-from lakegc_assets.mark.marked_objects import Candidates
+from lakegc_assets.mark.marked_objects import Candidates, digest_of, marked_in_order
 from lakegc_assets.recovery import relations
+from lakegc_assets.recovery.backups import Backup
+from lakegc_assets.recovery.copies import COPIES
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import LISTING
+from lakegc_assets.run.artifacts import LISTING, Manifest
+from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.records import RecordFiles
+from lakegc_assets.sweep import relations as of_sweep
+from lakegc_assets.sweep.ledger import ASSET, SWEPT
+from lakegc_assets.sweep.lost_objects import LOST, other_backup, usable_copies
 from lakegc_assets.wording import counted
 
 _SHOWN: Final = 5
 _ADDRESSES: Final = pa.schema([("address", pa.string())])
+_VERSIONS: Final = pa.schema([SWEPT.field(name) for name in ("address", "version")])
 #: Addresses that are held before they are written.
 _BATCH: Final = 10_000
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The request: all of a mark, some addresses, or the objects that a ref shows.
+    """The request: all of a mark, some addresses, or the objects that a ref shows."""
 
-    Attributes:
-        everything: all that the mark names.
-        addresses: of objects, relative to the namespace or full.
-        ref: branch, tag or commit.
-        path: of one object at the ref.
-        prefix: of paths at the ref; without it and ``path`` all of them.
-    """
-
+    #: All that the mark names.
     everything: bool = False
+    #: Relative to the namespace, or full.
     addresses: tuple[str, ...] = ()
+    #: Branch, tag or commit.
     ref: str | None = None
     path: str | None = None
+    #: Of paths at the ref; without it and ``path`` all of them.
     prefix: str | None = None
 
     def __post_init__(self) -> None:
@@ -72,11 +76,7 @@ def select(
 ) -> Candidates:
     """The objects of a mark that are asked for, in the order of their addresses.
 
-    Args:
-        client: of lakeFS.
-        space: for their files.
-        marked: what the mark names, in the order of the addresses.
-        choice: what is asked for.
+    ``marked``: in the order of the addresses, too.
 
     Raises:
         RefusedError: the mark names nothing of it, or not all of the addresses.
@@ -141,11 +141,10 @@ def _shown(
 
 def _written(space: Workspace, addresses: Iterable[str]) -> list[Part]:
     """Write addresses to files, some at a time."""
-    writer = PartWriter(space.attempt.store(), f"{space.folder}addresses/", _ADDRESSES)
     waiting = iter(addresses)
-    while some := list(islice(waiting, _BATCH)):
-        writer.add(pa.table([some], schema=_ADDRESSES))
-    return [part for part in writer.finish() if part.rows]
+    batches = iter(lambda: list(islice(waiting, _BATCH)), [])
+    tables = (pa.table([some], schema=_ADDRESSES) for some in batches)
+    return write_tables(space.attempt.store(), f"{space.folder}addresses/", _ADDRESSES, tables)
 
 
 def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[ObjectStats]:
@@ -181,4 +180,61 @@ def _meanings(namespace: StorageNamespace, address: str) -> list[str]:
     try:
         return live_spellings(namespace, address)
     except UnresolvableAddressError:
+        return []
+
+
+@dataclass(frozen=True)
+class LostObjects:
+    """Objects that are to come back, whether they are gone or not."""
+
+    chosen: Candidates
+    digest: KeyDigest
+    #: Files of ``LOST``, in the order of the addresses.
+    parts: Sequence[Part]
+    #: That has the copies; None where none can be used.
+    backup: Backup | None
+    #: What is wrong with a backup, or with its place.
+    problems: Sequence[str]
+
+
+def find_objects(
+    client: LakeFSClient, space: Workspace, chain: Mapping[str, Manifest], choice: Choice
+) -> LostObjects:
+    """Find what is asked for, and from where it may come back.
+
+    Raises:
+        RefusedError: the mark names nothing of what is asked for.
+        IntegrityError: the mark is not what its manifests say.
+    """
+    ctx, connections, attempt = space.ctx, space.connections, space.attempt
+    candidates, folder = chain["deletion_candidates"], f"{space.folder}marked/"
+    marked = marked_in_order(ctx, connections, attempt, candidates, folder)
+    chosen = select(client, space, marked, choice)
+    backup, copies, problem = usable_copies(space, chain)
+    # One that was moved is as good where it is now.
+    elsewhere = "" if backup else other_backup(ctx, attempt)
+    with space.frames() as frames:
+        lost = relations.lost_objects(
+            space.read(frames, chosen.parts, LISTING),
+            space.read(frames, _versions(space), _VERSIONS),
+            space.read(frames, copies, COPIES),
+        )
+        parts = space.write(frames, lost, "lost", LOST, "find versions and copies")
+    digest = digest_of(ctx, connections, attempt.url, chosen.parts)
+    return LostObjects(chosen, digest, parts, backup, [p for p in (problem, elsewhere) if p])
+
+
+def _versions(space: Workspace) -> list[Part]:
+    """Under which versions the store may have kept what a sweep deleted, each address once."""
+    prefix = f"{ASSET}/ledger/"
+    files = RecordFiles(space.connections, space.attempt.url, prefix, SWEPT, skip_damaged=False)
+    try:
+        ledger = files.gather(space.ctx.tasks, space.attempt.url, f"{space.folder}swept/")
+        if not ledger:
+            return []
+        with space.frames() as frames:
+            found = of_sweep.outcomes(space.read(frames, ledger, SWEPT))
+            return space.write(frames, found, "versions", _VERSIONS, "find what was deleted")
+    except (LakegcError, pa.ArrowException, ValueError, OSError):
+        # It only says under which versions the store may have kept them: they are searched for.
         return []

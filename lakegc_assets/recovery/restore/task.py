@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -13,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery.circuit_breaker import Streak, hopeless_code
 from lakegc_assets.recovery.copy_verification import Proof
+from lakegc_assets.recovery.portions import Cost, Portion, batches
 from lakegc_assets.recovery.restore_record import record
 from lakegc_assets.recovery.undeletion import Brought, bring_back, present
 from lakegc_assets.run.connections import Connections
@@ -35,25 +34,18 @@ _BYTE_S: Final = 1e-8
 
 @dataclass(frozen=True)
 class Orders:
-    """The input of all tasks of a restore: picklable, and without secrets.
-
-    Attributes:
-        connections: how to reach the store.
-        artifacts_url: of the attempt.
-        ledger: folder of the ledger below it, with a slash at its end.
-        backup_url: of the folder of the backup; None without one.
-        lease: token of the lease under which all this is done.
-    """
+    """The input of all tasks of a restore: picklable, and without secrets."""
 
     connections: Connections
     artifacts_url: str
+    #: Folder below the attempt, with a slash at its end.
     ledger: str
     backup_url: str | None
     lease: str
 
 
 def any_absent(connections: Connections, url: str, piece: Sequence[Stretch]) -> bool:
-    """The task: tell whether the store lacks any of some objects of the attempt at ``url``."""
+    """The task: find out whether the store lacks any of some objects of the attempt at ``url``."""
     store = connections.store()
     addresses = read_stretches(connections.open(url), piece, ["address"])["address"]
     return any(
@@ -63,30 +55,17 @@ def any_absent(connections: Connections, url: str, piece: Sequence[Stretch]) -> 
     )
 
 
-def _costs(connections: Connections, url: str, part: Part) -> npt.NDArray[np.float64]:
-    """Work for each object of a file, in seconds of one core."""
-    rows = read_part(connections.open(url), part, ["size", "copy_etag"])
+def _costs(rows: pa.Table) -> npt.NDArray[np.float64]:
     copied = np.asarray(pc.is_valid(rows["copy_etag"]), dtype=np.float64)
     sizes = np.asarray(rows["size"], dtype=np.float64)
     return _ROW_S + copied * (_COPY_S + sizes * _BYTE_S)
 
 
-def cost_of(connections: Connections, url: str, part: Part) -> float:
-    """The task: work for the objects of a file (``LOST``), in seconds of one core."""
-    return float(_costs(connections, url, part).sum())
+#: Of objects of ``LOST``.
+COST: Final = Cost(["size", "copy_etag"], _costs)
 
 
-def cut_portions(connections: Connections, url: str, share: tuple[Part, int]) -> list[Stretch]:
-    """The task: cut a file into so many stretches of equal work at most."""
-    part, most = share
-    ends = np.cumsum(_costs(connections, url, part))
-    total = float(ends[-1]) if len(ends) else 0.0
-    limits = np.searchsorted(ends, np.linspace(0, total, most + 1)[1:-1], side="right")
-    bounds = [0, *map(int, limits), part.rows]
-    return [Stretch(part, low, high - low) for low, high in pairwise(bounds) if high > low]
-
-
-def restore_portion(orders: Orders, portion: tuple[int, Stretch]) -> str:
+def restore_portion(orders: Orders, portion: Portion) -> str:
     """The task: bring a portion back. Returns why it ended early; empty if it did not.
 
     Raises:
@@ -99,7 +78,9 @@ def restore_portion(orders: Orders, portion: tuple[int, Stretch]) -> str:
     backup = None if orders.backup_url is None else Proof(to.open(orders.backup_url))
     rows = read_stretches(artifacts, [stretch], LOST.names)
     failed = Streak()
-    for at, batch in enumerate(_batches(rows)):
+    # What is copied takes long, so few bytes of it are in one batch.
+    copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0).to_numpy()
+    for at, batch in enumerate(batches(rows, copied, BATCH, _BATCH_BYTES)):
         if why := lost(store, orders.lease, 0, store.server_time()):
             raise LeaseLostError(
                 f"the lease on {store.url} was lost: {why}. What was restored is recorded and "
@@ -119,16 +100,3 @@ def restore_portion(orders: Orders, portion: tuple[int, Stretch]) -> str:
 
 def _hopeless(one: Brought) -> bool:
     return one.outcome == "failed" and hopeless_code(one.error_code or "")
-
-
-def _batches(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows in batches; what is copied takes long, so few bytes of it are in one."""
-    copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0)
-    ends = np.cumsum(np.asarray(copied, dtype=np.int64))
-    at = 0
-    while at < rows.num_rows:
-        before = int(ends[at - 1]) if at else 0
-        most = int(np.searchsorted(ends, before + _BATCH_BYTES, side="right")) - at
-        count = max(1, min(BATCH, most))
-        yield rows.slice(at, count)
-        at += count

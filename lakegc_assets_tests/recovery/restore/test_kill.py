@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import RefusedError
+from lakegc_assets.recovery import portions, undeletion
 from lakegc_assets.recovery import restore_record as recording
-from lakegc_assets.recovery import undeletion
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore import restored_set as restoring
 from lakegc_assets.recovery.restore import task
@@ -144,7 +144,7 @@ def test_a_restore_that_lost_its_lease_brings_nothing_back(
     """It was suspended, and somebody else sweeps by now."""
     sweep(place.context(backup_url=None))
     store = place.context().connect()[1].store()
-    cut_portions = task.cut_portions
+    cut_portions = portions.cut_portions
 
     def suspended(*args: Any) -> Any:
         record = read_lease(store)

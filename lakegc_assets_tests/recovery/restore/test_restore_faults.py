@@ -13,8 +13,8 @@ from lakegc_assets.recovery import circuit_breaker, undeletion
 from lakegc_assets.recovery.restore import restored_set as restoring
 from lakegc_assets.recovery.restore import task
 from lakegc_assets.recovery.restore.dry_run import plan
-from lakegc_assets.recovery.restore.lost_objects import _versions as versions
 from lakegc_assets.recovery.restore.restored_set import restore
+from lakegc_assets.recovery.restore.selection import _versions as versions
 from lakegc_assets.recovery.restore.task import restore_portion
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.storage.copies import copy_object
