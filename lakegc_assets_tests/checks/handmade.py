@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -67,18 +67,29 @@ def _no_spark() -> SparkSession:
     raise AssertionError("so little needs no Spark")
 
 
-@dataclass
-class CountedTasks:
+class CountedTasks(Tasks):
     """Runs tasks as always, and says which."""
 
-    calls: list[str] = field(default_factory=list)
+    calls: list[str]
 
-    def run(self, what: str, task: Any, orders: Any, seconds: float) -> Any:
+    def __init__(self) -> None:
+        super().__init__(Engine("embedded", "so little"), _no_spark)
+        object.__setattr__(self, "calls", [])
+
+    def run(
+        self,
+        what: str,
+        task: Callable[[Any], Any],
+        inputs: Sequence[Any],
+        seconds: float,
+        threads: int | None = None,
+    ) -> list[Any]:
         self.calls.append(what)
         # As tasks and answers come through Spark.
-        task, orders = pickle.loads(pickle.dumps((task, orders)))
-        answers = Tasks(Engine("embedded", "so little"), _no_spark).run(what, task, orders, seconds)
-        return pickle.loads(pickle.dumps(answers))
+        task, inputs = pickle.loads(pickle.dumps((task, inputs)))
+        answers = super().run(what, task, inputs, seconds, threads)
+        again: list[Any] = pickle.loads(pickle.dumps(answers))
+        return again
 
 
 class CountedFrames(EmbeddedSession):
