@@ -23,6 +23,8 @@ from typing import Any
 import pytest
 
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep import lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.lake import SETTINGS
@@ -139,6 +141,22 @@ class Reaper:
             return found
 
         self.patch.setattr(owner, name, watched)
+
+    def watch_undelete(self) -> None:
+        """A kill may come just before and just after local storage is asked for a lost object."""
+        undelete = LocalStore._asked
+
+        def watched(
+            store: LocalStore, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]
+        ) -> UndeleteOutcome:
+            if not lost.key.startswith("data/"):
+                return undelete(store, lost, ask)
+            self.step("before undelete")
+            outcome = undelete(store, lost, ask)
+            self.step("after undelete")
+            return outcome
+
+        self.patch.setattr(LocalStore, "_asked", watched)
 
     def step(self, name: str) -> None:
         if name == self.target:

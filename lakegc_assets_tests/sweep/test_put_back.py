@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -244,8 +244,8 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
 KILLS = (
     ("after delete", 1),
     ("before put_back", 1),
-    ("before _undelete", 1),
-    ("after _undelete", 2),
+    ("before undelete", 1),
+    ("after undelete", 2),
     ("after put_back", 1),
     ("before record_put_back", 1),
     ("after record_put_back", 1),
@@ -273,17 +273,7 @@ def test_killed_at_every_step_of_putting_back(
         (type(lake.root.attempt(REPOSITORY, RUN)), "finish"),
     ):
         reaper.watch(owner, name)
-    undelete = LocalStore._asked
-
-    def undeleted(store: LocalStore, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> Any:
-        if not lost.key.startswith("data/"):
-            return undelete(store, lost, ask)
-        reaper.step("before _undelete")
-        outcome = undelete(store, lost, ask)
-        reaper.step("after _undelete")
-        return outcome
-
-    monkeypatch.setattr(LocalStore, "_asked", undeleted)
+    reaper.watch_undelete()
     watched = raise_alarm_if_needed
 
     def alarmed(*args: object) -> None:

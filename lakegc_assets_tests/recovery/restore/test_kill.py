@@ -40,8 +40,8 @@ KILLS = (
     ("before cut_portions", 1),
     ("after cut_portions", 1),
     ("before bring_back", 1),
-    ("before _undelete", 1),
-    ("after _undelete", 2),
+    ("before undelete", 1),
+    ("after undelete", 2),
     ("before copy_object", 1),
     ("after copy_object", 2),
     ("after bring_back", 1),
@@ -78,7 +78,6 @@ def test_killed_at_every_step(
         (restoring, "write_pin"),
         (restoring, "cut_portions"),
         (task, "bring_back"),
-        (LocalStore, "_undelete"),
         (undeletion, "copy_object"),
         (task, "record"),
         (restoring, "_require_all"),
@@ -86,6 +85,7 @@ def test_killed_at_every_step(
         (AttemptArtifacts, "finish"),
     ):
         reaper.watch(owner, name)
+    reaper.watch_undelete()
     there = [0]
     for target, count in KILLS:
         reaper.arm(target, count)
