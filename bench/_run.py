@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import boto3
 from pyspark.sql import SparkSession
 
-from lakegc_assets.engine.spark import prepare_environment, session_settings
+from lakegc_assets.engine.spark_session import prepare_environment, session_settings
 from lakegc_assets_tests.storage.servers import (
     S3_ACCESS_KEY,
     S3_SECRET_KEY,

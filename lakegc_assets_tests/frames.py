@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.spark import prepare_session
-from lakegc_assets.engine.spark_session import SparkBackedSession
+from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.engine.spark_session import prepare_session
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import sessions
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.engine.spark import prepare_environment, session_settings, start_session
+from lakegc_assets.engine.spark_session import prepare_environment, session_settings, start_session
 
 #: The environment of tasks is that of the JVM, which is older than most tests: this file stands for
 #: what they would find there about lakeFS.

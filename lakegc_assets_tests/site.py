@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.embedded.server import EmbeddedLakeFS
-from lakegc_assets.engine.spark import LOCAL
+from lakegc_assets.engine.spark_session import LOCAL
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets_tests.lake import Calendar

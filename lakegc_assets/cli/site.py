@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.names import partition_key
 from lakegc_assets.defs.resources import CollectorResource
-from lakegc_assets.engine.spark import configured_by, prepare_environment, start_session
+from lakegc_assets.engine.spark_session import configured_by, prepare_environment, start_session
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.marked_objects import known_attempt

@@ -51,7 +51,7 @@ from lakegc_assets.defs.staleness import (
     staleness_check,
     staleness_sensor,
 )
-from lakegc_assets.engine.spark import prepare_environment, session_settings
+from lakegc_assets.engine.spark_session import prepare_environment, session_settings
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import located

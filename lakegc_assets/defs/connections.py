@@ -19,7 +19,7 @@ from dagster_azure.blob import (
 )
 from pydantic import Field, PrivateAttr
 
-from lakegc_assets.engine.spark import is_cluster
+from lakegc_assets.engine.spark_session import is_cluster
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file

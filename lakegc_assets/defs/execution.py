@@ -22,7 +22,7 @@ from lakegc_assets.defs.names import REPOSITORY, RUN, Names, multi_key, partitio
 from lakegc_assets.defs.requests import require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import forwarding
-from lakegc_assets.engine.spark import (
+from lakegc_assets.engine.spark_session import (
     OPTIONS,
     configured_by,
     master_of,

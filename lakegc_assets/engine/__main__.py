@@ -16,7 +16,13 @@ from typing import Final
 import pyspark
 
 from lakegc_assets.engine.class_archive import QUIET, archive_path
-from lakegc_assets.engine.spark import FILE_VARIABLE, LOCAL, OPTIONS, REMOTE_VARIABLE, REQUIRED
+from lakegc_assets.engine.spark_session import (
+    FILE_VARIABLE,
+    LOCAL,
+    OPTIONS,
+    REMOTE_VARIABLE,
+    REQUIRED,
+)
 
 # Folders that Spark would add to its class path, of which no archive can be made, and what would
 # take it elsewhere.

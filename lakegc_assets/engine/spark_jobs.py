@@ -24,7 +24,7 @@ from lakegc_assets import traffic
 from lakegc_assets.engine.interruption import interruptible
 from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.progress import report_progress, tasks_done
-from lakegc_assets.engine.spark import is_connect
+from lakegc_assets.engine.spark_session import is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
 from lakegc_assets.wording import counted
 

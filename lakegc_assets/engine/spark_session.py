@@ -1,195 +1,303 @@
-"""The Spark engine's data frames: on classic Spark and Spark Connect by the same lines.
-
-Datasets are read and written by tasks through ``storage``, which compare each file with its SHA-256
-in the same pass and need no connector of Hadoop and none of its credentials. Where Spark runs on
-this machine and so do the artifacts, files are compared here, and Spark reads them by itself.
-"""
+"""The Spark session of the mark and the sweep: its settings, and what a cluster needs besides."""
 
 from __future__ import annotations
 
-import logging
+import atexit
+import os
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
-from itertools import accumulate
-from typing import Final, TypeVar
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
-from typing_extensions import Self
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
-from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
-from lakegc_assets.engine.session import Dataset, OpenStore, Session
-from lakegc_assets.engine.spark import is_cluster, master_of
-from lakegc_assets.engine.spark_jobs import begin_task, run_job
-from lakegc_assets.errors import IntegrityError
-from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.engine.class_archive import FAST, archive_options
+from lakegc_assets.errors import ConfigurationError
 
-R = TypeVar("R")
+_PACKAGE: Final = Path(__file__).parents[1]
+_LOG: Final = f"-Dlog4j2.configurationFile={(_PACKAGE / 'log4j2.properties').as_uri()}"
 
-#: Rows that are read here and sent along, which is less work than tasks that read them.
-_FEW_ROWS: Final = 20_000
-#: Tasks that read a dataset, at most; each reads several of its files.
-_MOST_TASKS: Final = 1_000
-#: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
-#: exchange, is a job of its own.
-_FOR_FEW_ROWS: Final = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.shuffle.partitions": "1",
+#: The setting that holds the options of the driver's JVM.
+OPTIONS: Final = "spark.driver.extraJavaOptions"
+#: Names a file of settings in the form of ``spark-defaults.conf``.
+FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
+#: Names a Spark Connect server, in settings and in the environment: Spark's own names.
+REMOTE: Final = "spark.remote"
+REMOTE_VARIABLE: Final = "SPARK_REMOTE"
+#: Each is set for a program by what has started Spark for it, with all that is configured.
+_SUBMITTED: Final = {
+    "PYSPARK_GATEWAY_PORT": "spark-submit",
+    "DATABRICKS_RUNTIME_VERSION": "Databricks",
 }
-#: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
-#: packed so well that a small file can be a large table, which must not go to every task.
-_FOR_FILES: Final = {
-    "spark.sql.sources.fileCompressionFactor": "16",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+#: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
+REQUIRED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.caseSensitive": "true",
+    # Addresses are packed so well that a table of a few megabytes can take gigabytes of the driver.
+    "spark.sql.autoBroadcastJoinThreshold": "1m",
+    # A file that is missing or damaged stops the run, whatever the cluster's default is.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
 }
-_READING: Final = {
-    "parquet.page.verify-checksum.enabled": "true",
-    # Folders of artifacts may have the form of partitions, and are none.
-    "recursiveFileLookup": "true",
-    # Times of before 1900 are as they stand there.
-    "datetimeRebaseMode": "CORRECTED",
+#: For a session on this machine, where nothing else is configured.
+LOCAL: Final = {
+    "spark.master": "local[*]",
+    "spark.app.name": "lakegc",
+    # Joins spill.
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    OPTIONS: f"{_LOG} {FAST}",
+    "spark.sql.shuffle.partitions": "64",
+    # Each small answer over TCP to a task in Python waits 40 ms for an acknowledgement.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
-#: Paths that mean the same to Spark: no pattern, and nothing that depends on the locale of its JVM.
-_PLAIN: Final = re.compile(r"/[\w/.+@~=-]+", re.ASCII)
-_PART: Final = "key string, rows long, size long, sha256 string"
+#: Of these, what is of use on a cluster too.
+_ANYWHERE: Final = {
+    name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")
+} | {OPTIONS: _LOG}
+# Spark's own expression leaves out the keys of Azure accounts, among others.
+_REDACTED: Final = "(?i)secret|password|token|access[._]?key|account[._]?key|[._]sas"
+_SECRET: Final = re.compile(_REDACTED)
+#: What says where a secret is, and holds none.
+_PLACE: Final = re.compile(r"(?i)(file|path|dir|provider|type|endpoint|uri|enabled)$")
+_SETTING: Final = re.compile(r"(\S+?)(?:\s*[=:]\s*|\s+)(.*)")
+
+_shipped: set[str] = set()
 
 
-class SparkBackedSession(Session):
-    """Data frames of Spark.
+def session_settings() -> dict[str, str]:
+    """The settings of a new session: for this machine, or as the file says that is named.
+
+    ``LAKEGC_SPARK_CONF`` names a file in the form of Spark's own ``spark-defaults.conf``. What it
+    sets replaces ``LOCAL``, of which only a few remain where its ``spark.master`` is a cluster, and
+    nothing where ``spark.remote``, or else the variable ``SPARK_REMOTE``, names a Spark Connect
+    server, or where this process was started by ``spark-submit`` or as a job of Databricks.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds a secret, which Spark would show.
+    """
+    path = os.environ.get(FILE_VARIABLE)
+    given = _read_settings(Path(path).expanduser()) if path else {}
+    if remote := given.get(REMOTE) or os.environ.get(REMOTE_VARIABLE):
+        settings = {REMOTE: remote}
+    elif _submitted_by():
+        settings = {}
+    elif is_cluster(given.get("spark.master", LOCAL["spark.master"])):
+        settings = _ANYWHERE | {"spark.redaction.regex": _REDACTED}
+    else:
+        settings = LOCAL | {OPTIONS: f"{LOCAL[OPTIONS]} {archive_options()}".rstrip()}
+    return settings | given | REQUIRED
+
+
+def is_cluster(master: str) -> bool:
+    """Return whether tasks of a session with this master or remote may run on other machines."""
+    return re.fullmatch(r"local(\[.*\])?", master) is None
+
+
+def configured_by() -> str:
+    """The variable or program that configures Spark; empty where none does."""
+    names = (FILE_VARIABLE, REMOTE_VARIABLE)
+    return next((name for name in names if os.environ.get(name)), "") or _submitted_by()
+
+
+def _submitted_by() -> str:
+    """The launcher that started Spark for this process; empty where it starts its own."""
+    return next((who for name, who in _SUBMITTED.items() if os.environ.get(name)), "")
+
+
+def place_of(settings: Mapping[str, str]) -> str:
+    """The place where a session with these settings runs tasks: Connect server or master."""
+    # What follows a semicolon in the URL of a Connect server may be a token.
+    return settings.get(REMOTE, "").partition(";")[0] or settings.get("spark.master", "")
+
+
+def prepare_environment() -> None:
+    """Let Spark run with this interpreter and on this machine, unless more is said.
+
+    On a cluster tasks run with ``PYSPARK_PYTHON``, or with ``spark.pyspark.python`` of the file of
+    settings, which must be a path on its nodes.
+
+    Raises:
+        ConfigurationError: as for ``session_settings``.
+    """
+    settings = session_settings()
+    python = settings.get("spark.pyspark.python", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    if not is_cluster(place_of(settings)):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, started with these settings if there is none.
 
     Args:
-        spark: gives the session when it is needed.
-        open_store: opens the stores of datasets; picklable.
-        log: gets a line every few seconds about what is computed.
+        settings: else ``session_settings``.
+
+    Raises:
+        ConfigurationError: as for ``session_settings``; or Spark does not start.
     """
-
-    def __init__(
-        self,
-        spark: Callable[[], SparkSession],
-        open_store: OpenStore,
-        log: logging.Logger | None = None,
-    ) -> None:
-        self._start, self._open = spark, open_store
-        self._most_rows = 0
-        self._verified = VerifiedFiles()
-        self._log = log or logging.getLogger("lakegc")
-
-    @cached_property
-    def _spark(self) -> SparkSession:
-        spark = self._start()
-        # A session of its own: what is configured here is not for others. Connect has no cheap one.
-        if not _is_classic(spark):
-            return spark
-        own = spark.newSession()
-        for name, value in _FOR_FILES.items():
-            own.conf.set(name, value)
-        return own
-
-    @property
-    def _is_on_this_machine(self) -> bool:
-        return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
-
-    def __enter__(self) -> Self:
-        """See ``Session``."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """See ``Session``; Spark forgets frames by itself."""
-
-    def read(self, dataset: Dataset) -> DataFrame:
-        """See ``Session``; files are compared with their SHA-256 here, or where they are read."""
-        schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
-        self._most_rows = max(self._most_rows, dataset.rows)
-        store = self._open(dataset.url)
-        if dataset.rows <= _FEW_ROWS:
-            tables = [read_typed(store, part, schema) for part in parts]
-            return self.create(pa.concat_tables([schema.empty_table(), *tables]))
-        if isinstance(store, LocalStore) and self._is_on_this_machine:
-            paths = [str(path.absolute()) for path in self._verified.paths(store, parts, schema)]
-            if all(map(_PLAIN.fullmatch, paths)):
-                reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
-                return reader.parquet(*(f"file://{path}" for path in paths))
-        task = partial(_read_parts, self._open, dataset.url, parts, schema)
-        # What a task yields counts as many rows as it is given: Spark must not take a large dataset
-        # for a small one, which it would send to every task of a join.
-        numbers = self._spark.range(0, dataset.rows, 1, min(len(parts), _MOST_TASKS))
-        return numbers.mapInArrow(task, from_arrow_schema(schema))
-
-    def create(self, rows: pa.Table) -> DataFrame:
-        """See ``Session``."""
-        self._most_rows = max(self._most_rows, rows.num_rows)
-        return self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
-
-    def write(
-        self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
-    ) -> list[Part]:
-        """See ``Session``."""
-        task = partial(_write_parts, self._open, url, folder, schema)
-        written = frame.select(*schema.names).mapInArrow(task, _PART)
-        rows = self._run(what, written.collect)
-        return [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
-
-    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
-        """See ``Session``."""
-        selected = frame.select(*schema.names)
-        return self._run(what, selected.toArrow).cast(schema)
-
-    def _run(self, what: str, job: Callable[[], R]) -> R:
-        if _is_classic(self._spark):
-            for name, value in _FOR_FEW_ROWS.items():
-                if self._most_rows <= _FEW_ROWS:
-                    self._spark.conf.set(name, value)
-                else:
-                    self._spark.conf.unset(name)
-        found = run_job(self._spark, what, job, self._log)
-        self._verified.require_unchanged()
-        return found
+    builder = SparkSession.builder
+    for name, value in (session_settings() if settings is None else settings).items():
+        builder = builder.config(name, value)
+    with starting():
+        return builder.getOrCreate()
 
 
-def _is_classic(spark: object) -> bool:
-    """Return whether a session is not one of Spark Connect, whose class is another."""
-    return isinstance(spark, SparkSession)
+@contextmanager
+def starting() -> Iterator[None]:
+    """Let a start of Spark come to its end, and say in a sentence why there is no session.
+
+    Raises:
+        ConfigurationError: Spark does not start here, with what to do about it.
+    """
+    try:
+        with _interrupts_wait():
+            yield
+    except (PySparkException, Py4JError) as error:
+        raise spark_failure(error) from error
 
 
-def _read_parts(
-    open_store: OpenStore,
-    url: str,
-    parts: Sequence[Part],
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Read each file where the number of its first row comes by: once in all tasks."""
-    begin_task()
-    store = open_store(url)
-    first_rows = list(accumulate((part.rows for part in parts), initial=0))[:-1]
-    for batch in batches:
-        if not batch.num_rows:
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Raise an interrupt at the end of what is done here.
+
+    PySpark's start, broken off before it knows its JVM, leaves one behind that waits for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        waiting.append(number)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # One without a handler ends this process, which ends the JVM too.
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            # A session that was started has a handler of its own.
+            if signal.getsignal(number) is note:
+                signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
+
+
+def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
+    """Why Spark did not start, and what to do about it."""
+    place = place_of(session_settings())
+    if place.startswith("sc://"):
+        return ConfigurationError(
+            f"the Spark Connect server {place} does not answer: {error}. Is it there, and of the "
+            "version of this pyspark? See docs/clusters.md"
+        )
+    if isinstance(error, Py4JError):
+        # Java's own sentence is in the first line that starts with a colon; traces follow it.
+        lines = str(error).splitlines()
+        said = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
+        return ConfigurationError(
+            f"Spark did not start with {place}: {said}. Is its master "
+            "there, and of the version of this pyspark? See docs/clusters.md",
+        )
+    return ConfigurationError(
+        f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
+        "name it",
+    )
+
+
+def warm_up() -> threading.Thread:
+    """Start the session of this process in the background, for a run that will surely need it.
+
+    Who asks for a session before it is there waits for it. Who asks after it did not start tries
+    once more, and learns why.
+
+    Returns:
+        The thread, which ends when the session is there.
+
+    Raises:
+        ConfigurationError: as for ``session_settings``.
+    """
+    settings = session_settings()
+
+    def start() -> None:
+        with suppress(ConfigurationError):
+            start_session(settings)
+
+    thread = threading.Thread(target=start, name="Spark starts", daemon=True)
+    thread.start()
+    return thread
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Give a session what the tasks rely on, whatever else configured it.
+
+    Where tasks run on other machines, or through Spark Connect, this package is sent to them, ahead
+    of one that may be installed there: tasks run the very code that started them. What it depends
+    on must be on the nodes.
+    """
+    for name, value in REQUIRED.items():
+        spark.conf.set(name, value)
+    session = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
+    if (is_connect(spark) or is_cluster(master_of(spark))) and session not in _shipped:
+        # Unpacked where tasks import from; out of a zip, numba could not keep what it compiles.
+        spark.addArtifacts(f"{_archive()}#{_PACKAGE.name}", archive=True)
+        _shipped.add(session)
+
+
+def master_of(spark: SparkSession) -> str:
+    """The master of a session; empty where that is unknown."""
+    return str(spark.conf.get("spark.master", ""))
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _archive() -> str:
+    """This package as a zip, which is there until this process ends: executors come for it."""
+    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    content = shutil.copytree(_PACKAGE, folder / "content", ignore=ignored)
+    return shutil.make_archive(str(folder / _PACKAGE.name), "zip", content)
+
+
+def _read_settings(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"{FILE_VARIABLE}: {path} cannot be read: {error}") from error
+    settings: dict[str, str] = {}
+    for number, line in enumerate((line.strip() for line in lines), start=1):
+        if not line or line.startswith(("#", "!")):
             continue
-        low, high = batch["id"][0].as_py(), batch["id"][-1].as_py()
-        if high - low + 1 != batch.num_rows:
-            raise IntegrityError(
-                f"Spark gave a task the numbers {low} to {high} with gaps: nobody can tell which "
-                f"files of {url} it is to read. This is a fault, please report it"
+        found = _SETTING.fullmatch(line)
+        if found is None or not found[1].startswith("spark.") or line.endswith("\\"):
+            raise ConfigurationError(
+                f"{path}, line {number}: this is not a setting of Spark and its value in one line"
             )
-        for part in parts[bisect_left(first_rows, low) : bisect_right(first_rows, high)]:
-            yield from read_typed(store, part, schema).to_batches()
-
-
-def _write_parts(
-    open_store: OpenStore,
-    url: str,
-    folder: str,
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    begin_task()
-    writer = PartWriter(open_store(url), folder, schema)
-    for batch in batches:
-        writer.add(batch)
-    if writer.rows:
-        written = [part for part in writer.finish() if part.rows]
-        yield pa.RecordBatch.from_pylist([part.__dict__ for part in written])
+        if _SECRET.search(found[1]) and not _PLACE.search(found[1]):
+            raise ConfigurationError(
+                f"{path}, line {number}: {found[1]} is a secret, and Spark shows its settings to "
+                "everybody who sees its processes or its UI: docs/clusters.md says where "
+                "credentials belong"
+            )
+        settings[found[1]] = found[2]
+    return settings

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.spark_session import SparkBackedSession
+from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths

@@ -17,8 +17,8 @@ from lakegc_assets import traffic
 from lakegc_assets.engine.choice import Engine, choose_engine
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.spark import prepare_session
-from lakegc_assets.engine.spark_session import SparkBackedSession
+from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.engine.spark_session import prepare_session
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace

@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from lakegc_assets.embedded.gc import uncommitted
-from lakegc_assets.engine.spark import spark_failure
+from lakegc_assets.engine.spark_session import spark_failure
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site

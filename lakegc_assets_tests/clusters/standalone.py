@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pyspark
 
 import lakegc_assets
-from lakegc_assets.engine.spark import LOCAL, OPTIONS
+from lakegc_assets.engine.spark_session import LOCAL, OPTIONS
 from lakegc_assets_tests.sessions import SMALL
 
 _HOME: Final = Path(pyspark.__file__).parent

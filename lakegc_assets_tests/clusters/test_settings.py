@@ -15,8 +15,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import lakegc_assets
 from lakegc_assets.defs import connections, execution
-from lakegc_assets.engine import spark as sessions
-from lakegc_assets.engine.spark import (
+from lakegc_assets.engine import spark_session as sessions
+from lakegc_assets.engine.spark_session import (
     FILE_VARIABLE,
     LOCAL,
     REQUIRED,

@@ -12,12 +12,13 @@ import pytest
 
 from lakegc_assets.engine import __main__ as making
 from lakegc_assets.engine.class_archive import FAST, archive_options, archive_path
-from lakegc_assets.engine.spark import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
+from lakegc_assets.engine.spark_session import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
 
 #: A session that says which classes its JVM takes from where, and does some work.
 _JOB = """
 import sys
-from lakegc_assets.engine.spark import OPTIONS, prepare_environment, session_settings, start_session
+from lakegc_assets.engine.spark_session import OPTIONS, prepare_environment
+from lakegc_assets.engine.spark_session import session_settings, start_session
 prepare_environment()
 settings = session_settings()
 settings[OPTIONS] += " -Xlog:class+load:file=" + sys.argv[1]

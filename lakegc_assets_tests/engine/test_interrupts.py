@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _JOB = """
 import threading, time
-from lakegc_assets.engine.spark import prepare_environment, start_session
+from lakegc_assets.engine.spark_session import prepare_environment, start_session
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 

@@ -15,7 +15,7 @@ from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.engine.spark_session import SparkBackedSession
+from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.engine.spark import FILE_VARIABLE, starting, warm_up
+from lakegc_assets.engine.spark_session import FILE_VARIABLE, starting, warm_up
 from lakegc_assets.errors import ConfigurationError
 
 _BOTH = """
-from lakegc_assets.engine.spark import prepare_environment, start_session, warm_up
+from lakegc_assets.engine.spark_session import prepare_environment, start_session, warm_up
 prepare_environment()
 thread = warm_up()
 session = start_session()
@@ -26,7 +26,7 @@ print(session is start_session(), session.sparkContext.parallelize(range(4), 4).
 _INTERRUPTED = """
 import os, signal, threading, time
 from pyspark import java_gateway
-from lakegc_assets.engine.spark import prepare_environment, start_session
+from lakegc_assets.engine.spark_session import prepare_environment, start_session
 # What a shell starts in the background ignores interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = java_gateway.Popen

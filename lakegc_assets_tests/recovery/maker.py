@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from lakegc_assets.engine.spark import start_session
+from lakegc_assets.engine.spark_session import start_session
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.recovery import backup_creation, backup_task, backups, copies, journal
 from lakegc_assets.run.artifacts import ArtifactRoot

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakegc_assets.engine.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.engine.spark_session import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark import lookups
 from lakegc_assets.run.artifacts import ArtifactRoot

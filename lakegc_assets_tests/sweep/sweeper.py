@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakegc_assets.engine.spark import LOCAL, REQUIRED, prepare_environment
+from lakegc_assets.engine.spark_session import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext

@@ -1,0 +1,195 @@
+"""The Spark engine's data frames: on classic Spark and Spark Connect by the same lines.
+
+Datasets are read and written by tasks through ``storage``, which compare each file with its SHA-256
+in the same pass and need no connector of Hadoop and none of its credentials. Where Spark runs on
+this machine and so do the artifacts, files are compared here, and Spark reads them by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from typing_extensions import Self
+
+from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
+from lakegc_assets.engine.session import Dataset, OpenStore, Session
+from lakegc_assets.engine.spark_jobs import begin_task, run_job
+from lakegc_assets.engine.spark_session import is_cluster, master_of
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.local import LocalStore
+
+R = TypeVar("R")
+
+#: Rows that are read here and sent along, which is less work than tasks that read them.
+_FEW_ROWS: Final = 20_000
+#: Tasks that read a dataset, at most; each reads several of its files.
+_MOST_TASKS: Final = 1_000
+#: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
+#: exchange, is a job of its own.
+_FOR_FEW_ROWS: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "1",
+}
+#: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
+#: packed so well that a small file can be a large table, which must not go to every task.
+_FOR_FILES: Final = {
+    "spark.sql.sources.fileCompressionFactor": "16",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+}
+_READING: Final = {
+    "parquet.page.verify-checksum.enabled": "true",
+    # Folders of artifacts may have the form of partitions, and are none.
+    "recursiveFileLookup": "true",
+    # Times of before 1900 are as they stand there.
+    "datetimeRebaseMode": "CORRECTED",
+}
+#: Paths that mean the same to Spark: no pattern, and nothing that depends on the locale of its JVM.
+_PLAIN: Final = re.compile(r"/[\w/.+@~=-]+", re.ASCII)
+_PART: Final = "key string, rows long, size long, sha256 string"
+
+
+class SparkBackedSession(Session):
+    """Data frames of Spark.
+
+    Args:
+        spark: gives the session when it is needed.
+        open_store: opens the stores of datasets; picklable.
+        log: gets a line every few seconds about what is computed.
+    """
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        open_store: OpenStore,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._start, self._open = spark, open_store
+        self._most_rows = 0
+        self._verified = VerifiedFiles()
+        self._log = log or logging.getLogger("lakegc")
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        spark = self._start()
+        # A session of its own: what is configured here is not for others. Connect has no cheap one.
+        if not _is_classic(spark):
+            return spark
+        own = spark.newSession()
+        for name, value in _FOR_FILES.items():
+            own.conf.set(name, value)
+        return own
+
+    @property
+    def _is_on_this_machine(self) -> bool:
+        return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
+
+    def __enter__(self) -> Self:
+        """See ``Session``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See ``Session``; Spark forgets frames by itself."""
+
+    def read(self, dataset: Dataset) -> DataFrame:
+        """See ``Session``; files are compared with their SHA-256 here, or where they are read."""
+        schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
+        self._most_rows = max(self._most_rows, dataset.rows)
+        store = self._open(dataset.url)
+        if dataset.rows <= _FEW_ROWS:
+            tables = [read_typed(store, part, schema) for part in parts]
+            return self.create(pa.concat_tables([schema.empty_table(), *tables]))
+        if isinstance(store, LocalStore) and self._is_on_this_machine:
+            paths = [str(path.absolute()) for path in self._verified.paths(store, parts, schema)]
+            if all(map(_PLAIN.fullmatch, paths)):
+                reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
+                return reader.parquet(*(f"file://{path}" for path in paths))
+        task = partial(_read_parts, self._open, dataset.url, parts, schema)
+        # What a task yields counts as many rows as it is given: Spark must not take a large dataset
+        # for a small one, which it would send to every task of a join.
+        numbers = self._spark.range(0, dataset.rows, 1, min(len(parts), _MOST_TASKS))
+        return numbers.mapInArrow(task, from_arrow_schema(schema))
+
+    def create(self, rows: pa.Table) -> DataFrame:
+        """See ``Session``."""
+        self._most_rows = max(self._most_rows, rows.num_rows)
+        return self._spark.createDataFrame(rows, from_arrow_schema(rows.schema))
+
+    def write(
+        self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
+    ) -> list[Part]:
+        """See ``Session``."""
+        task = partial(_write_parts, self._open, url, folder, schema)
+        written = frame.select(*schema.names).mapInArrow(task, _PART)
+        rows = self._run(what, written.collect)
+        return [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
+
+    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
+        """See ``Session``."""
+        selected = frame.select(*schema.names)
+        return self._run(what, selected.toArrow).cast(schema)
+
+    def _run(self, what: str, job: Callable[[], R]) -> R:
+        if _is_classic(self._spark):
+            for name, value in _FOR_FEW_ROWS.items():
+                if self._most_rows <= _FEW_ROWS:
+                    self._spark.conf.set(name, value)
+                else:
+                    self._spark.conf.unset(name)
+        found = run_job(self._spark, what, job, self._log)
+        self._verified.require_unchanged()
+        return found
+
+
+def _is_classic(spark: object) -> bool:
+    """Return whether a session is not one of Spark Connect, whose class is another."""
+    return isinstance(spark, SparkSession)
+
+
+def _read_parts(
+    open_store: OpenStore,
+    url: str,
+    parts: Sequence[Part],
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Read each file where the number of its first row comes by: once in all tasks."""
+    begin_task()
+    store = open_store(url)
+    first_rows = list(accumulate((part.rows for part in parts), initial=0))[:-1]
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        low, high = batch["id"][0].as_py(), batch["id"][-1].as_py()
+        if high - low + 1 != batch.num_rows:
+            raise IntegrityError(
+                f"Spark gave a task the numbers {low} to {high} with gaps: nobody can tell which "
+                f"files of {url} it is to read. This is a fault, please report it"
+            )
+        for part in parts[bisect_left(first_rows, low) : bisect_right(first_rows, high)]:
+            yield from read_typed(store, part, schema).to_batches()
+
+
+def _write_parts(
+    open_store: OpenStore,
+    url: str,
+    folder: str,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    begin_task()
+    writer = PartWriter(open_store(url), folder, schema)
+    for batch in batches:
+        writer.add(batch)
+    if writer.rows:
+        written = [part for part in writer.finish() if part.rows]
+        yield pa.RecordBatch.from_pylist([part.__dict__ for part in written])
