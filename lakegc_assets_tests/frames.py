@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,10 +28,11 @@ class Frames:
     Attributes:
         session: of the engine.
         examples: that a property is worth on it: a query of Spark's takes some tenths of a second.
+        another: makes one more session of the engine, as each stage has its own.
     """
 
-    def __init__(self, session: Session, examples: int) -> None:
-        self.session, self.examples = session, examples
+    def __init__(self, session: Session, examples: int, another: Callable[[], Session]) -> None:
+        self.session, self.examples, self.another = session, examples, another
 
     def of(self, rows: Rows, schema: pa.Schema) -> DataFrame:
         """A data frame of some rows."""
@@ -63,16 +65,15 @@ _ENGINES: Final = (
 @pytest.fixture(scope="module", params=_ENGINES)
 def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
     """Data frames of each engine, for the tests of a module."""
-    if request.param == "embedded":
-        with EmbeddedSession(open_store, None) as session:
-            yield Frames(session, 25)
-        return
-    start: sessions.Session = _connected
-    if request.param == "spark":
-        start = request.getfixturevalue("spark")
-    with SparkBackedSession(start, open_store) as spark:
+    another: Callable[[], Session] = partial(EmbeddedSession, open_store, None)
+    if request.param != "embedded":
+        start: sessions.Session = _connected
+        if request.param == "spark":
+            start = request.getfixturevalue("spark")
+        another = partial(SparkBackedSession, start, open_store)
+    with another() as session:
         # What engines differ in, few examples show.
-        yield Frames(spark, 8)
+        yield Frames(session, 25 if request.param == "embedded" else 8, another)
 
 
 def _connected() -> SparkSession:

@@ -185,14 +185,16 @@ class VerifiedFiles:
     def require_unchanged(self) -> None:
         """Require that all files are what they were when they were compared.
 
-        One that is gone was read by then, or the engine would have failed.
+        One that is gone was read by then, or the engine would have failed. What changed is named
+        once: who computes again reads other files, or compares these anew.
 
         Raises:
             IntegrityError: another file has taken the place of one, or its bytes were changed.
         """
-        for path, (changed, identity) in self._identities.items():
+        for path, (changed, identity) in list(self._identities.items()):
             with suppress(FileNotFoundError):
                 if _identity(path.stat()) != identity:
+                    del self._identities[path]
                     raise IntegrityError(changed)
 
 

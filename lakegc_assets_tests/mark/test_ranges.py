@@ -61,9 +61,10 @@ class Reading:
 
     def read(self, ranges: pa.Table) -> list[tuple[str, int]]:
         """Range and hash of each row, in order."""
-        columns = ["hash", "range_id"]
-        frame = range_frame(self.ctx, self.connections, self.frames.session, ranges, columns)
-        rows = self.frames.rows(frame, pa.schema([ROWS.field(name) for name in columns]))
+        schema = pa.schema([ROWS.field(name) for name in ("hash", "range_id")])
+        with self.frames.another() as session:
+            frame = range_frame(self.ctx, self.connections, session, ranges, schema.names)
+            rows = session.collect_rows(frame, schema, "a test")
         return sorted((row["range_id"], row["hash"]) for row in rows)
 
     def plain(self, ranges: pa.Table) -> list[tuple[str, int]]:
