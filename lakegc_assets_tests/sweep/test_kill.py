@@ -77,7 +77,7 @@ def test_killed_at_every_step(
     stand_in(monkeypatch, lambda: spare(alive))
     for owner, name in (
         (Deltas, "take"),
-        (rounds, "_record_spared"),
+        (rounds.Rounds, "_record_spared"),
         (rounds, "delete"),
         (DeletingTask, "_send"),
         (sweeping, "probe_conditions"),
