@@ -150,7 +150,7 @@ NOTHING_COMPARED: Final = HeadMatches()
 
 @dataclass(frozen=True)
 class Signatures:
-    """What the signatures of candidates are found by, and the entries that may have one of them."""
+    """The signatures of candidates, by times and contents, and the entries that may have one."""
 
     matches: Sequence[Part] = ()
     #: What was written until then has its checksum as etag; None where nothing has.

@@ -115,7 +115,7 @@ def as_lost(rows: pa.Table) -> list[Lost]:
 def foresee(
     store: ObjectStore, rows: pa.Table, addresses: Sequence[str], proof: Proof | None
 ) -> tuple[Mapping[str, Present | None], list[Forecast]]:
-    """What is at some addresses, and how those of ``rows`` (``LOST``) that are gone would end.
+    """Look what is at some addresses, and find how what is gone of ``rows`` (``LOST``) would end.
 
     Raises:
         StorageError: the store does not say what is there.
