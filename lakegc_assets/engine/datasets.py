@@ -11,7 +11,6 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -149,7 +148,7 @@ class VerifiedFiles:
     """
 
     def __init__(self) -> None:
-        self._identities: dict[Path, tuple[str, tuple[int, ...]]] = {}
+        self._compared: dict[Path, tuple[LocalStore, Part, tuple[int, ...]]] = {}
 
     def paths(self, store: LocalStore, parts: Sequence[Part], schema: pa.Schema) -> list[Path]:
         """The paths of files that hold what is known of them.
@@ -173,29 +172,36 @@ class VerifiedFiles:
                 while chunk := file.read(_CHUNK):
                     size += len(chunk)
                     digest.update(chunk)
+                if (size, digest.hexdigest()) != (part.size, part.sha256):
+                    raise damaged_part(store, part)
+                file.seek(0)
+                if not has_types(pq.read_schema(file), schema):
+                    raise other_columns(store, part)
         except FileNotFoundError as error:
             raise missing_part(store, part) from error
-        if (size, digest.hexdigest()) != (part.size, part.sha256):
-            raise damaged_part(store, part)
-        if not has_types(pq.read_schema(path), schema):
-            raise other_columns(store, part)
-        self._identities[path] = (str(damaged_part(store, part)), identity)
+        self._compared[path] = (store, part, identity)
         return path
 
-    def require_unchanged(self) -> None:
+    def require_unchanged(self, *, there: bool = False) -> None:
         """Require that all files are what they were when they were compared.
 
-        One that is gone was read by then, or the engine would have failed. What changed is named
-        once: who computes again reads other files, or compares these anew.
+        Args:
+            there: whether they must be there, too: one that is gone was read by then, or else the
+                engine has failed.
 
         Raises:
-            IntegrityError: another file has taken the place of one, or its bytes were changed.
+            IntegrityError: another file has taken the place of one, its bytes were changed, or it
+                is missing.
         """
-        for path, (changed, identity) in list(self._identities.items()):
-            with suppress(FileNotFoundError):
-                if _identity(path.stat()) != identity:
-                    del self._identities[path]
-                    raise IntegrityError(changed)
+        for path, (store, part, identity) in self._compared.items():
+            try:
+                found = _identity(path.stat())
+            except FileNotFoundError as error:
+                if there:
+                    raise missing_part(store, part) from error
+                continue
+            if found != identity:
+                raise damaged_part(store, part)
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:

@@ -181,6 +181,7 @@ class EmbeddedSession(Session):
             with report_progress(self._log, how_far):
                 found = interruptible(job, database.connection.interrupt)
         except duckdb.IOException as error:
+            self._verified.require_unchanged(there=True)
             raise ConfigurationError(
                 f"{what}: the embedded engine cannot read or write a file of this machine: make "
                 f"room in {database.spill.path.parent}, let TMPDIR name another folder, or use "

@@ -23,8 +23,8 @@ from typing_extensions import Self
 from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark_jobs import begin_task, run_job
-from lakegc_assets.engine.spark_session import is_cluster, master_of
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.engine.spark_session import REQUIRED, is_cluster, master_of
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.storage.local import LocalStore
 
 R = TypeVar("R")
@@ -52,6 +52,9 @@ _READING: Final = {
     "recursiveFileLookup": "true",
     # Times of before 1900 are as they stand there.
     "datetimeRebaseMode": "CORRECTED",
+    # Whatever configures the session: rows that are not read would make live objects look dead.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
 }
 #: Paths that mean the same to Spark: no pattern, and nothing that depends on the locale of its JVM.
 _PLAIN: Final = re.compile(r"/[\w/.+@~=-]+", re.ASCII)
@@ -85,7 +88,8 @@ class SparkBackedSession(Session):
         if not _is_classic(spark):
             return spark
         own = spark.newSession()
-        for name, value in _FOR_FILES.items():
+        # It has what configures the context, and not what was set in the other session.
+        for name, value in (REQUIRED | _FOR_FILES).items():
             own.conf.set(name, value)
         return own
 
@@ -145,7 +149,14 @@ class SparkBackedSession(Session):
                     self._spark.conf.set(name, value)
                 else:
                     self._spark.conf.unset(name)
-        found = run_job(self._spark, what, job, self._log)
+        try:
+            found = run_job(self._spark, what, job, self._log)
+        except LakegcError:
+            raise
+        except Exception:
+            # A sentence about the file says more than Java's trace.
+            self._verified.require_unchanged(there=True)
+            raise
         self._verified.require_unchanged()
         return found
 

@@ -108,6 +108,7 @@ def report(ctx: RunContext) -> Manifest:
     publish = begin(connections.store(), summary, ctx.settings.publish)
     written_to = forms(ctx.run, listing.mode, ctx.settings.publish)
     order = _Order(attempt.url, ctx.run, publish, written_to, start)
+    rules = _longest_rules(attempt, chain["active_commits"])
     counted = _count(ctx, connections, order, manifest.parts["data"])
     digest = sum((one.digest for one in counted), KeyDigest())
     if str(digest) != manifest.digest:
@@ -117,7 +118,6 @@ def report(ctx: RunContext) -> Manifest:
         )
     keys = finish(ctx, connections, manifest.digest, summary, written_to, written=publish)
 
-    rules = _longest_rules(attempt, chain["active_commits"])
     rows = _breakdown([one.totals for one in counted], start, rules)
     largest = _largest(row for one in counted for row in one.largest)
     others = chain["committed_addresses"].facts

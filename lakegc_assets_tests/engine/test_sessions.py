@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,6 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import sessions
 from lakegc_assets_tests.frames import Frames
@@ -179,8 +179,47 @@ def test_a_file_that_is_swapped_after_it_was_compared_is_reported(
         frame = session.read(dataset)
         assert session.collect(frame, SCHEMA, "a test").num_rows == 60_000
         _swapped(tmp_path / parts[0].key)
-        with pytest.raises(IntegrityError, match=r"part-.* is not what its manifest says"):
-            session.collect(frame, SCHEMA, "a test")
+        for _ in range(2):
+            with pytest.raises(IntegrityError, match=r"part-.* is not what its manifest says"):
+                session.collect(frame, SCHEMA, "a test")
+
+
+_LENIENT: Final = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.engine.spark_session import prepare_environment, prepare_session
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.engine.test_sessions import SCHEMA
+
+prepare_environment()
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+for name in ("Missing", "Corrupt"):
+    builder = builder.config(f"spark.sql.files.ignore{name}Files", "true")
+spark = builder.getOrCreate()
+prepare_session(spark)
+url, *given = sys.argv[1:]
+parts = [Part(k, int(r), int(s), d) for k, r, s, d in (one.split(",") for one in given)]
+with SparkBackedSession(lambda: spark, open_store) as session:
+    frame = session.read(Dataset(url, parts, SCHEMA))
+    (Path(url) / parts[0].key).unlink()
+    print("rows", session.collect(frame, SCHEMA, "a test").num_rows)
+"""
+
+
+@pytest.mark.conformance
+def test_a_file_that_is_missing_is_an_error_whatever_configures_spark(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    parts = [write_part(store, "some/", rows(30_000)) for _ in range(2)]
+    given = [f"{part.key},{part.rows},{part.size},{part.sha256}" for part in parts]
+    command = [sys.executable, "-c", _LENIENT, str(tmp_path), *given]
+    ended = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert ended.returncode
+    assert "rows" not in ended.stdout
+    assert parts[0].key in ended.stderr
 
 
 @pytest.mark.parametrize("count", [100, 30_000], ids=["few rows", "many rows"])
@@ -228,13 +267,17 @@ def test_the_embedded_engine_spills_and_says_where_memory_ends(
             small.write(frame, store.url, "out/", SCHEMA, "a test")
 
 
-def test_the_embedded_engine_says_which_file_it_could_not_read(store: ObjectStore) -> None:
-    assert isinstance(store, LocalStore)
-    part = write_part(store, "some/", rows(10))
-    with EmbeddedSession(open_store, None) as session:
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_a_file_that_goes_after_it_was_compared_is_reported(
+    spark: sessions.Session, tmp_path: Path, engine: str
+) -> None:
+    store = open_store(str(tmp_path))
+    part = write_part(store, "some/", rows(30_000))
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
         frame = session.read(Dataset(store.url, [part], SCHEMA))
-        store.path_of(part.key).unlink()
-        with pytest.raises(ConfigurationError, match="cannot read or write a file"):
+        (tmp_path / part.key).unlink()
+        with pytest.raises(IntegrityError, match=rf"{part.key} is missing"):
             session.collect(frame, SCHEMA, "a test")
 
 
