@@ -1,0 +1,118 @@
+"""Files of this machine that an engine reads by itself are those that were compared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests import sessions
+from lakegc_assets_tests.engine.test_sessions import SCHEMA, rows
+
+_ROWS: Final = 50_000
+
+
+@pytest.mark.parametrize(
+    ("folder", "reader"),
+    [("run=1/", "FileScan parquet"), ("so[m]e/", "MapInArrow"), ("ü %20/", "MapInArrow")],
+)
+def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_same_to_it(
+    folder: str,
+    reader: str,
+    spark: sessions.Session,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = open_store(str(tmp_path))
+    ancient = pa.array([datetime(1, 1, 1, tzinfo=timezone.utc)] * _ROWS, SCHEMA.field("at").type)
+    table = rows(_ROWS).set_column(2, SCHEMA.field("at"), ancient)
+    parts = [write_part(store, folder, table.slice(at, 20_000)) for at in range(0, _ROWS, 20_000)]
+    with SparkBackedSession(spark, open_store) as session:
+        frame = session.read(Dataset(store.url, parts, SCHEMA))
+        frame.explain()
+        found = session.collect(frame, SCHEMA, "a test")
+    assert reader in capsys.readouterr().out
+    assert found.sort_by("address").equals(table.sort_by("address"))
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_a_file_that_is_swapped_after_it_was_compared_is_reported(
+    spark: sessions.Session, tmp_path: Path, engine: str
+) -> None:
+    """No checksum of a page shows that: what takes its place is whole."""
+    store = open_store(str(tmp_path))
+    other = rows(30_000).set_column(3, SCHEMA.field(3), pa.array([True] * 30_000, pa.bool_()))
+    parts = [write_part(store, "some/", some, plain=True) for some in (rows(30_000), other)]
+    dataset = Dataset(store.url, parts, SCHEMA)
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
+        frame = session.read(dataset)
+        assert session.collect(frame, SCHEMA, "a test").num_rows == 60_000
+        first, second = (tmp_path / part.key for part in parts)
+        first.write_bytes(second.read_bytes())
+        for _ in range(2):
+            with pytest.raises(IntegrityError, match=r"part-.* is not what its manifest says"):
+                session.collect(frame, SCHEMA, "a test")
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_a_file_that_goes_after_it_was_compared_is_reported(
+    spark: sessions.Session, tmp_path: Path, engine: str
+) -> None:
+    store = open_store(str(tmp_path))
+    part = write_part(store, "some/", rows(30_000))
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
+        frame = session.read(Dataset(store.url, [part], SCHEMA))
+        (tmp_path / part.key).unlink()
+        with pytest.raises(IntegrityError, match=rf"{part.key} is missing"):
+            session.collect(frame, SCHEMA, "a test")
+
+
+_LENIENT: Final = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
+from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.engine.spark_session import prepare_environment, prepare_session
+from lakegc_assets.storage.opening import open_store
+from lakegc_assets_tests.engine.test_sessions import SCHEMA
+
+prepare_environment()
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+for name in ("Missing", "Corrupt"):
+    builder = builder.config(f"spark.sql.files.ignore{name}Files", "true")
+spark = builder.getOrCreate()
+prepare_session(spark)
+url, *given = sys.argv[1:]
+parts = [Part(k, int(r), int(s), d) for k, r, s, d in (one.split(",") for one in given)]
+with SparkBackedSession(lambda: spark, open_store) as session:
+    frame = session.read(Dataset(url, parts, SCHEMA))
+    (Path(url) / parts[0].key).unlink()
+    print("rows", session.collect(frame, SCHEMA, "a test").num_rows)
+"""
+
+
+@pytest.mark.conformance
+def test_a_file_that_is_missing_is_an_error_whatever_configures_spark(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    parts = [write_part(store, "some/", rows(30_000)) for _ in range(2)]
+    given = [f"{part.key},{part.rows},{part.size},{part.sha256}" for part in parts]
+    command = [sys.executable, "-c", _LENIENT, str(tmp_path), *given]
+    ended = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert ended.returncode
+    assert "rows" not in ended.stdout
+    assert parts[0].key in ended.stderr
