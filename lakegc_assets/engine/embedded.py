@@ -71,6 +71,7 @@ class EmbeddedSession(Session):
         self._memory = memory or default_memory()
         self._log = log or logging.getLogger("lakegc")
         self._files: list[Path] = []
+        self._copies: dict[tuple[str, Part], Path] = {}
         self._verified = VerifiedFiles()
         self._opened: Database | None = None
 
@@ -92,7 +93,7 @@ class EmbeddedSession(Session):
             self._opened = None
         for file in self._files:
             file.unlink(missing_ok=True)
-        self._files = []
+        self._files, self._copies = [], {}
 
     # Reading
 
@@ -113,12 +114,15 @@ class EmbeddedSession(Session):
         return cast("DataFrame", self._database.read(query, dataset.schema))
 
     def _fetched(self, store: ObjectStore, schema: pa.Schema, part: Part) -> Path:
-        """As ``VerifiedFiles.paths``, of a file that is not on this machine."""
-        data = fetch_part(store, part)
-        if not has_types(pq.read_schema(pa.BufferReader(data)), schema):
+        """As ``VerifiedFiles.paths``, of a file that is not on this machine: it is fetched once."""
+        path = self._copies.get((store.url, part))
+        if path is None:
+            data = fetch_part(store, part)
+            path = self._new_file()
+            path.write_bytes(data)
+            self._copies[store.url, part] = path
+        if not has_types(pq.read_schema(path), schema):
             raise other_columns(store, part)
-        path = self._new_file()
-        path.write_bytes(data)
         return path
 
     def _plainly_named(self, path: Path) -> Path:

@@ -113,8 +113,9 @@ class SparkBackedSession(Session):
             tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
         if isinstance(store, LocalStore) and self._is_on_this_machine:
-            paths = [str(path.absolute()) for path in self._verified.paths(store, parts, schema)]
+            paths = [str(store.path_of(part.key).absolute()) for part in parts]
             if all(map(_PLAIN.fullmatch, paths)):
+                self._verified.paths(store, parts, schema)
                 reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
                 return reader.parquet(*(f"file://{path}" for path in paths))
         task = partial(_read_parts, self._open, dataset.url, parts, schema)

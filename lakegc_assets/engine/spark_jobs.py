@@ -33,9 +33,8 @@ R = TypeVar("R")
 
 #: What a task gives back to Spark, pickled: its answer, and the requests it has sent by kind.
 _ANSWER: Final = "answer binary"
-#: Tasks of a process that may import something; and those that it has begun.
-_IMPORTING: Final = 3
-_begun: list[None] = []
+#: The first tasks of a process, which may import something.
+_first_tasks: Final = iter(range(3))
 
 
 def run_on_spark(
@@ -126,8 +125,7 @@ def begin_task() -> None:
     PySpark's worker makes one after each task, which takes 40 ms where so much is imported. The
     first task may import more, so that this is done at some more of them.
     """
-    if len(_begun) < _IMPORTING:
-        _begun.append(None)
+    if next(_first_tasks, None) is not None:
         gc.freeze()
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pytest
 
+from lakegc_assets import traffic
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import sessions
 from lakegc_assets_tests.engine.test_sessions import SCHEMA, rows
@@ -78,6 +81,23 @@ def test_a_file_that_goes_after_it_was_compared_is_reported(
         (tmp_path / part.key).unlink()
         with pytest.raises(IntegrityError, match=rf"{part.key} is missing"):
             session.collect(frame, SCHEMA, "a test")
+
+
+def test_a_file_of_another_machine_is_fetched_once(s3_server: str, s3_bucket: str) -> None:
+    """However many frames of a session read it, with whatever columns."""
+    config = StoreConfig(endpoint_url=s3_server)
+    store = open_store(f"s3://{s3_bucket}/some", config)
+    parts = [write_part(store, "parts/", rows(100)) for _ in range(3)]
+    before = traffic.by_kind()
+    with EmbeddedSession(partial(open_store, config=config), None) as session:
+        for names in (["address"], ["hash"], SCHEMA.names):
+            schema = pa.schema([SCHEMA.field(name) for name in names])
+            frame = session.read(Dataset(store.url, parts, schema))
+            assert session.collect(frame, schema, "a test").num_rows == 300
+        wrong = pa.schema([("hash", pa.uint64())])
+        with pytest.raises(IntegrityError, match="has other columns than it should"):
+            session.read(Dataset(store.url, parts, wrong))
+    assert traffic.since(before) == {"store GET": 3}
 
 
 _LENIENT: Final = """
