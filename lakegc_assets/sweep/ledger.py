@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.hashing import address_hashes
-from lakegc_assets.run.records import read_rows, write_rows, write_values
+from lakegc_assets.run.records import best_of_each, read_rows, write_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "swept_set"
@@ -49,7 +46,6 @@ SWEPT: Final = pa.schema(
 )
 _NOTHING: Final = SWEPT.empty_table()
 _DONE: Final = pa.array(DONE)
-_BEST_FIRST: Final = (("address", "ascending"), ("order", "ascending"), ("at", "descending"))
 _LEDGER: Final = f"{ASSET}/ledger/"
 #: Rows in one file of what was spared.
 _ROWS: Final = 100_000
@@ -208,7 +204,7 @@ def read(attempt: AttemptArtifacts) -> pa.Table:
     """
     store = attempt.store()
     tables = thread_map(partial(_read_file, store), _keys(store), _THREADS)
-    return _one_each(pa.concat_tables([_NOTHING, *tables]))
+    return best_of_each(pa.concat_tables([_NOTHING, *tables]), _rank)
 
 
 def recorded(attempt: AttemptArtifacts) -> pa.Table:
@@ -232,27 +228,12 @@ def _read_file(store: ObjectStore, key: str) -> pa.Table:
         ) from error
 
 
-def _one_each(rows: pa.Table) -> pa.Table:
-    """The outcome that counts of each address.
-
-    Hardly any is recorded twice, so only rows whose addresses share a hash are put in order.
-    """
-    hashes = address_hashes(rows["address"])
-    _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    often = pa.array(counts[which] > 1)
-    several = rows.filter(often)
-    if not several.num_rows:
-        return rows
-    # What is back before what was deleted, that before all that was done, and that before what
-    # failed; and then what came last.
-    outcome = several["outcome"]
-    place = pc.if_else(pc.is_in(outcome, _DONE), 1, 2)
-    place = pc.if_else(pc.equal(outcome, "deleted"), 0, place)
-    place = pc.if_else(pc.equal(outcome, PUT_BACK), -1, place)
-    ranked = several.append_column("order", place)
-    ranked = strings.in_order(ranked, _BEST_FIRST)
-    best = ranked.filter(strings.first_of_each(ranked["address"])).drop_columns(["order"])
-    return pa.concat_tables([rows.filter(pc.invert(often)), best])
+def _rank(rows: pa.Table) -> pa.ChunkedArray:
+    """The rank of each outcome: what is back, what was deleted, all else done, what failed."""
+    outcome = rows["outcome"]
+    rank = pc.if_else(pc.is_in(outcome, _DONE), 1, 2)
+    rank = pc.if_else(pc.equal(outcome, "deleted"), 0, rank)
+    return pc.if_else(pc.equal(outcome, PUT_BACK), -1, rank)
 
 
 def done(outcomes: pa.Table) -> pa.Table:

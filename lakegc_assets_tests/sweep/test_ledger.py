@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
-from lakegc_assets.run.records import read_rows
+from lakegc_assets.run.records import best_of_each, read_rows
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import ledger
@@ -114,7 +114,8 @@ def test_any_records(batches: list[list[tuple[str, str]]]) -> None:
             rank = 2 if outcome == "deleted" else int(outcome != "failed")
             found = (rank, at, outcome)
             best[str(row["address"])] = max(best.get(str(row["address"]), found), found)
-    one_each = ledger._one_each(pa.concat_tables([ledger.SWEPT.empty_table(), *tables]))
+    rows = pa.concat_tables([ledger.SWEPT.empty_table(), *tables])
+    one_each = best_of_each(rows, ledger._rank)
     rows_read = [(row["address"], row["outcome"]) for row in one_each.to_pylist()]
     assert sorted(rows_read) == sorted((a, outcome) for a, (_, _, outcome) in best.items())
 
