@@ -36,6 +36,8 @@ _OBJECT = (
     "<Size>%s</Size><StorageClass>STANDARD</StorageClass></Contents>"
 )
 _ADDRESS = re.compile(r"data/([^/]+)/([^/]+)")
+#: Comes after every key that begins like it.
+_LAST = "\U0010ffff"
 
 
 @lru_cache(1)
@@ -134,11 +136,13 @@ class Pages:
                 for name in folders
             ).encode()
             return listing(rows, len(folders), _next(first, len(folders), len(self.slices)))
-        begin = max(query.get("start-after", ""), query.get("prefix", ""))
+        prefix = query.get("prefix", "")
+        begin = max(query.get("start-after", ""), prefix)
         first = self._behind(begin) if token is None else int(token)
-        last = min(first + most, self.count)
+        behind = self._behind(prefix + _LAST) if prefix.startswith(DATA) else self.count
+        last = max(first, min(first + most, behind))
         rows = b"".join(self._rows(first, last))
-        return listing(rows, last - first, _next(first, last - first, self.count))
+        return listing(rows, last - first, _next(first, last - first, behind))
 
     def _rows(self, first: int, last: int) -> Iterator[bytes]:
         while first < last:

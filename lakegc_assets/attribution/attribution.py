@@ -7,7 +7,8 @@ such ranges hold is live, and attributed to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -21,6 +22,7 @@ from lakegc_assets.attribution.own_files import own_files
 from lakegc_assets.attribution.relations import (
     NOT_ADOPTED,
     NOT_LISTED,
+    PRINT_BITS,
     UNEXPLAINED,
     WORD,
     words_of,
@@ -82,6 +84,16 @@ _LISTED: Final = pa.schema(
 )
 _SIZES: Final = pa.schema([("metarange_id", pa.string()), *_OBJECTS])
 _ENTRIES: Final = ("range_id", "hash", "size", "folder")
+_PRINTS: Final = pa.schema([(name, pa.int64()) for name in relations.PRINTS])
+_RANGES: Final = pa.schema([("range_id", pa.string()), *_PRINTS, ("oldest", pa.int64())])
+#: Cells before it is known who holds what.
+_PRINTED: Final = pa.schema(
+    [
+        *(field for field in CELLS if field.name != "holders"),
+        *_PRINTS,
+        ("object", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -211,15 +223,27 @@ def _computed(
     wanted = frozenset(ids.to_pylist())
     entries, read = cached_frame(ctx, connections, frames, wanted, _ENTRIES)
     pairs = pairs_frame(ctx, connections, frames, commits.groups.of_metarange.keys())
-    active = frames.create(commits.table())
-    holders = relations.object_holders(entries, pairs, active, commits.words)
+    words = commits.words
+    grouped = relations.range_groups(
+        frames.create(_prints(read)), pairs, frames.create(commits.table()), words
+    )
+    schema = pa.schema([*_RANGES, *((word, pa.int64()) for word in words)])
+    ranges = frames.create(frames.collect(grouped, schema, _WHAT))
+    named = relations.named_objects(entries, ranges)
     if read != wanted or PATH_RANGES in committed.parts:
         live = frames.read(Dataset(attempt.url, committed.parts["data"], HASHES))
-        holders = relations.with_unread(holders, live)
-    objects = _classified(ctx, frames, attempt, chain, holders)
-    parts = frames.write(relations.cells(objects), attempt.url, f"{ASSET}/data/", CELLS, _WHAT)
-    if not parts:
-        parts = [write_part(attempt.store(), f"{ASSET}/data/", CELLS.empty_table())]
+        named = relations.with_unread(named, live)
+    objects = _classified(ctx, frames, attempt, chain, named)
+
+    def write(frame: DataFrame, folder: str, schema: pa.Schema) -> list[Part]:
+        folder = f"{ASSET}/{folder}/"
+        parts = frames.write(frame, attempt.url, folder, schema, _WHAT)
+        return parts or [write_part(attempt.store(), folder, schema.empty_table())]
+
+    printed = Dataset(attempt.url, write(relations.cells(objects), "prints", _PRINTED), _PRINTED)
+    cells = frames.read(printed)
+    holders = relations.holders(entries, cells, ranges, words)
+    parts = write(relations.with_holders(cells, holders), "data", CELLS)
     classes = _classes(frames, Dataset(attempt.url, parts, CELLS))
     facts: dict[str, Any] = {
         "classes": [list(row.values()) for row in classes if row["class"] != NOT_LISTED],
@@ -231,12 +255,26 @@ def _computed(
     return {"data": parts}, facts
 
 
+def _prints(range_ids: Collection[str]) -> pa.Table:
+    """The prints of ranges: numbers like random ones, the same at each time."""
+    ids = sorted(range_ids)
+    digests = [hashlib.sha256(range_id.encode()).digest() for range_id in ids]
+    columns = [
+        pa.array(
+            [int.from_bytes(one[at : at + 8], "big") >> (64 - PRINT_BITS) for one in digests],
+            pa.int64(),
+        )
+        for at in range(0, 8 * len(_PRINTS), 8)
+    ]
+    return pa.table([pa.array(ids, pa.string()), *columns], ["range_id", *_PRINTS.names])
+
+
 def _classified(
     ctx: RunContext,
     frames: Session,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
-    holders: DataFrame,
+    named: DataFrame,
 ) -> DataFrame:
     listing, candidates = chain["store_listing"], chain["deletion_candidates"]
 
@@ -248,7 +286,7 @@ def _classified(
     row = pa.Table.from_pylist([moments], pa.schema([(name, _TIME) for name in moments]))
     return relations.classified(
         read(_LISTED, listing),
-        holders,
+        named,
         relations.needs(
             read(HASHES, chain["uncommitted_snapshot"], "hashes"),
             read(HASHES, chain["committed_addresses"], "referenced"),

@@ -3,6 +3,10 @@
 The holders of an object are a set of *groups*. A group is the set of branches that keep a commit,
 so there are few of them. Group n is bit ``n % WORD`` of the column ``word_<n // WORD>``: sets are
 united by their bits, whatever number of commits they come from.
+
+There are far fewer sets of ranges than objects that they name. So a row of an object has nothing of
+its holders but the sums of two random numbers of each of its ranges, its *prints*, and the sets are
+united for one object of each pair of sums. Sums of different ranges are equal once in 2**72 times.
 """
 
 from __future__ import annotations
@@ -18,6 +22,10 @@ from lakegc_assets.engine.relation import F, relation
 
 #: Bits of a word; all of them are positive numbers.
 WORD: Final = 62
+#: Columns with the random numbers of a range, and their sums; and bits of one, so that the sum is a
+#: long for an object that is named 2**27 times.
+PRINTS: Final = ("print_0", "print_1")
+PRINT_BITS: Final = 36
 #: What an object is: each is of exactly one class, the first that fits.
 SWEPT: Final = "swept since"
 COMMITTED: Final = "live and committed"
@@ -37,10 +45,7 @@ AGES: Final = (1, 7, 30, 90, 180, 365, 730)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30, 1 << 34)
 ABOVE: Final = -1
 _AGE_COLUMNS: Final = {f"since_{days}": days for days in AGES}
-_CELL: Final = (
-    *("class", "why", "holders", "also_needed", "folder"),
-    *("age", "size_class", "oldest"),
-)
+_CELL: Final = ("class", "why", "also_needed", "folder", "age", "size_class", "oldest")
 
 
 def words_of(groups: int) -> list[str]:
@@ -49,56 +54,71 @@ def words_of(groups: int) -> list[str]:
 
 
 @relation
-def object_holders(
-    entries: DataFrame, pairs: DataFrame, commits: DataFrame, words: Sequence[str]
+def range_groups(
+    ranges: DataFrame, pairs: DataFrame, commits: DataFrame, words: Sequence[str]
 ) -> DataFrame:
-    """The groups that hold each object: those of all commits that have a range that names it.
+    """The groups of each live range: those of all commits that have it.
 
     Args:
-        entries: range_id, hash, size, folder: the entries of the live ranges.
+        ranges: range_id, and its prints.
         pairs: metarange_id, range_id: the ranges of the metaranges.
         commits: metarange_id, age_rank, and the words: of the active commits, each metarange once.
         words: names of the columns with the groups.
 
     Returns:
-        hash; entries (how many name it); entry_size (bytes); folder (of several the first); oldest,
-        null where no active commit has such a range; and holders: the words, as decimal numbers
-        with commas between them. A live range that no active commit has is held by the first group
-        alone, that of no branch.
+        The columns of ``ranges``; oldest, the least age_rank of the commits, null where no active
+        commit has the range; and the words. A live range that no active commit has is held by the
+        first group alone, that of no branch.
     """
-    of_ranges = (
+    found = (
         pairs.join(commits, "metarange_id")
         .groupBy("range_id")
         .agg(F.min("age_rank").alias("oldest"), *(F.bit_or(word).alias(word) for word in words))
     )
-    united = (
-        F.bit_or(F.coalesce(F.col(word), F.lit(0 if number else 1).cast("bigint"))).cast("string")
+    either = (
+        F.coalesce(F.col(word), F.lit(0 if number else 1).cast("bigint")).alias(word)
         for number, word in enumerate(words)
     )
-    named = entries.join(of_ranges, "range_id", "left")
+    return ranges.join(found, "range_id", "left").select("range_id", *PRINTS, "oldest", *either)
+
+
+@relation
+def named_objects(entries: DataFrame, ranges: DataFrame) -> DataFrame:
+    """The objects that entries name.
+
+    Args:
+        entries: range_id, hash, size, folder: the entries of the live ranges.
+        ranges: as ``range_groups`` returns them: one for each of the entries.
+
+    Returns:
+        hash; entries (how many name it); entry_size (bytes); folder (of several the first); oldest,
+        null where no active commit has such a range; and the sums of the prints of the ranges.
+    """
+    named = entries.join(ranges.select("range_id", *PRINTS, "oldest"), "range_id")
     return named.groupBy("hash").agg(
         F.count(F.lit(1)).alias("entries"),
         F.max("size").alias("entry_size"),
         F.min("folder").alias("folder"),
         F.min("oldest").alias("oldest"),
-        F.concat_ws(",", *united).alias("holders"),
+        *(F.sum(name).cast("bigint").alias(name) for name in PRINTS),
     )
 
 
 @relation
-def with_unread(holders: DataFrame, committed: DataFrame) -> DataFrame:
-    """Holders, and a row for each other live object, whose holders are not known.
+def with_unread(named: DataFrame, committed: DataFrame) -> DataFrame:
+    """Named objects, and a row for each other live object, whose holders are not known.
 
     Args:
-        holders: as ``object_holders`` returns them.
+        named: as ``named_objects`` returns them.
         committed: hash: Committed DF, as often as its files have it.
 
     Returns:
-        The columns of ``holders``; in the added rows entries is 0, and the others are null.
+        The columns of ``named``; in the added rows entries is 0, and the others are null.
     """
-    unread = committed.select("hash").distinct().join(holders.select("hash"), "hash", "left_anti")
-    nobody = {"entry_size": "bigint", "folder": "string", "oldest": "bigint", "holders": "string"}
-    return holders.select("hash", "entries", *nobody).unionByName(
+    unread = committed.select("hash").distinct().join(named.select("hash"), "hash", "left_anti")
+    nobody = {"entry_size": "bigint", "folder": "string", "oldest": "bigint"}
+    nobody |= dict.fromkeys(PRINTS, "bigint")
+    return named.select("hash", "entries", *nobody).unionByName(
         unread.select(
             "hash",
             F.lit(0).cast("bigint").alias("entries"),
@@ -150,7 +170,7 @@ def exceptions(spared: DataFrame, *sweeps: DataFrame) -> DataFrame:
 @relation
 def classified(
     listing: DataFrame,
-    holders: DataFrame,
+    named: DataFrame,
     needs: DataFrame,
     garbage: DataFrame,
     exceptions: DataFrame,
@@ -161,7 +181,7 @@ def classified(
 
     Args:
         listing: address, hash, size, last_modified, in_place: Store DF.
-        holders: as ``object_holders`` returns them.
+        named: as ``named_objects`` returns them.
         needs: hash, need: as ``needs`` returns it.
         garbage: address, hash, reason: the candidates, each once.
         exceptions: address, spared_why, is_swept: as ``exceptions`` returns them.
@@ -170,13 +190,15 @@ def classified(
         otherwise: the class of what fits in no other one.
 
     Returns:
-        class, why, size, holders, also_needed (true where it is listed, and something else than a
-        commit needs it, too), folder, oldest, age (the most days; null of what is not listed),
-        size_class (the most bytes); a row for each listed object, and one for each address of a
-        commit that is not listed, with the size that its entry says.
+        class, why, size, also_needed (true where it is listed, and something else than a commit
+        needs it, too), folder, oldest, age (the most days; null of what is not listed), size_class
+        (the most bytes), the prints, and object: the hash of what a commit holds. A row for each
+        listed object, and one for each address of a commit that is not listed, with the size that
+        its entry says.
     """
-    # Of what is not listed SQLFrame has no hash behind an outer join, and nobody needs one.
-    found = listing.join(needs, "hash", "left").join(holders, "hash", "full_outer")
+    # Of what is not listed SQLFrame has no hash behind an outer join.
+    held = named.withColumn("object", F.col("hash"))
+    found = listing.join(needs, "hash", "left").join(held, "hash", "full_outer")
     return _of_one_class(_explained(found, garbage, exceptions), moments, otherwise)
 
 
@@ -213,7 +235,7 @@ def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataF
         _class_of([(modified >= F.col(name), days) for name, days in _AGE_COLUMNS.items()]),
     )
     judged = found.crossJoin(moments).select(
-        *("reason", "spared_why", "need", "holders", "folder", "oldest"),
+        *("reason", "spared_why", "need", "object", "folder", "oldest", *PRINTS),
         kind.alias("class"),
         size.alias("size"),
         age.alias("age"),
@@ -225,7 +247,10 @@ def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataF
         .when(F.col("class") == F.lit(SPARED), F.col("spared_why"))
         .alias("why"),
         "size",
-        *(F.when(is_live, F.col(name)).alias(name) for name in ("holders", "folder", "oldest")),
+        *(
+            F.when(is_live, F.col(name)).alias(name)
+            for name in ("object", "folder", "oldest", *PRINTS)
+        ),
         (is_live & F.col("need").isNotNull()).alias("also_needed"),
         "age",
         _class_of([(F.col("size") <= F.lit(most), most) for most in SIZES]).alias("size_class"),
@@ -251,11 +276,56 @@ def cells(objects: DataFrame) -> DataFrame:
         objects: as ``classified`` returns them.
 
     Returns:
-        class, why, holders, also_needed, folder, age, size_class, oldest, objects, bytes.
+        class, why, also_needed, folder, age, size_class, oldest, the prints, object (one of those
+        that a commit holds), objects, bytes.
     """
-    return objects.groupBy(*_CELL).agg(
-        F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
+    return objects.groupBy(*_CELL, *PRINTS).agg(
+        F.min("object").alias("object"),
+        F.count(F.lit(1)).alias("objects"),
+        F.sum("size").cast("bigint").alias("bytes"),
     )
+
+
+@relation
+def holders(
+    entries: DataFrame, cells: DataFrame, ranges: DataFrame, words: Sequence[str]
+) -> DataFrame:
+    """The groups that hold the objects of each pair of prints, by one of these objects.
+
+    Args:
+        entries: range_id, hash, ...: the entries of the live ranges.
+        cells: as ``cells`` returns them.
+        ranges: as ``range_groups`` returns them.
+        words: names of the columns with the groups.
+
+    Returns:
+        The prints, and holders: the words, as decimal numbers with commas between them.
+    """
+    some = cells.where(F.col(PRINTS[0]).isNotNull())
+    some = some.groupBy(*PRINTS).agg(F.min("object").alias("hash"))
+    named = entries.select("range_id", "hash").join(some, "hash")
+    united = (F.bit_or(word).cast("string") for word in words)
+    return (
+        named.join(ranges.select("range_id", *words), "range_id")
+        .groupBy(*PRINTS)
+        .agg(F.concat_ws(",", *united).alias("holders"))
+    )
+
+
+@relation
+def with_holders(cells: DataFrame, holders: DataFrame) -> DataFrame:
+    """Objects and bytes of the cells with the same holders in place of the prints.
+
+    Args:
+        cells: as ``cells`` returns them.
+        holders: as ``holders`` returns them.
+
+    Returns:
+        class, why, also_needed, folder, age, size_class, oldest, holders (null of what no range is
+        known to name), objects, bytes.
+    """
+    named = cells.join(holders, list(PRINTS), "left")
+    return totals(named, [*_CELL, "holders"])
 
 
 def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:

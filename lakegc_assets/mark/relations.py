@@ -46,7 +46,10 @@ def candidates(
         Rows of ``store`` that lie where lakeFS writes objects.
     """
     old = store.where(F.col("in_place") & (F.col("last_modified") < F.lit(cutoff)))
-    return old.join(committed, "hash", "left_anti").join(uncommitted, "hash", "left_anti")
+    # By hashes alone, so that whole rows are neither sorted nor held in memory for what stays.
+    hashes = old.select("hash")
+    dead = hashes.join(committed, "hash", "left_anti").join(uncommitted, "hash", "left_anti")
+    return old.join(dead, "hash", "left_semi")
 
 
 @relation

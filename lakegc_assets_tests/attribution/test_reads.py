@@ -58,18 +58,20 @@ def _planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return planned
 
 
-def test_an_attribution_takes_three_queries_and_plans_each_relation_once(
+def test_an_attribution_takes_five_queries_and_plans_each_relation_once(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = lake.context(spark)
     planned = _planned(monkeypatch)
     computed = _recorded(monkeypatch, EmbeddedSession, "_compute")
     attribute(ctx)
-    # The cells, the totals of their classes, and the sizes of commits.
-    assert len(computed) == 3
-    assert Counter(planned) == dict.fromkeys(
-        ("object_holders", "needs", "exceptions", "classified", "_explained", "_of_one_class",
-         "cells", "totals", "commit_sizes"),
+    # The groups of ranges, the cells without holders and with them, totals of their classes, and
+    # the sizes of commits.
+    assert len(computed) == 5
+    # Totals are made by the columns of a cell, and by class.
+    assert Counter(planned) == {"totals": 2} | dict.fromkeys(
+        ("range_groups", "named_objects", "needs", "exceptions", "classified", "_explained",
+         "_of_one_class", "cells", "holders", "with_holders", "commit_sizes"),
         1,
     )  # fmt: skip
     again = replace(ctx, run="again")

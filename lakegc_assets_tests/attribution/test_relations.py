@@ -26,9 +26,12 @@ PAIR = pa.schema([("metarange_id", pa.string()), ("range_id", pa.string())])
 _BITS = [(word, pa.int64()) for word in WORDS]
 COMMIT = pa.schema([("metarange_id", pa.string()), ("age_rank", pa.int64()), *_BITS])
 ENTRY = pa.schema([("range_id", pa.string()), *HASH, ("size", pa.int64()), ("folder", pa.string())])
-HOLDER = pa.schema(
+PRINT = pa.schema([("print_0", pa.int64()), ("print_1", pa.int64())])
+RANGE = pa.schema([("range_id", pa.string()), *PRINT])
+GROUPED = pa.schema([*RANGE, ("oldest", pa.int64()), *_BITS])
+NAMED = pa.schema(
     [*HASH, ("entries", pa.int64()), ("entry_size", pa.int64()), ("folder", pa.string()),
-     ("oldest", pa.int64()), ("holders", pa.string())]
+     ("oldest", pa.int64()), *PRINT]
 )  # fmt: skip
 LISTED = pa.schema(
     [*ADDRESS, *HASH, ("size", pa.int64()), ("last_modified", _TIME), ("in_place", pa.bool_())]
@@ -40,9 +43,13 @@ NEED = pa.schema([*HASH, ("need", pa.string())])
 EXCEPTION = pa.schema([*ADDRESS, ("spared_why", pa.string()), ("is_swept", pa.bool_())])
 OBJECT = pa.schema(
     [("class", pa.string()), ("why", pa.string()), ("size", pa.int64()),
-     ("holders", pa.string()), ("also_needed", pa.bool_()), ("folder", pa.string()),
-     ("age", pa.int64()), ("size_class", pa.int64()), ("oldest", pa.int64())]
+     ("object", pa.int64()), ("also_needed", pa.bool_()), ("folder", pa.string()),
+     ("age", pa.int64()), ("size_class", pa.int64()), ("oldest", pa.int64()), *PRINT]
 )  # fmt: skip
+PRINTED = pa.schema(
+    [*(field for field in CELLS if field.name != "holders"), *PRINT, ("object", pa.int64())]
+)
+HOLDER = pa.schema([*PRINT, ("holders", pa.string())])
 FOLDER = pa.schema([("folder", pa.string()), *_TOTAL])
 METARANGE_SIZE = pa.schema([("metarange_id", pa.string()), *_TOTAL])
 
@@ -59,6 +66,9 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "word_1": st.sampled_from([0, 1, 2**61]),
     "size": st.sampled_from([0, 1, 1 << 10, (1 << 10) + 1, 1 << 40]),
     "entries": st.integers(0, 2),
+    "print_0": st.sampled_from([None, 0, 1, 2**36 - 1]),
+    "print_1": st.sampled_from([0, 1]),
+    "object": st.sampled_from([None, 0, 1, -(2**63)]),
     "need": st.sampled_from(["staged", "named by other repositories"]),
     "spared_why": st.sampled_from([None, "a", "b'\""]),
     "is_swept": st.sampled_from([None, True]),
@@ -81,9 +91,17 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
 }
 
 
-def rows(schema: pa.Schema, *unique: str) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Some rows, in which some columns together have each value once."""
-    row = st.fixed_dictionaries({name: _VALUES[name] for name in schema.names})
+def rows(
+    schema: pa.Schema, *unique: str, known: Sequence[str] = ()
+) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Some rows, in which some columns together have each value once, and others are not null."""
+    row = st.fixed_dictionaries(
+        {
+            name: _VALUES[name].filter(lambda one: one is not None) if name in known
+            else _VALUES[name]
+            for name in schema.names
+        }
+    )  # fmt: skip
     by: Callable[[Mapping[str, Any]], Any] | None = (
         (lambda one: tuple(one[name] for name in unique)) if unique else None
     )
@@ -116,18 +134,37 @@ def holds(
     compare()
 
 
-def test_object_holders(frames: Frames) -> None:
+def test_range_groups(frames: Frames) -> None:
     some = [
-        (ENTRY, rows(ENTRY)),
+        (RANGE, rows(RANGE, "range_id", known=RANGE.names)),
         (PAIR, rows(PAIR, *PAIR.names)),
         (COMMIT, rows(COMMIT, "metarange_id")),
     ]
-    holds(frames, relations.object_holders, some, HOLDER, WORDS)
+    holds(frames, relations.range_groups, some, GROUPED, WORDS)
+
+
+def test_named_objects(frames: Frames) -> None:
+    some = [(ENTRY, rows(ENTRY)), (GROUPED, rows(GROUPED, "range_id", known=RANGE.names))]
+    holds(frames, relations.named_objects, some, NAMED)
 
 
 def test_with_unread(frames: Frames) -> None:
-    some = [(HOLDER, rows(HOLDER, "hash")), (HASH, rows(HASH))]
-    holds(frames, relations.with_unread, some, HOLDER)
+    some = [(NAMED, rows(NAMED, "hash")), (HASH, rows(HASH))]
+    holds(frames, relations.with_unread, some, NAMED)
+
+
+def test_holders(frames: Frames) -> None:
+    some = [
+        (ENTRY, rows(ENTRY)),
+        (PRINTED, rows(PRINTED)),
+        (GROUPED, rows(GROUPED, "range_id", known=RANGE.names)),
+    ]
+    holds(frames, relations.holders, some, HOLDER, WORDS)
+
+
+def test_with_holders(frames: Frames) -> None:
+    some = [(PRINTED, rows(PRINTED)), (HOLDER, rows(HOLDER, *PRINT.names, known=PRINT.names))]
+    holds(frames, relations.with_holders, some, CELLS)
 
 
 def test_needs(frames: Frames) -> None:
@@ -144,7 +181,7 @@ def test_classified(frames: Frames) -> None:
     moments = relations.moments_of(CUTOFF, START)
     some = [
         (LISTED, rows(LISTED, "address")),
-        (HOLDER, rows(HOLDER, "hash")),
+        (NAMED, rows(NAMED, "hash")),
         (NEED, rows(NEED, "hash")),
         (DEAD, rows(DEAD, "address", "hash")),
         (EXCEPTION, rows(EXCEPTION, "address")),
@@ -154,7 +191,7 @@ def test_classified(frames: Frames) -> None:
 
 
 def test_cells(frames: Frames) -> None:
-    holds(frames, relations.cells, [(OBJECT, rows(OBJECT))], CELLS)
+    holds(frames, relations.cells, [(OBJECT, rows(OBJECT))], PRINTED)
 
 
 def test_totals(frames: Frames) -> None:

@@ -23,7 +23,10 @@ def _least(rows: Rows, name: str, of: Callable[..., Any] = min) -> Any:
     return of((row[name] for row in rows if row[name] is not None), default=None)
 
 
-def object_holders(entries: Rows, pairs: Rows, commits: Rows, words: Sequence[str]) -> list[Row]:
+_PRINTS = ("print_0", "print_1")
+
+
+def range_groups(ranges: Rows, pairs: Rows, commits: Rows, words: Sequence[str]) -> list[Row]:
     having = {row["metarange_id"]: row for row in commits}
     nobody = {word: int(word == "word_0") for word in words}
 
@@ -33,7 +36,12 @@ def object_holders(entries: Rows, pairs: Rows, commits: Rows, words: Sequence[st
         bits = {word: reduce(or_, (c[word] for c in mine), 0) for word in words}
         return {"oldest": _least(mine, "age_rank"), **(bits if mine else nobody)}
 
-    named = [{**row, **of_range(row["range_id"])} for row in entries]
+    return [{**row, **of_range(row["range_id"])} for row in ranges]
+
+
+def named_objects(entries: Rows, ranges: Rows) -> list[Row]:
+    of = {row["range_id"]: row for row in ranges}
+    named = [{**of[row["range_id"]], **row} for row in entries if row["range_id"] in of]
     return [
         {
             "hash": key,
@@ -41,17 +49,17 @@ def object_holders(entries: Rows, pairs: Rows, commits: Rows, words: Sequence[st
             "entry_size": _least(rows, "size", max),
             "folder": _least(rows, "folder"),
             "oldest": _least(rows, "oldest"),
-            "holders": ",".join(str(reduce(or_, (row[word] for row in rows))) for word in words),
+            **{name: sum(row[name] for row in rows) for name in _PRINTS},
         }
         for (key,), rows in _grouped(named, "hash").items()
     ]
 
 
-def with_unread(holders: Rows, committed: Rows) -> list[Row]:
-    unread = {row["hash"] for row in committed} - {row["hash"] for row in holders}
-    nothing = dict.fromkeys(("entry_size", "folder", "oldest", "holders"))
+def with_unread(named: Rows, committed: Rows) -> list[Row]:
+    unread = {row["hash"] for row in committed} - {row["hash"] for row in named}
+    nothing = dict.fromkeys(("entry_size", "folder", "oldest", *_PRINTS))
     added = ({"hash": one, "entries": 0, **nothing} for one in unread)
-    return [*({**row} for row in holders), *added]
+    return [*({**row} for row in named), *added]
 
 
 def needs(staged: Rows, referenced: Rows) -> list[Row]:
@@ -72,14 +80,15 @@ def exceptions(spared: Rows, *sweeps: Rows) -> list[Row]:
 
 def classified(
     listing: Rows,
-    holders: Rows,
+    named: Rows,
     needs: Rows,
     garbage: Rows,
     exceptions: Rows,
     moments: Rows,
     otherwise: str,
 ) -> list[Row]:
-    held = {row["hash"]: row for row in holders}
+    held = {row["hash"]: {**row, "object": row["hash"]} for row in named}
+    of_entry = ("object", "folder", "oldest", *_PRINTS)
     needed = {row["hash"]: row["need"] for row in needs}
     dead = {(row["address"], row["hash"]): row["reason"] for row in garbage}
     why = {row["address"]: row["spared_why"] for row in exceptions}
@@ -117,7 +126,7 @@ def classified(
             "also_needed": live and key in needed,
             "age": age(row["last_modified"]),
             "size_class": size_class(row["size"]),
-            **{n: held[key][n] if live else None for n in ("holders", "folder", "oldest")},
+            **{name: held[key][name] if live else None for name in of_entry},
         }
 
     def not_listed(row: Mapping[str, Any]) -> Row:
@@ -128,19 +137,46 @@ def classified(
             "also_needed": False,
             "age": None,
             "size_class": size_class(row["entry_size"] or 0),
-            **{name: row[name] for name in ("holders", "folder", "oldest")},
+            **{name: row[name] for name in of_entry},
         }
 
     there = {row["hash"] for row in listing}
     return [*map(of, listing), *(not_listed(r) for key, r in held.items() if key not in there)]
 
 
+_CELL = ("class", "why", "also_needed", "folder", "age", "size_class", "oldest")
+
+
 def cells(objects: Rows) -> list[Row]:
-    columns = ("class", "why", "holders", "also_needed", "folder", "age", "size_class", "oldest")
+    columns = (*_CELL, *_PRINTS)
     return [
-        {**dict(zip(columns, key, strict=True)), "objects": len(of), "bytes": _bytes(of, "size")}
+        {
+            **dict(zip(columns, key, strict=True)),
+            "object": _least(of, "object"),
+            "objects": len(of),
+            "bytes": _bytes(of, "size"),
+        }
         for key, of in _grouped(objects, *columns).items()
     ]
+
+
+def holders(entries: Rows, cells: Rows, ranges: Rows, words: Sequence[str]) -> list[Row]:
+    of = {row["range_id"]: row for row in ranges}
+    printed = [row for row in cells if row["print_0"] is not None]
+    found = []
+    for key, some in _grouped(printed, *_PRINTS).items():
+        one = _least(some, "object")
+        named = [of[e["range_id"]] for e in entries if e["hash"] == one and e["range_id"] in of]
+        united = ",".join(str(reduce(or_, (row[word] for row in named), 0)) for word in words)
+        if named:
+            found.append({**dict(zip(_PRINTS, key, strict=True)), "holders": united})
+    return found
+
+
+def with_holders(cells: Rows, holders: Rows) -> list[Row]:
+    of = {tuple(row[name] for name in _PRINTS): row["holders"] for row in holders}
+    held = [{**row, "holders": of.get(tuple(row[name] for name in _PRINTS))} for row in cells]
+    return totals(held, [*_CELL, "holders"])
 
 
 def _bytes(rows: Rows, name: str = "bytes") -> int:

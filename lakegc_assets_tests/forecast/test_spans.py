@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from lakegc_assets.forecast.commits import MarkedCommits, spans_of, spans_of_paths
 from lakegc_assets.retention.retain import Retain, prefix_of
-from lakegc_assets.retention.retained import retained_commits
+from lakegc_assets.retention.retained import lengthen, raise_days, retained_commits
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.union import still_inside
 from lakegc_assets_tests.forecast import twins
 from lakegc_assets_tests.retention.graphs import NOW, History
 from lakegc_assets_tests.retention.test_retained import path_twin, retains, tagged_histories, twin
@@ -96,8 +98,13 @@ def test_a_forecast_names_what_a_mark_would(
 
     heads = {name: head for name, head in history.heads.items() if name not in gone}
     changed = replace(history, heads=heads, rules=Rules(default, branches))
-    other = twin(changed, named_tags, retain, NOW)
+    # A mark also keeps what the one before it knew, as long as the rules of then keep it.
+    longest = lengthen(changed.rules, retain, heads)
+    known = partial(still_inside, active, marked_at=NOW, heads=heads, now=NOW)
+    other = {*twin(changed, named_tags, retain, NOW), *known(rules=longest)}
     paths = path_twin(changed, named_tags, retain, NOW)
+    for pattern, kept in paths.items():
+        kept.update(known(rules=raise_days(longest, retain.paths[pattern])))
     assert {row["address"] for row in outlook if row["days"] > default} == named(other, paths)
     then = twin(history, named_tags, retain, NOW + timedelta(days=later))
     paths = path_twin(history, named_tags, retain, NOW + timedelta(days=later))
