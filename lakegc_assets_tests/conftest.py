@@ -16,10 +16,13 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from botocore.loaders import Loader, create_loader
+from botocore.utils import parse_to_aware_datetime
+from dagster._config.pythonic_config import resource as dagster_resource
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from moto.core import serialize
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -72,7 +75,9 @@ pytest_plugins = [
 
 # First calls compile and load; a busy machine must not fail a property.
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
-settings.register_profile("patient", deadline=None, suppress_health_check=_SUPPRESSED)
+settings.register_profile("thorough", deadline=None, suppress_health_check=_SUPPRESSED)
+# What a rule gets wrong, few examples mostly show; `make conformance` tries as many as is usual.
+settings.register_profile("patient", settings.get_profile("thorough"), max_examples=40)
 settings.load_profile("patient")
 
 # What imports and the collection make stays to the end: to search it for garbage, each time that
@@ -88,6 +93,22 @@ _VARIABLES = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Called by pytest."""
+    if config.option.markexpr == "conformance":
+        settings.load_profile("thorough")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `make conformance` try properties of the fast suite, before anything is deselected."""
+    if settings.get_current_profile_name() != "thorough":
+        return
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)) and not any(item.iter_markers("stores")):
+            item.add_marker("conformance")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -129,6 +150,20 @@ def _known_migrations(config: Config) -> ScriptDirectory:
     return _migrations[place]
 
 
+_schemas: dict[tuple[type, frozenset[str]], object] = {}
+_infer_schema = dagster_resource.infer_schema_from_config_class
+
+
+def _known_schema(kind: type, *, fields_to_omit: set[str] | None = None, **more: Any) -> object:
+    """That of a class of resources, of which each run makes several objects."""
+    if more:
+        return _infer_schema(kind, fields_to_omit=fields_to_omit, **more)
+    key = kind, frozenset(fields_to_omit or ())
+    if key not in _schemas:
+        _schemas[key] = _infer_schema(kind, fields_to_omit=fields_to_omit)
+    return _schemas[key]
+
+
 _engines: dict[str, Engine] = {}
 
 
@@ -149,7 +184,8 @@ def _at_once() -> Iterator[None]:
         patch.setattr("botocore.session.create_loader", _loader)
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())
-        # Dagster's own databases.
+        # Dagster's resources, and its own databases.
+        patch.setattr(dagster_resource, "infer_schema_from_config_class", _known_schema)
         patch.setattr(ScriptDirectory, "from_config", _known_migrations)
         patch.setattr(sqlite_event_log, "create_engine", _known_engine)
         patch.setattr(sqlite_run_storage, "create_engine", _known_engine)
@@ -202,6 +238,8 @@ def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is w
         # For each request it lists its folder and goes through the URLs of all of AWS, twice.
         choose = DomainDispatcherApplication.get_backend_for_host
         patch.setattr(DomainDispatcherApplication, "get_backend_for_host", cache(choose))
+        # Each listing reads the times of all that it names.
+        patch.setattr(serialize, "parse_to_aware_datetime", cache(parse_to_aware_datetime))
         yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
 

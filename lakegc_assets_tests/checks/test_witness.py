@@ -143,11 +143,11 @@ def test_paths_of_some_entries_are_those_of_the_slow_reader(
 
 
 def test_paths_are_found_in_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [f"{n:06}" * 20 for n in range(20_000)]
+    paths = [f"{n:06}" * 20 for n in range(2_500)]
     store_plain(monkeypatch)
     info, file = write_range((path, entry(n)) for n, path in enumerate(paths))
     assert len(blocks(file)) > 100
-    assert paths_of(file, info.id, range(3, 20_000, 7)) == [p.encode() for p in paths[3::7]]
+    assert paths_of(file, info.id, range(3, 2_500, 7)) == [p.encode() for p in paths[3::7]]
     assert paths_of(file, info.id) == [p.encode() for p in paths]
 
 
