@@ -143,9 +143,7 @@ def lasting(value: object) -> object:
     return value if plain else type(value)
 
 
-@pytest.mark.parametrize(
-    "sweeping", [reporting, pytest.param(on, marks=pytest.mark.conformance)]
-)
+@pytest.mark.parametrize("sweeping", [reporting, pytest.param(on, marks=pytest.mark.conformance)])
 def test_what_is_reported_is_what_a_run_in_process_shows(
     sweeping: Callable[[], GarbageCollection], site: Site, instance: dg.DagsterInstance
 ) -> None:
