@@ -209,7 +209,7 @@ def test_damage_behind_a_valid_checksum_never_loses_an_entry(
 ) -> None:
     """No checksum helps against a writer's fault; what is short or in disorder is refused."""
     store_plain(monkeypatch)
-    _, data = write_range((f"path/{number:02}", entry(number)) for number in range(12))
+    _, data = write_range((f"path/{number:02}", entry(number)) for number in range(6))
     whole = witness(data, "some-file", NAMESPACE).facts["entries"]
     offset, length = next(iter(blocks(data).items()))
     refused = 0
