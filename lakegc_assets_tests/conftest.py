@@ -125,7 +125,7 @@ class _Hasty:
         return getattr(asyncio, name)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 20)
+        await asyncio.sleep(seconds / 5)
 
 
 _read: dict[str | None, dict[object, object]] = {}
@@ -251,11 +251,18 @@ def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_POLL_S", 0.3)
 
 
+@pytest.fixture(scope="session")
+def _s3_client(s3_server: str) -> Iterator[Any]:
+    client = boto3.client("s3", endpoint_url=s3_server)
+    yield client
+    client.close()
+
+
 @pytest.fixture
-def s3_bucket(s3_server: str) -> str:
+def s3_bucket(_s3_client: Any) -> str:
     """Name of a new, empty bucket on the S3 server."""
     name = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=s3_server).create_bucket(Bucket=name)
+    _s3_client.create_bucket(Bucket=name)
     return name
 
 
