@@ -16,10 +16,13 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from botocore.loaders import Loader, create_loader
+from botocore.utils import parse_to_aware_datetime
+from dagster._config.pythonic_config import resource as dagster_resource
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from moto.core import serialize
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -72,7 +75,9 @@ pytest_plugins = [
 
 # First calls compile and load; a busy machine must not fail a property.
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
-settings.register_profile("patient", deadline=None, suppress_health_check=_SUPPRESSED)
+settings.register_profile("thorough", deadline=None, suppress_health_check=_SUPPRESSED)
+# What a rule gets wrong, few examples mostly show; `make conformance` tries as many as is usual.
+settings.register_profile("patient", settings.get_profile("thorough"), max_examples=40)
 settings.load_profile("patient")
 
 # What imports and the collection make stays to the end: to search it for garbage, each time that
@@ -90,6 +95,22 @@ _VARIABLES = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Called by pytest."""
+    if config.option.markexpr == "conformance":
+        settings.load_profile("thorough")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `make conformance` try properties of the fast suite, before anything is deselected."""
+    if settings.get_current_profile_name() != "thorough":
+        return
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)) and not any(item.iter_markers("stores")):
+            item.add_marker("conformance")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Let the collector see what the tests themselves make, and only that."""
@@ -104,7 +125,7 @@ class _Hasty:
         return getattr(asyncio, name)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 20)
+        await asyncio.sleep(seconds / 5)
 
 
 _read: dict[str | None, dict[object, object]] = {}
@@ -129,6 +150,20 @@ def _known_migrations(config: Config) -> ScriptDirectory:
     return _migrations[place]
 
 
+_schemas: dict[tuple[type, frozenset[str]], object] = {}
+_infer_schema = dagster_resource.infer_schema_from_config_class
+
+
+def _known_schema(kind: type, *, fields_to_omit: set[str] | None = None, **more: Any) -> object:
+    """That of a class of resources, of which each run makes several objects."""
+    if more:
+        return _infer_schema(kind, fields_to_omit=fields_to_omit, **more)
+    key = kind, frozenset(fields_to_omit or ())
+    if key not in _schemas:
+        _schemas[key] = _infer_schema(kind, fields_to_omit=fields_to_omit)
+    return _schemas[key]
+
+
 _engines: dict[str, Engine] = {}
 
 
@@ -149,7 +184,8 @@ def _at_once() -> Iterator[None]:
         patch.setattr("botocore.session.create_loader", _loader)
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())
-        # Dagster's own databases.
+        # Dagster's resources, and its own databases.
+        patch.setattr(dagster_resource, "infer_schema_from_config_class", _known_schema)
         patch.setattr(ScriptDirectory, "from_config", _known_migrations)
         patch.setattr(sqlite_event_log, "create_engine", _known_engine)
         patch.setattr(sqlite_run_storage, "create_engine", _known_engine)
@@ -202,6 +238,8 @@ def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is w
         # For each request it lists its folder and goes through the URLs of all of AWS, twice.
         choose = DomainDispatcherApplication.get_backend_for_host
         patch.setattr(DomainDispatcherApplication, "get_backend_for_host", cache(choose))
+        # Each listing reads the times of all that it names.
+        patch.setattr(serialize, "parse_to_aware_datetime", cache(parse_to_aware_datetime))
         yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
 
@@ -213,11 +251,18 @@ def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_POLL_S", 0.3)
 
 
+@pytest.fixture(scope="session")
+def _s3_client(s3_server: str) -> Iterator[Any]:
+    client = boto3.client("s3", endpoint_url=s3_server)
+    yield client
+    client.close()
+
+
 @pytest.fixture
-def s3_bucket(s3_server: str) -> str:
+def s3_bucket(_s3_client: Any) -> str:
     """Name of a new, empty bucket on the S3 server."""
     name = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=s3_server).create_bucket(Bucket=name)
+    _s3_client.create_bucket(Bucket=name)
     return name
 
 

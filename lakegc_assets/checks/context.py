@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.relation import union_all
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
@@ -303,7 +304,7 @@ class Case:
             spans = self.frames.create(self.below.spans)
             retained.append(relations.within(entries, spans))
         if retained:
-            found[RETAINED] = _united(retained)
+            found[RETAINED] = union_all(*retained)
         if self.refs.staged:
             found[STAGED] = self.dataset(self.refs.staged)
         if self._pinned:
@@ -335,8 +336,8 @@ class Case:
     def _counts(self) -> DataFrame:
         wrong = [relations.named(frame, check) for check, frame in self.wrong().items()]
         if names := [relations.named(frame, check) for check, frame in self.named().items()]:
-            wrong.append(relations.found(_united(names), self.candidates))
-        return relations.counts(_united(wrong))
+            wrong.append(relations.found(union_all(*names), self.candidates))
+        return relations.counts(union_all(*wrong))
 
     @cached_property
     def questions(self) -> Sequence[Part]:
@@ -405,8 +406,3 @@ class Case:
                 relations.found(relations.named(self.named()[check], check), self.candidates)
             )
         )
-
-
-def _united(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of several frames of the same columns."""
-    return reduce(lambda some, more: some.unionByName(more), frames)

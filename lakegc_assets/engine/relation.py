@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import wraps
+from functools import reduce, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-__all__ = ["F", "RelationFrame", "Window", "relation"]
+__all__ = ["F", "RelationFrame", "Window", "relation", "union_all"]
 
 P = ParamSpec("P")
 
@@ -74,6 +74,12 @@ def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
             _current.reset(token)
 
     return on_engine
+
+
+@relation
+def union_all(frame: DataFrame, *others: DataFrame) -> DataFrame:
+    """The rows of several frames of the same columns."""
+    return reduce(lambda some, more: some.unionByName(more), others, frame)
 
 
 def _modules_of(value: object) -> tuple[str, str] | None:

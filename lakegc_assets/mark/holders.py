@@ -51,8 +51,8 @@ def ranges_naming(
     hashes = hash_table(address_hashes(pa.array(sorted(addresses), pa.string())))
     with ctx.frames(connections) as frames:
         entries = range_frame(ctx, connections, frames, ranges, ["range_id", "hash"])
-        found = relations.with_hashes(entries, frames.create(hashes))
-        ids = frames.collect(found.select("range_id").distinct(), _IDS, "look into ranges")
+        found = relations.ranges_with_hashes(entries, frames.create(hashes))
+        ids = frames.collect(found, _IDS, "look into ranges")
     return sorted(ids["range_id"].to_pylist())
 
 

@@ -268,6 +268,12 @@ def with_hashes(rows: DataFrame, objects: DataFrame) -> DataFrame:
 
 
 @relation
+def ranges_with_hashes(entries: DataFrame, objects: DataFrame) -> DataFrame:
+    """The ids of the ranges, each once, whose entries have the hash of one of some objects."""
+    return with_hashes(entries, objects).select("range_id").distinct()
+
+
+@relation
 def named_by_expired(named: DataFrame, held: DataFrame) -> DataFrame:
     """The addresses of O, each once and in order.
 

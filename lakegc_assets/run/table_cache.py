@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.relation import relation, union_all
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.storage import parquet
@@ -265,18 +266,18 @@ class TableCache:
                 computing the frame raises it.
         """
         id_column = self._kind.id_column
-        found: DataFrame | None = None
+        found: list[DataFrame] = []
         for files, ids in _read_together(slots):
             names = list(columns) if ids is None else list(dict.fromkeys([id_column, *columns]))
             kinds = pa.schema([schema.field(name) for name in names])
             frame = frames.read(Dataset(url, [file.part for file in files], kinds))
             if ids is not None:
                 chosen = pa.table({id_column: pa.array(sorted(ids), pa.string())})
-                frame = frame.join(frames.create(chosen), id_column, "left_semi").select(*columns)
-            found = frame if found is None else found.unionByName(frame)
-        if found is None:
+                frame = _of_tables(frame, frames.create(chosen), id_column, *columns)
+            found.append(frame)
+        if not found:
             return frames.create(pa.schema([schema.field(n) for n in columns]).empty_table())
-        return found
+        return union_all(*found)
 
     def forget(self, files: Iterable[CacheFile]) -> None:
         """Let the next reader not find some files; the files themselves stay until they are pruned.
@@ -372,6 +373,12 @@ class TableCache:
         if f"{hashlib.sha256(data).hexdigest()}{_SUFFIX}" != key.rpartition("/")[2]:
             return {}
         return _slots_of(key, parquet.decode(data))
+
+
+@relation
+def _of_tables(rows: DataFrame, chosen: DataFrame, id_column: str, *columns: str) -> DataFrame:
+    """Columns of the rows whose table is one of those that are chosen by their ids."""
+    return rows.join(chosen, id_column, "left_semi").select(*columns)
 
 
 def by_file(slots: Iterable[Slot]) -> list[tuple[CacheFile, list[Slot]]]:

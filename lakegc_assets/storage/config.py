@@ -102,8 +102,10 @@ class StoreConfig(S3Access):
         """The access to a URL: this one, unless its bucket is one of ``elsewhere``.
 
         Raises:
-            ConfigurationError: the URL is malformed.
+            ConfigurationError: there is such a bucket, and the URL is malformed.
         """
+        if not self.elsewhere:
+            return self
         place = StorageNamespace.parse(url)
         for bucket, access in self.elsewhere:
             if (place.scheme, place.authority) == ("s3", bucket):

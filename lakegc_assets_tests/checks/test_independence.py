@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ FAST = {
 }
 
 
-def imported(module: str) -> set[str]:
+@cache
+def imported(module: str) -> frozenset[str]:
     """Modules of this package that a module names in an import, in functions too."""
     tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
     names: set[str] = set()
@@ -39,7 +41,7 @@ def imported(module: str) -> set[str]:
             assert node.level == 0, "imports are absolute"
             names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
     found = {name.removeprefix("lakegc_assets.") for name in names if "lakegc_assets." in name}
-    return {n for n in found if (PACKAGE / f"{n.replace('.', '/')}.py").is_file()}
+    return frozenset(n for n in found if (PACKAGE / f"{n.replace('.', '/')}.py").is_file())
 
 
 def reached(module: str) -> set[str]:

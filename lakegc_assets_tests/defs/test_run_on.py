@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import dagster_pipes
 import pydantic
 import pytest
 import yaml
 from dagster_aws.pipes import PipesEMRClient, PipesEMRServerlessClient
 
+from lakegc_assets import pipes
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import failed_for_a_while
@@ -48,6 +50,24 @@ _OF_A_MARK = {
 _MODULE = [sys.executable, "-m", "lakegc_assets.pipes"]
 
 
+class InThisProcess(dg.PipesClient):
+    """Runs the module here: to start a process that loads it takes longer than what it does."""
+
+    def run(  # type: ignore[override]
+        self, *, context: dg.AssetExecutionContext, extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
+        injector, reader = dg.PipesTempFileContextInjector(), dg.PipesTempFileMessageReader()
+        with (
+            dg.open_pipes_session(context, injector, reader, extras) as session,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            for name, value in session.get_bootstrap_env_vars().items():
+                patch.setenv(name, value)
+            patch.setattr(dagster_pipes.PipesContext, "_instance", None)
+            assert pipes.main([]) == 0
+        return dg.PipesClientCompletedInvocation(session)
+
+
 @pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as found:
@@ -59,6 +79,11 @@ def on(*command: str, **fields: Any) -> GarbageCollection:
         client="dagster:PipesSubprocessClient", arguments={"command": list(command or _MODULE)}
     )
     return GarbageCollection(run_on=section, **fields)
+
+
+def reporting() -> GarbageCollection:
+    """As ``on``, without a process."""
+    return GarbageCollection(run_on=RunOnSection(client=InThisProcess()))
 
 
 def run(
@@ -118,8 +143,9 @@ def lasting(value: object) -> object:
     return value if plain else type(value)
 
 
+@pytest.mark.parametrize("sweeping", [reporting, pytest.param(on, marks=pytest.mark.conformance)])
 def test_what_is_reported_is_what_a_run_in_process_shows(
-    site: Site, instance: dg.DagsterInstance
+    sweeping: Callable[[], GarbageCollection], site: Site, instance: dg.DagsterInstance
 ) -> None:
     reported = site.tell("equal")
     there = run(on(), "gc_mark", instance, "equal|there", clean=True)
@@ -135,17 +161,17 @@ def test_what_is_reported_is_what_a_run_in_process_shows(
     assert (site.namespace("equal") / reported.expired).exists()
 
     asked_by_nobody = {"dagster/schedule_name": "gc_schedule"}
-    waiting = run(on(), "gc_sweep", instance, "equal|there", asked_by_nobody)
+    waiting = run(reporting(), "gc_sweep", instance, "equal|there", asked_by_nobody)
     assert waiting.success, failure(waiting)
     assert not made(waiting)
     assert "approve" in instance.get_run_by_id(waiting.run_id).tags[WAITS_TAG]  # type: ignore[union-attr]
     assert (site.namespace("equal") / reported.expired).exists()
 
-    swept = run(on(), "gc_sweep", instance, "equal|there")
+    swept = run(sweeping(), "gc_sweep", instance, "equal|there")
     assert not (site.namespace("equal") / reported.expired).exists()
     assert (site.namespace("equal") / reported.live).exists()
     # A mark that was swept is left alone, and its record is shown again.
-    for component in (GarbageCollection(), on()):
+    for component in (GarbageCollection(), sweeping()):
         again = run(component, "gc_sweep", instance, "equal|there")
         assert not made(again)
         (event,) = again.get_asset_observation_events()
@@ -157,7 +183,7 @@ def test_a_check_that_blocks_blocks_there_too(site: Site, instance: dg.DagsterIn
     site.tell("blocked")
     there, here = (
         run(component, "gc", instance, f"blocked|{wave}", clean=True, max_candidate_share=0.01)
-        for wave, component in (("there", on()), ("here", GarbageCollection()))
+        for wave, component in (("there", reporting()), ("here", GarbageCollection()))
     )
     assert not there.success
     assert [*made(there)] == [*made(here)] == [*MARK_ASSETS[: MARK_ASSETS.index("gc_report")]]

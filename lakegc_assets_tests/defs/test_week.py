@@ -55,16 +55,17 @@ def wave(day: int) -> str:
     return f"202603{1 + day:02}T020000Z"
 
 
+@pytest.fixture(scope="module")
+def definitions(site: Site) -> dg.Definitions:  # noqa: ARG001 - its environment
+    return GarbageCollection(exclude=["scratch-*"], repositories=_OVERRIDES).definitions()
+
+
 @pytest.fixture
-def daemon(site: Site) -> Iterator[Daemon]:
-    component = GarbageCollection(
-        exclude=["scratch-*"],
-        repositories=_OVERRIDES,
-    )
+def daemon(site: Site, definitions: dg.Definitions) -> Iterator[Daemon]:
     for repository in site.client.repositories():
         remove(site, repository.id)
     with dg.instance_for_test() as instance:
-        yield Daemon(component.definitions(), instance)
+        yield Daemon(definitions, instance)
 
 
 def make(site: Site, repository: str, at: datetime) -> None:

@@ -69,7 +69,13 @@ with EmbeddedSession(open_store, None, log) as session:
 """
 
 
-@pytest.mark.parametrize(("job", "left"), [(_JOB, "[]"), (_QUERY, "[1]")], ids=["Spark", "DuckDB"])
+@pytest.mark.parametrize(
+    ("job", "left"),
+    [
+        pytest.param(_JOB, "[]", id="Spark", marks=pytest.mark.conformance),
+        pytest.param(_QUERY, "[1]", id="DuckDB"),
+    ],
+)
 def test_an_interrupt_ends_the_job_and_stays_an_interrupt(job: str, left: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", _HEED + job],

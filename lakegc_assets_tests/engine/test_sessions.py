@@ -13,7 +13,7 @@ import pytest
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
-from lakegc_assets.engine.relation import F, Window, relation
+from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.storage.base import ObjectStore
@@ -86,7 +86,7 @@ def test_frames_that_are_put_together_have_all_rows(frames: Frames, store: Objec
     both = [frames.session.read(Dataset(store.url, parts, SCHEMA)) for parts in (some, others)]
     found = frames.session.collect(both[0].unionByName(both[1]), SCHEMA, "a test")
     assert found.sort_by("address").equals(table.sort_by("address"))
-    again = both[1].unionByName(both[0]).unionByName(both[1])
+    again = union_all(both[1], both[0], both[1])
     assert frames.session.collect(again, SCHEMA, "a test").num_rows == 93_000
 
 

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from loky.process_executor import TerminatedWorkerError
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
+from lakegc_assets.engine import processes
 from lakegc_assets.engine import tasks as module
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.pickling import dumps
@@ -27,6 +29,13 @@ from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets_tests.sessions import Session
+
+
+@pytest.fixture(autouse=True)
+def _one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes serve no other environment, and pytest writes the name of each test into it."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    monkeypatch.setattr(processes, "os", SimpleNamespace(environ=environment))
 
 
 def _add(one: int, other: int) -> tuple[int, int]:

@@ -129,6 +129,11 @@ def test_with_hashes(frames: Frames) -> None:
     holds(frames, relations.with_hashes, some, ENTRY)
 
 
+def test_ranges_with_hashes(frames: Frames) -> None:
+    some = [(ENTRY, rows(ENTRY)), (OBJECT, rows(OBJECT))]
+    holds(frames, relations.ranges_with_hashes, some, pa.schema([ENTRY.field("range_id")]))
+
+
 def test_named_by_expired(frames: Frames) -> None:
     some = [(OBJECT, rows(OBJECT)), (ENTRY, rows(ENTRY))]
     names = pa.schema([OBJECT.field("address")])

@@ -202,6 +202,11 @@ def with_hashes(rows: Rows, objects: Rows) -> list[Row]:
     return [dict(row) for row in rows if row["hash"] in hashes_of(objects)]
 
 
+def ranges_with_hashes(entries: Rows, objects: Rows) -> list[Row]:
+    found = {row["range_id"] for row in with_hashes(entries, objects)}
+    return [{"range_id": range_id} for range_id in sorted(found)]
+
+
 def named_by_expired(named: Rows, held: Rows) -> list[Row]:
     only_b = {row["address"] for row in named if row["hash"] in hashes_of(held)}
     return [{"address": address} for address in sorted(only_b)]

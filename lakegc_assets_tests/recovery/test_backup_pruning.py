@@ -51,6 +51,11 @@ from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
+#: For tests of what is decided, wherever the backups are; on S3 it only takes longer.
+anywhere_the_same = pytest.mark.parametrize(
+    "anywhere", ["local", pytest.param("s3", marks=pytest.mark.conformance)], indirect=True
+)
+
 
 def test_what_nothing_needs_any_more_goes_as_a_whole(swept: Place) -> None:
     before = left(swept)
@@ -78,6 +83,7 @@ def _pinned(place: Place, address: str) -> str:
 
 @pytest.mark.parametrize("revive", [_staged, _pinned])
 @pytest.mark.parametrize("names", [(), (NAME,)])
+@anywhere_the_same
 def test_the_only_copy_of_what_is_needed_now_stays(
     swept: Place,
     marked: Marked,
@@ -153,6 +159,7 @@ def test_a_mark_that_was_not_swept_keeps_its_backup_unless_it_is_named(place: Pl
     assert left(place) == 0
 
 
+@anywhere_the_same
 def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
     """It may name what no list of lakeFS's does; and a dry run says so, too."""
     store = swept.context().connect()[1].store()
@@ -170,6 +177,7 @@ def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
     assert judged.kept == ""
 
 
+@anywhere_the_same
 def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> None:
     answer = requests.delete(
         f"{swept.lake.server.endpoint}/api/v1/repositories/{REPOSITORY}",
@@ -183,6 +191,7 @@ def test_a_repository_that_is_unknown_or_made_anew_elsewhere(swept: Place) -> No
     assert left(swept) > 0
 
 
+@anywhere_the_same
 def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -> None:
     with ThreadPoolExecutor(1) as other:
         lock = repository_lock("local://repo")
@@ -194,6 +203,7 @@ def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -
     assert prune(swept) == {NAME: ""}
 
 
+@anywhere_the_same
 def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place) -> None:
     """It relies on the backup, or reads it; and until a backup is gone none begins."""
     store = swept.context().connect()[1].store()

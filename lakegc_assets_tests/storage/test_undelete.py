@@ -130,7 +130,7 @@ def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Keeping:
         # It cannot be asked for what soft delete keeps.
         return Keeping(store, None, "versions", same_etags=False, absent="failed")
     server = request.getfixturevalue("s3_server")
-    size, many = {"small pages": (7, 40), "large pages": (1000, 1200)}.get(name[3:], (100, 250))
+    size, many = {"small pages": (7, 30), "large pages": (1000, 1200)}.get(name[3:], (50, 120))
     store = versioned(server, whole="whole" in name, page_size=size)
     return Keeping(store, None, "versions", many=many)
 
@@ -182,7 +182,7 @@ def test_of_many_keys_only_those_that_are_asked_for_come_back(keeping: Keeping) 
     """Also where keys are the beginnings of others, which are listed among their versions."""
     count = keeping.many
     keys = [f"data/slice-{number % 3}/{number:05d}" for number in range(count)]
-    keys += [f"{key}-{end}" for key in keys[:20] for end in ("", "x", "y")]
+    keys += [f"{key}-{end}" for key in keys[:10] for end in ("", "x", "y")]
     lost = keeping.delete(keeping.put(keys))
     wanted = [one for number, one in enumerate(lost) if number % 3 or number > count]
     assert keeping.undelete(wanted[::-1]) == ["restored"] * len(wanted)
