@@ -85,6 +85,7 @@ def _page(branches: tuple[tuple[str, str], ...], after: str) -> tuple[tuple[Bran
     return page, len(behind) <= _PAGE
 
 
+@lru_cache(maxsize=64)
 def _repository(name: str, made: int = 0) -> Repository:
     return _made(
         Repository,

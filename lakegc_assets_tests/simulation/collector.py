@@ -8,6 +8,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -89,18 +90,23 @@ def _open_store(url: str, config: StoreConfig) -> ObjectStore:
     return here.stores.get(url) or here.store(url)
 
 
+_TASKS: Final = SimTasks(Engine("embedded", "nothing here needs Spark"), _no_spark, _LOG)
 _STORES: Final = StoreConfig(opener=_open_store, tables=SimTables())
 
 
 class SimContext(RunContext):
     """A run whose frames are rows, and whose tasks are actors of its world."""
 
+    def check_clocks(self, *places: Any) -> datetime:
+        world().compares_clocks()
+        return super().check_clocks(*places)
+
     def frames(self, connections: Connections) -> Any:
         return TwinSession(connections.open)
 
     @property
     def tasks(self) -> Tasks:
-        return SimTasks(self.engine, self.session, self.log)
+        return _TASKS
 
 
 @cache

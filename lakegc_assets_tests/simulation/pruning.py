@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backup_pruning import Pruning
-from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import prune_pins
@@ -52,15 +51,6 @@ def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:
         what = "backup kept" if judged.kept else "backup removed"
         world.covered["prune", what] += 1
         world.say(f"{what}: {judged.kept}")
-
-
-def noted(world: World, *args: Any) -> Any:
-    """``needed_now``; from then on what was needed before is not to be lost."""
-    actor = world.scheduler.current
-    assert actor is not None
-    actor.facts["needed"] = world.oracle.now().step
-    world.say("looks at what is needed")
-    return needed_now(*args)
 
 
 def _was_needed(world: World, address: str) -> str:

@@ -93,8 +93,7 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
         if guard is not None:
             stack.enter_context(without(guard))
         for seed in range(first, first + runs):
-            drawn = random.Random(f"mutate {seed}")
-            script = _mutated(close, drawn) if close and drawn.random() < _MUTATED else []
+            script = _mutated(close, random.Random(f"mutate {seed}")) if close else []
             ended = interleave(choices_of(seed, guard, script))
             report.add(str(seed), ended)
             if ended.world.oracle.close:
@@ -106,7 +105,9 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
 
 
 def _mutated(close: Sequence[Sequence[int]], drawn: random.Random) -> list[int]:
-    """A schedule that came close, with some choices changed, or ended early."""
+    """A schedule that came close, with some choices changed, or ended early; mostly none."""
+    if drawn.random() >= _MUTATED:
+        return []
     script = list(drawn.choice(close))
     for _ in range(drawn.randrange(1, 4)):
         at = drawn.randrange(len(script))
