@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -120,11 +121,17 @@ def _settings(given: tuple[tuple[str, Any], ...]) -> Settings:
     return usual.changed(**dict(given))
 
 
-def collect(ctx: RunContext, world: World) -> str:
-    """Sweep; how it ended: "" for well, else the error."""
+def attempt(world: World, what: str, work: Callable[[], object]) -> str:
+    """Do something; how it ended: "" for well, else the error."""
     try:
-        sweep(ctx)
+        work()
     except (LakegcError, JobError) as error:
-        world.say(f"the sweep ends with {type(error).__name__}: {error}")
+        world.say(f"the {what} ends with {type(error).__name__}: {error}")
         return f"{type(error).__name__}: {error}"
+    world.covered["ended well", what] += 1
     return ""
+
+
+def collect(ctx: RunContext, world: World) -> str:
+    """Sweep; how it ended, as ``attempt``."""
+    return attempt(world, "sweep", partial(sweep, ctx))

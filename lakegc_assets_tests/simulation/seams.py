@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, Final
 from unittest import mock
@@ -94,15 +94,10 @@ def _latest(real: Callable[..., Any]) -> Callable[..., Any]:
 def installed() -> Iterator[None]:
     """Stand on simulated worlds; only for this thread's code."""
     assert threading.current_thread() is threading.main_thread()
-    patches = [mock.patch.object(where, name, new) for where, name, new in _replaced()]
-    threads = pa.cpu_count()
-    # The few rows of a world are not worth the threads of Arrow, which take time to begin.
-    pa.set_cpu_count(1)
-    for patch in patches:
-        patch.start()
-    try:
+    with ExitStack() as stack:
+        # The few rows of a world are not worth the threads of Arrow, which take time to begin.
+        stack.callback(pa.set_cpu_count, pa.cpu_count())
+        pa.set_cpu_count(1)
+        for replaced in _replaced():
+            stack.enter_context(mock.patch.object(*replaced))
         yield
-    finally:
-        for patch in reversed(patches):
-            patch.stop()
-        pa.set_cpu_count(threads)
