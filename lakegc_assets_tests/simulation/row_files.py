@@ -62,8 +62,7 @@ class RowFiles:
             schema = self._schemas.get(data)
             if schema is None:
                 raise pa.ArrowInvalid("it is no file of rows")
-            found = pa.Table.from_batches([batch_of(self._rows[data], schema)])
-            found = self._tables[data] = found.replace_schema_metadata(schema.metadata)
+            found = self._tables[data] = table_of(self._rows[data], schema)
         return found if columns is None else found.select(columns)
 
     def rows(self, data: bytes) -> Rows:
@@ -84,6 +83,12 @@ def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
     """A few rows; most are those of other interleavings, too."""
     names = schema.names
     return _batch(tuple([tuple(map(row.get, names)) for row in rows]), schema)
+
+
+def table_of(rows: Rows, schema: pa.Schema) -> pa.Table:
+    """The same as a table."""
+    table = pa.Table.from_batches([batch_of(rows, schema)])
+    return table if schema.metadata is None else table.replace_schema_metadata(schema.metadata)
 
 
 @lru_cache(maxsize=16_384)
