@@ -14,10 +14,9 @@ import sys
 import time
 from functools import partial
 
-from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.explore import explore
-from lakegc_assets_tests.simulation.guards import GUARDS, choices_of
+from lakegc_assets_tests.simulation.guards import GUARDS, choices_of, without
 from lakegc_assets_tests.simulation.recorded_schedules import (
     read_schedules,
     record,
@@ -72,7 +71,7 @@ def _record(guards: list[str], most: int) -> int:
 
 def _explore(depth: int) -> int:
     """Run every interleaving of a small world."""
-    with seams.installed():
+    with without(None):
         explored = explore(depth)
     for plan, broken in explored.failures:
         _say(f"{'; '.join(map(str, plan))}: {broken}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -16,20 +16,26 @@ from lakegc_assets_tests.simulation.elsewhere import CHANGES as ELSEWHERE
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry
 from lakegc_assets_tests.simulation.world import PREFIX, World
 
+W = TypeVar("W", bound=World)
+
 #: Changes that one writer makes at most.
 CHANGES: Final = 4
 
 
 def write(world: World) -> None:
     """Change the repository a few times: anything, or one thing again and again."""
-    pick = world.choices.pick
-    named = list(world.changes) or [name for name, _ in _CHANGES]
+    make_changes(world, BY_NAME, [name for name, _ in _CHANGES])
+
+
+def make_changes(world: W, by_name: Mapping[str, Callable[[W], str]], usual: Sequence[str]) -> None:
+    """Make a few of the changes of a theme, or of the usual ones where it names none."""
+    pick, named = world.choices.pick, world.changes or usual
     if pick(2):
         named = [named[pick(len(named))]]
     for _ in range(CHANGES):
         world.scheduler.step("a writer")
         name = named[pick(len(named))]
-        if told := BY_NAME[name](world):
+        if told := by_name[name](world):
             world.covered["writer", name] += 1
             world.say(f"{name}: {told}")
             world.changed()
@@ -39,7 +45,7 @@ def _any(world: World, some: list[str]) -> str:
     return some[world.choices.pick(len(some))]
 
 
-def _branch(world: World) -> str:
+def any_branch(world: World) -> str:
     return _any(world, sorted(world.lake.branches))
 
 
@@ -54,8 +60,28 @@ def _dead(world: World) -> str:
     return _any(world, marked)
 
 
+def stage(world: World, address: str, folder: str, name: str = "", branch: str = "") -> str:
+    """Stage an object that is there, as the server does once it is; by default on any branch."""
+    kept = world.buckets["lake"].get(PREFIX + address)
+    if kept is None:
+        return ""
+    branch = branch or any_branch(world)
+    path = f"{folder}/{name or world.serial()}"
+    world.lake.staged.setdefault(branch, {})[path] = Entry(address, kept.size, kept.etag)
+    return f"{address} on {branch}"
+
+
+def pin(world: World, run: str, addresses: Collection[str]) -> None:
+    """Pin objects for a month, as a restore does."""
+    named = Pin(world.serial(), world.store_time() + timedelta(30), run, "wanted", len(addresses))
+    store: Any = SimpleNamespace(put=world.write_directly)
+    write_pin(store, named, pa.array(sorted(addresses), pa.string()))
+    for address in addresses:
+        world.oracle.pinned.setdefault(address, world.oracle.now())
+
+
 def _revert(world: World) -> str:
-    branch, old = _branch(world), _old(world)
+    branch, old = any_branch(world), _old(world)
     lake = world.lake
     head = lake.branches[branch]
     lake.branches[branch] = lake.add(
@@ -71,7 +97,7 @@ def _create(world: World) -> str:
 
 
 def _delete(world: World) -> str:
-    branch = _branch(world)
+    branch = any_branch(world)
     if branch == MAIN:
         return ""
     del world.lake.branches[branch]
@@ -80,7 +106,7 @@ def _delete(world: World) -> str:
 
 
 def _commit(world: World) -> str:
-    branch, lake = _branch(world), world.lake
+    branch, lake = any_branch(world), world.lake
     tree = dict(lake.tree(lake.branches[branch]))
     for path, entry in lake.staged.pop(branch, {}).items():
         tree.pop(path, None)
@@ -92,7 +118,7 @@ def _commit(world: World) -> str:
 
 
 def _set_back(world: World) -> str:
-    branch, lake = _branch(world), world.lake
+    branch, lake = any_branch(world), world.lake
     parents = lake.commits[lake.branches[branch]].parents
     if not parents:
         return ""
@@ -101,7 +127,7 @@ def _set_back(world: World) -> str:
 
 
 def _merge(world: World) -> str:
-    branch, lake = _branch(world), world.lake
+    branch, lake = any_branch(world), world.lake
     if branch == MAIN:
         return ""
     source, target = lake.branches[branch], lake.branches[MAIN]
@@ -111,13 +137,9 @@ def _merge(world: World) -> str:
 
 
 def _link(world: World) -> str:
-    address, branch = _dead(world), _branch(world)
-    kept = world.buckets["lake"].get(PREFIX + address)
-    if kept is None:
-        return ""
-    entry = Entry(address, kept.size, kept.etag)
-    world.lake.staged.setdefault(branch, {})[f"linked/{world.serial()}"] = entry
-    return f"{address} by hand on {branch}"
+    """Somebody stages an object by hand."""
+    address, branch = _dead(world), any_branch(world)
+    return stage(world, address, "linked", branch=branch)
 
 
 def _link_handed(world: World, *, again: bool = False) -> str:
@@ -125,27 +147,20 @@ def _link_handed(world: World, *, again: bool = False) -> str:
     valid = [address for address, until in lake.handed.items() if world.epoch() < until]
     if not valid:
         return ""
-    address, branch = _any(world, valid), _branch(world)
+    address, branch = _any(world, valid), any_branch(world)
     if not again:
         del lake.handed[address]
-    kept = world.buckets["lake"].get(PREFIX + address)
-    if kept is None:
-        return ""
-    entry = Entry(address, kept.size, kept.etag)
-    lake.staged.setdefault(branch, {})[f"handed/{world.serial()}"] = entry
-    return f"{address} on {branch}"
+    return stage(world, address, "handed", branch=branch)
 
 
 def _upload(world: World) -> str:
-    address, branch = f"data/new/{world.serial()}", _branch(world)
-    kept = world.write_directly(address, address.encode())
-    entry = Entry(address, kept.size, kept.etag)
-    world.lake.staged.setdefault(branch, {})[f"new/{address[-5:]}"] = entry
-    return f"{address} on {branch}"
+    address, branch = f"data/new/{world.serial()}", any_branch(world)
+    world.write_directly(address, address.encode())
+    return stage(world, address, "new", address[-5:], branch)
 
 
 def _reset(world: World) -> str:
-    branch = _branch(world)
+    branch = any_branch(world)
     return f"{branch}" if world.lake.staged.pop(branch, None) else ""
 
 
@@ -156,7 +171,7 @@ def _rules(world: World) -> str:
 
 
 def _branch_rule(world: World) -> str:
-    branch = _branch(world)
+    branch = any_branch(world)
     world.lake.rules = {**(world.lake.rules or {"": 20}), branch: 90}
     return f"90 days for {branch}"
 
@@ -188,12 +203,7 @@ def _restore(world: World) -> str:
     if not world.promises.versions and not world.promises.trash:
         return ""
     run, marked = next(iter(world.oracle.marked.items()))
-    until = world.store_time() + timedelta(days=30)
-    store: Any = SimpleNamespace(put=world.write_directly)
-    pin = Pin(world.serial(), until, run, "wanted", len(marked))
-    write_pin(store, pin, pa.array(sorted(marked), pa.string()))
-    for address in marked:
-        world.oracle.pinned.setdefault(address, world.oracle.now())
+    pin(world, run, marked)
     back = [address for address in sorted(marked) if world.bring_back(PREFIX + address)]
     return f"of {run}: {', '.join(back)}"
 
@@ -224,7 +234,7 @@ def _remove_tag(world: World) -> str:
 
 def _link_shadowed(world: World) -> str:
     """Somebody links an object by hand onto a path that has its content: no list shows that."""
-    address, branch = _dead(world), _branch(world)
+    address, branch = _dead(world), any_branch(world)
     kept = world.buckets["lake"].get(PREFIX + address)
     served = world.lake.served(branch)
     like = [p for p, e in served.items() if kept and e[1:] == (kept.size, kept.etag)]

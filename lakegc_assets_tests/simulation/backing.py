@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
@@ -17,9 +16,8 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.simulation.actors import write
 from lakegc_assets_tests.simulation.backup_world import BACKUPS, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.collector import collect, context
+from lakegc_assets_tests.simulation.collector import attempt, collect, context
 from lakegc_assets_tests.simulation.current_world import inside
-from lakegc_assets_tests.simulation.executors import JobError
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.row_files import RowFiles
@@ -151,24 +149,14 @@ def _doing(world: BackupWorld, doing: str) -> str:
 
 
 def _back_up(world: World, ctx: RunContext) -> str:
-    return _told(world, "backup", partial(make_backup, ctx))
+    return attempt(world, "backup", partial(make_backup, ctx))
 
 
 def _restore(world: World, ctx: RunContext) -> str:
     some = sorted(world.oracle.marked[_RUN])
     pick = world.choices.pick(len(some) + 1)
     choice = Choice(addresses=(some[pick - 1],)) if pick else Choice(everything=True)
-    return _told(world, "restore", partial(restore, ctx, choice))
-
-
-def _told(world: World, what: str, work: Callable[[], object]) -> str:
-    try:
-        work()
-    except (LakegcError, JobError) as error:
-        world.say(f"the {what} ends with {type(error).__name__}: {error}")
-        return f"{type(error).__name__}: {error}"
-    world.covered["ended well", what] += 1
-    return ""
+    return attempt(world, "restore", partial(restore, ctx, choice))
 
 
 def _sweep(world: World, ctx: RunContext) -> str:
@@ -179,7 +167,7 @@ def _prune(world: World, ctx: RunContext) -> str:
     # Long ago, or at once: trash and backups have no age that keeps them.
     world.scheduler.meanwhile()
     world.scheduler.sleep((0.0, 4000.0)[world.choices.pick(2)])
-    return prune(world, ctx, BACKUPS)
+    return attempt(world, "prune", partial(prune, world, ctx, BACKUPS))
 
 
 _DOING: Final = {"backup": _back_up, "sweep": _sweep, "restore": _restore, "prune": _prune}

@@ -85,6 +85,13 @@ def _page(branches: tuple[tuple[str, str], ...], after: str) -> tuple[tuple[Bran
     return page, len(behind) <= _PAGE
 
 
+@lru_cache(maxsize=64)
+def _token(branch: str) -> str:
+    """Where a list of staged objects goes on."""
+    return base64.b64encode(json.dumps({"branch": branch, "path": ""}).encode()).decode()
+
+
+@lru_cache(maxsize=64)
 def _repository(name: str, made: int = 0) -> Repository:
     return _made(
         Repository,
@@ -270,9 +277,7 @@ class SimClient:
         data = ("commit_id,expired,metarange_id\n" + "".join(lines)).encode()
         world.write_directly(key, data, of=repository)
         location = _in_full(repository, key)
-        return PreparedCommits.model_construct(
-            run_id=number, gc_commits_location=location, how="async"
-        )
+        return _made(PreparedCommits, run_id=number, gc_commits_location=location, how="async")
 
     def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:
         world, number = self._world, self._world.serial()
@@ -304,11 +309,9 @@ class SimClient:
                 world.write_directly(f"{folder}/{page}.parquet", data)
             token = None
             if more:
-                position = {"branch": more[0], "path": ""}
-                token = base64.b64encode(json.dumps(position).encode()).decode()
-            yield UncommittedPage.model_construct(
-                run_id=number, gc_uncommitted_location=where, continuation_token=token
-            )
+                token = _token(more[0])
+            told = {"gc_uncommitted_location": where, "continuation_token": token}
+            yield _made(UncommittedPage, run_id=number, **told)
             if not more:
                 return
             after = names[_PAGE - 1]

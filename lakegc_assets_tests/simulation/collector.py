@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Final
 
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -89,18 +91,23 @@ def _open_store(url: str, config: StoreConfig) -> ObjectStore:
     return here.stores.get(url) or here.store(url)
 
 
+_TASKS: Final = SimTasks(Engine("embedded", "nothing here needs Spark"), _no_spark, _LOG)
 _STORES: Final = StoreConfig(opener=_open_store, tables=SimTables())
 
 
 class SimContext(RunContext):
     """A run whose frames are rows, and whose tasks are actors of its world."""
 
+    def check_clocks(self, *places: Any) -> datetime:
+        world().compares_clocks()
+        return super().check_clocks(*places)
+
     def frames(self, connections: Connections) -> Any:
         return TwinSession(connections.open)
 
     @property
     def tasks(self) -> Tasks:
-        return SimTasks(self.engine, self.session, self.log)
+        return _TASKS
 
 
 @cache
@@ -114,11 +121,17 @@ def _settings(given: tuple[tuple[str, Any], ...]) -> Settings:
     return usual.changed(**dict(given))
 
 
-def collect(ctx: RunContext, world: World) -> str:
-    """Sweep; how it ended: "" for well, else the error."""
+def attempt(world: World, what: str, work: Callable[[], object]) -> str:
+    """Do something; how it ended: "" for well, else the error."""
     try:
-        sweep(ctx)
+        work()
     except (LakegcError, JobError) as error:
-        world.say(f"the sweep ends with {type(error).__name__}: {error}")
+        world.say(f"the {what} ends with {type(error).__name__}: {error}")
         return f"{type(error).__name__}: {error}"
+    world.covered["ended well", what] += 1
     return ""
+
+
+def collect(ctx: RunContext, world: World) -> str:
+    """Sweep; how it ended, as ``attempt``."""
+    return attempt(world, "sweep", partial(sweep, ctx))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
@@ -38,6 +38,7 @@ from lakegc_assets.sweep import (
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.liveness_look import Look, judge
 from lakegc_assets.sweep.store_comparison import Compared
+from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.interleaving import MORE, SHAPES, THEMES
@@ -288,15 +289,12 @@ def choices_of(seed: int, guard: str | None = None, script: Sequence[int] = ()) 
 
 
 @contextmanager
-def without(name: str) -> Iterator[None]:
-    """Switch a guard off."""
-    guard = GUARDS[name]
-    patches = [mock.patch.object(*patch) for patch in guard.patches]
-    patches += [mock.patch.object(World, *one) for one in (guard.world or {}).items()]
-    for patch in patches:
-        patch.start()
-    try:
+def without(name: str | None) -> Iterator[None]:
+    """Stand on simulated worlds, with a guard switched off; None for none."""
+    guard = Guard() if name is None else GUARDS[name]
+    with seams.installed(), ExitStack() as stack:
+        for patch in guard.patches:
+            stack.enter_context(mock.patch.object(*patch))
+        for one in (guard.world or {}).items():
+            stack.enter_context(mock.patch.object(World, *one))
         yield
-    finally:
-        for patch in reversed(patches):
-            patch.stop()

@@ -14,7 +14,7 @@ from lakegc_assets_tests.simulation.actors import HANDED_S, write
 from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
-from lakegc_assets_tests.simulation.collector import collect, context
+from lakegc_assets_tests.simulation.collector import attempt, collect, context
 from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_stages import make
@@ -165,7 +165,7 @@ def _prune(world: World, size: tuple[int, int], name: str) -> None:
         pruner = Process(f"pruner {name}{number + 1}", f"machine {name}", 50.0)
 
         def work() -> str:
-            return prune(world, context(world, RUN, *size))
+            return attempt(world, "prune", partial(prune, world, context(world, RUN, *size)))
 
         world.scheduler.call(pruner.name, pruner, work, near=True)
 

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-
-from lakegc_assets.run.pins import Pin, write_pin
-from lakegc_assets_tests.simulation.actors import BY_NAME, CHANGES
+from lakegc_assets_tests.simulation.actors import BY_NAME, any_branch, make_changes, pin, stage
 from lakegc_assets_tests.simulation.lake import Entry
 from lakegc_assets_tests.simulation.mark_world import HANDED_S, MarkWorld
 from lakegc_assets_tests.simulation.world import PREFIX
@@ -26,33 +22,7 @@ _MEANWHILE: Final = (0.0, 5.0, 600.0)
 
 def write(world: MarkWorld) -> None:
     """Change the repository a few times."""
-    pick = world.choices.pick
-    named = list(world.changes) or list(_CHANGES)
-    if pick(2):
-        named = [named[pick(len(named))]]
-    for _ in range(CHANGES):
-        world.scheduler.step("a writer")
-        name = named[pick(len(named))]
-        change = _CHANGES.get(name) or BY_NAME[name]
-        if told := change(world):
-            world.covered["writer", name] += 1
-            world.say(f"{name}: {told}")
-            world.changed()
-
-
-def _branch(world: MarkWorld) -> str:
-    some = sorted(world.lake.branches)
-    return some[world.choices.pick(len(some))]
-
-
-def _stage(world: MarkWorld, address: str, path: str) -> str:
-    """Stage an object that is there, as the server does once it is."""
-    kept = world.buckets["lake"].get(PREFIX + address)
-    if kept is None:
-        return ""
-    branch = _branch(world)
-    world.lake.staged.setdefault(branch, {})[path] = Entry(address, kept.size, kept.etag)
-    return f"{address} on {branch}"
+    make_changes(world, {**BY_NAME, **_CHANGES}, list(_CHANGES))
 
 
 def _pause(world: MarkWorld) -> None:
@@ -67,7 +37,7 @@ def _upload(world: MarkWorld) -> str:
     address = world.address()
     world.write_directly(address, address.encode())
     _pause(world)
-    return _stage(world, address, f"new/{address[-5:]}")
+    return stage(world, address, "new", address[-5:])
 
 
 def _upload_in_parts(world: MarkWorld) -> str:
@@ -81,7 +51,7 @@ def _upload_in_parts(world: MarkWorld) -> str:
     world.lake.handed[address] = world.epoch() + HANDED_S
     world.say(f"an upload in parts is complete: {address}")
     _pause(world)
-    staged = _stage(world, address, f"parts/{address[-5:]}")
+    staged = stage(world, address, "parts", address[-5:])
     world.lake.handed.pop(address, None)
     return staged
 
@@ -117,7 +87,7 @@ def _write_late(world: MarkWorld) -> str:
     slices = sorted({key.split("/")[2] for key in world.buckets["lake"] if "/data/" in key})
     address = f"data/{slices[world.choices.pick(len(slices))]}/{world.serial()}"
     world.write_directly(address, address.encode())
-    return _stage(world, address, f"late/{address[-5:]}") if world.choices.pick(2) else address
+    return stage(world, address, "late", address[-5:]) if world.choices.pick(2) else address
 
 
 def _link(world: MarkWorld) -> str:
@@ -129,7 +99,7 @@ def _link(world: MarkWorld) -> str:
     )
     if not dead:
         return ""
-    return _stage(world, dead[world.choices.pick(len(dead))], f"linked/{world.serial()}")
+    return stage(world, dead[world.choices.pick(len(dead))], "linked")
 
 
 def _come_back(world: MarkWorld) -> str:
@@ -139,18 +109,13 @@ def _come_back(world: MarkWorld) -> str:
     if not back:
         return ""
     if world.choices.pick(2):
-        until = world.store_time() + timedelta(days=30)
-        pin = Pin(world.serial(), until, "mark-1", "wanted", len(back))
-        store: Any = SimpleNamespace(put=world.write_directly)
-        write_pin(store, pin, pa.array(back, pa.string()))
-        for key in back:
-            world.oracle.pinned.setdefault(key, world.oracle.now())
+        pin(world, "mark-1", back)
     return ", ".join(back)
 
 
 def _upload_shadowed(world: MarkWorld) -> str:
     """An upload of what is at a path already: it is served from its new address, and unlisted."""
-    branch = _branch(world)
+    branch = any_branch(world)
     tree = world.lake.tree(world.lake.branches[branch])
     there = world.buckets["lake"]
     paths = [path for path, entry in sorted(tree.items()) if PREFIX + entry.address in there]

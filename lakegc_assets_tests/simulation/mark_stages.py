@@ -24,7 +24,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.context import RunContext
-from lakegc_assets_tests.simulation.executors import JobError
+from lakegc_assets_tests.simulation.collector import attempt
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
 
 Patch = tuple[object, str, object]
@@ -49,18 +49,16 @@ def mark(ctx: RunContext, world: MarkWorld, *, resume: bool) -> str:
         world: in which it is made.
         resume: go on behind the last stage that finished, as a retry from failure does.
     """
-    try:
+
+    def work() -> None:
         done = _finished(ctx) if resume else 0
         if not done:
             world.oracle.begins(ctx.run)
         for name, stage in zip(MARK_ASSETS[done:], STAGES[done:], strict=True):
             world.say(f"makes {name}")
             stage(ctx)
-    except (LakegcError, JobError) as error:
-        world.say(f"the mark ends with {type(error).__name__}: {error}")
-        return f"{type(error).__name__}: {error}"
-    world.covered["ended well", "mark"] += 1
-    return ""
+
+    return attempt(world, "mark", work)
 
 
 def _finished(ctx: RunContext) -> int:

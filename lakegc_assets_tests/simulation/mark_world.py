@@ -31,7 +31,6 @@ class MarkWorld(World):
     """A world in which marks are made.
 
     Attributes:
-        uploads: when each upload in parts that is not complete was begun, in seconds, by address.
         slice: the present one, and when it was made, in seconds.
         promised: addresses that were given out and have no object yet.
         trial: whether objects of any age may be candidates, as for tests and trials.
@@ -56,7 +55,6 @@ class MarkWorld(World):
     ) -> None:
         super().__init__(choices, lake, buckets, switch, fault, tell, files)
         self.oracle = MarkOracle(self)
-        self.uploads: dict[str, float] = {}
         self.slice = ("", float("-inf"))
         self.promised: list[str] = []
         self.trial = self.every_slice = self.server_known = False

@@ -107,7 +107,6 @@ class Oracle:
 
     Attributes:
         marked: keys of each mark, by run.
-        sizes: of the marked keys.
         live: since when each live address is so, by each way.
         lone: when an address that only dangling commits hold was on a branch, from and to.
         moments: when delta marks began, by the machine and its clock.

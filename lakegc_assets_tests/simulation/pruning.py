@@ -6,9 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.backup_pruning import Pruning
-from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import prune_pins
@@ -23,20 +21,14 @@ if TYPE_CHECKING:
 _SEEN: Final = frozenset({"branch", "tagged", "dangling", "staged", "pinned"})
 
 
-def prune(world: World, ctx: RunContext, backup_url: str | None = None) -> str:
-    """Remove backups, trash and pins whose time is over; why that failed, or nothing."""
-    try:
-        if backup_url is not None:
-            _prune_backups(world, ctx, backup_url)
-        with world.alone(ctx):
-            prune_trash(ctx, NAMESPACE)
-        _, connections = ctx.connect()
-        prune_pins(connections.store())
-    except LakegcError as error:
-        world.say(f"the prune ends with {type(error).__name__}: {error}")
-        return f"{type(error).__name__}: {error}"
-    world.covered["ended well", "prune"] += 1
-    return ""
+def prune(world: World, ctx: RunContext, backup_url: str | None = None) -> None:
+    """Remove backups, trash and pins whose time is over."""
+    if backup_url is not None:
+        _prune_backups(world, ctx, backup_url)
+    with world.alone(ctx):
+        prune_trash(ctx, NAMESPACE)
+    _, connections = ctx.connect()
+    prune_pins(connections.store())
 
 
 def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:
@@ -52,15 +44,6 @@ def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:
         what = "backup kept" if judged.kept else "backup removed"
         world.covered["prune", what] += 1
         world.say(f"{what}: {judged.kept}")
-
-
-def noted(world: World, *args: Any) -> Any:
-    """``needed_now``; from then on what was needed before is not to be lost."""
-    actor = world.scheduler.current
-    assert actor is not None
-    actor.facts["needed"] = world.oracle.now().step
-    world.say("looks at what is needed")
-    return needed_now(*args)
 
 
 def _was_needed(world: World, address: str) -> str:

@@ -15,7 +15,6 @@ from itertools import combinations_with_replacement, islice, product
 from pathlib import Path
 from typing import Final
 
-from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.guards import GUARDS, without
 from lakegc_assets_tests.simulation.interleaving import interleave
@@ -92,7 +91,7 @@ def _shifted(guard: str, known: RecordedSchedule | None) -> RecordedSchedule | N
     if known is None or not known.schedule:
         return None
     schedule = known.schedule
-    with seams.installed(), without(guard):
+    with without(guard):
         for moved in islice(_moved(schedule), _MOVES):
             recorded = replace(known, schedule=moved)
             if failure := interleave(recorded.choices()).failure:

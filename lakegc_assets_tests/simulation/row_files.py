@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -57,15 +58,12 @@ class RowFiles:
             ArrowInvalid: no file has these bytes.
         """
         found = self._tables.get(data)
-        if found is not None:
-            return found if columns is None else found.select(columns)
-        schema = self._schemas.get(data)
-        if schema is None:
-            raise pa.ArrowInvalid("it is no file of rows")
-        if columns is not None:
-            return _table(self._rows[data], pa.schema([schema.field(name) for name in columns]))
-        table = self._tables[data] = _table(self._rows[data], schema)
-        return table
+        if found is None:
+            schema = self._schemas.get(data)
+            if schema is None:
+                raise pa.ArrowInvalid("it is no file of rows")
+            found = self._tables[data] = table_of(self._rows[data], schema)
+        return found if columns is None else found.select(columns)
 
     def rows(self, data: bytes) -> Rows:
         """The rows of a file as plain values, which the caller does not change.
@@ -82,13 +80,21 @@ class RowFiles:
 
 
 def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    """A few rows: to convert each column by itself would take twice as long."""
-    return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))
+    """A few rows; most are those of other interleavings, too."""
+    names = schema.names
+    return _batch(tuple([tuple(map(row.get, names)) for row in rows]), schema)
 
 
-def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
+def table_of(rows: Rows, schema: pa.Schema) -> pa.Table:
+    """The same as a table."""
     table = pa.Table.from_batches([batch_of(rows, schema)])
     return table if schema.metadata is None else table.replace_schema_metadata(schema.metadata)
+
+
+@lru_cache(maxsize=16_384)
+def _batch(rows: tuple[tuple[Any, ...], ...], schema: pa.Schema) -> pa.RecordBatch:
+    """To convert each column by itself would take twice as long."""
+    return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))
 
 
 _present: Final[list[RowFiles]] = []

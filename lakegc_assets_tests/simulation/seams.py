@@ -5,19 +5,18 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import pyarrow as pa
 
+from lakegc_assets.checks.context import CheckResult
+from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.engine import tasks
 from lakegc_assets.mark import commits, report
-from lakegc_assets.recovery import (
-    backup_pruning,
-    old_trash,
-)
+from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
@@ -34,9 +33,10 @@ from lakegc_assets_tests.simulation.current_world import (
     inside,
     world,
 )
-from lakegc_assets_tests.simulation.pruning import noted
 
 __all__ = ["inside", "installed"]
+
+_PASSED: Final = [CheckResult(name, True, True, "not evaluated in a simulation") for name in NAMES]
 
 
 class _Few(int):
@@ -63,29 +63,22 @@ def _replaced() -> list[tuple[object, str, object]]:
     answers += [
         (leased, "owner_of", lambda **_: {"host": world().process.name}),
     ]
-    answers += [(module, "needed_now", _needed_now) for module in (old_trash, backup_pruning)]
     answers += [(backup_pruning, "repository_lock", nullcontext)]
     return [
         *answers,
         # Of bytes that are the same in many interleavings.
         (Manifest, "from_bytes", lru_cache(maxsize=1024)(Manifest.from_bytes)),
-        (report, "read_results", lambda *_: []),
-        (report, "require_passed", lambda _: None),
+        (report, "read_results", lambda *_: _PASSED),
         (report, "_dimensions", lambda *_: {}),
         (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),
         (sweep, "probe_conditions", _condition),
         (sweep, "probe_deadlines", lambda *_, **__: world().promises.deadlines),
         (tasks, "ThreadPoolExecutor", Pool),
         (rounds, "_BATCHES", 1),
-        (rounds, "evaluate", lambda *_: []),
-        (rounds, "require_passed", lambda _: None),
+        (rounds, "evaluate", lambda *_: _PASSED),
         (store_comparison, "_FEW", _Few(store_comparison._FEW)),
         (commits, "latest_mark", _latest(commits.latest_mark)),
     ]
-
-
-def _needed_now(*args: Any) -> Any:
-    return noted(world(), *args)
 
 
 def _latest(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,15 +94,10 @@ def _latest(real: Callable[..., Any]) -> Callable[..., Any]:
 def installed() -> Iterator[None]:
     """Stand on simulated worlds; only for this thread's code."""
     assert threading.current_thread() is threading.main_thread()
-    patches = [mock.patch.object(where, name, new) for where, name, new in _replaced()]
-    threads = pa.cpu_count()
-    # The few rows of a world are not worth the threads of Arrow, which take time to begin.
-    pa.set_cpu_count(1)
-    for patch in patches:
-        patch.start()
-    try:
+    with ExitStack() as stack:
+        # The few rows of a world are not worth the threads of Arrow, which take time to begin.
+        stack.callback(pa.set_cpu_count, pa.cpu_count())
+        pa.set_cpu_count(1)
+        for replaced in _replaced():
+            stack.enter_context(mock.patch.object(*replaced))
         yield
-    finally:
-        for patch in reversed(patches):
-            patch.stop()
-        pa.set_cpu_count(threads)

@@ -8,11 +8,9 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.guards import choices_of, without
 from lakegc_assets_tests.simulation.interleaving import interleave
@@ -88,13 +86,9 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
     """
     report = Report()
     close: list[Sequence[int]] = []
-    with ExitStack() as stack:
-        stack.enter_context(seams.installed())
-        if guard is not None:
-            stack.enter_context(without(guard))
+    with without(guard):
         for seed in range(first, first + runs):
-            drawn = random.Random(f"mutate {seed}")
-            script = _mutated(close, drawn) if close and drawn.random() < _MUTATED else []
+            script = _mutated(close, random.Random(f"mutate {seed}")) if close else []
             ended = interleave(choices_of(seed, guard, script))
             report.add(str(seed), ended)
             if ended.world.oracle.close:
@@ -106,7 +100,9 @@ def search(first: int, runs: int, guard: str | None = None) -> Report:
 
 
 def _mutated(close: Sequence[Sequence[int]], drawn: random.Random) -> list[int]:
-    """A schedule that came close, with some choices changed, or ended early."""
+    """A schedule that came close, with some choices changed, or ended early; mostly none."""
+    if drawn.random() >= _MUTATED:
+        return []
     script = list(drawn.choice(close))
     for _ in range(drawn.randrange(1, 4)):
         at = drawn.randrange(len(script))
@@ -135,10 +131,7 @@ def _search(chunk: tuple[int, int]) -> Report:
 
 def smallest(choices: Sequence[int], guard: str | None = None, most: int = 400) -> list[int]:
     """The minimal schedule that breaks the same kind of promise."""
-    with ExitStack() as stack:
-        stack.enter_context(seams.installed())
-        if guard is not None:
-            stack.enter_context(without(guard))
+    with without(guard):
         what = _kind(interleave(Choices(None, choices)).failure)
 
         def fails(some: Sequence[int]) -> bool:
@@ -154,10 +147,7 @@ def _kind(failure: str | None) -> str:
 def in_words(choices: Choices, guard: str | None = None, *, calls: bool = False) -> list[str]:
     """What happens in an interleaving, a line for each step; without the calls that only ask."""
     lines: list[str] = []
-    with ExitStack() as stack:
-        stack.enter_context(seams.installed())
-        if guard is not None:
-            stack.enter_context(without(guard))
+    with without(guard):
         ended = interleave(choices, lines.append)
     shown = [line for line in lines if calls or "> " not in line[33:37]]
     return [*shown, ended.failure or "nothing was lost, and no promise broken"]

@@ -69,6 +69,10 @@ class Kept(NamedTuple):
     modified: datetime
     size: int
 
+    def shown(self) -> dict[str, Any]:
+        """What listings show of it."""
+        return {"size": self.size, "last_modified": self.modified, "etag": self.etag}
+
 
 @lru_cache(maxsize=4096)
 def etag_of(data: bytes) -> str:
@@ -77,27 +81,17 @@ def etag_of(data: bytes) -> str:
 
 
 class Bucket(dict[str, Kept]):
-    """Objects by key, whose order is known once somebody has listed them.
-
-    Attributes:
-        changed: the keys of what was written and deleted, one after the other.
-    """
+    """Objects by key, whose order is known once somebody has listed them."""
 
     _order: list[str] | None = None
 
-    def __init__(self, objects: Mapping[str, Kept] | Iterable[tuple[str, Kept]] = ()) -> None:
-        super().__init__(objects)
-        self.changed: list[str] = []
-
     def __setitem__(self, key: str, kept: Kept) -> None:
-        self.changed.append(key)
         if self._order is not None and key not in self:
             insort(self._order, key)
         super().__setitem__(key, kept)
 
     def __delitem__(self, key: str) -> None:
         super().__delitem__(key)
-        self.changed.append(key)
         if self._order is not None:
             del self._order[bisect_left(self._order, key)]
 
@@ -139,18 +133,16 @@ class Bucket(dict[str, Kept]):
 _LAST: Final = "\U0010ffff"
 
 
-def _page(keys: list[str], found: list[Kept]) -> pa.Table:
-    """A page of a listing."""
-    if not found:
-        return _NOTHING
-    rows = [
-        {"key": key, "size": kept.size, "last_modified": kept.modified, "etag": kept.etag}
-        for key, kept in zip(keys, found, strict=True)
-    ]
+@lru_cache(maxsize=16_384)
+def _page(found: tuple[tuple[str, Kept], ...]) -> pa.RecordBatch:
+    """A page of a listing; most are those of other interleavings, too."""
+    rows = [{"key": key, **kept.shown()} for key, kept in found]
     return row_files.batch_of(rows, LISTING_SCHEMA)
 
 
-_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=LISTING_SCHEMA)
+@lru_cache(maxsize=16_384)
+def _info(key: str, kept: Kept) -> ObjectInfo:
+    return ObjectInfo(key, kept.size, kept.modified, kept.etag)
 
 
 class SimStore(ObjectStore):
@@ -170,9 +162,6 @@ class SimStore(ObjectStore):
     ) -> None:
         self._world, self._bucket, self._prefix, self._url = world, bucket, prefix, url
         self._once = once
-        #: Most are asked for again and again.
-        self._known: dict[str, tuple[Kept, ObjectInfo]] = {}
-        self._listed: dict[tuple[str, str | None, str | None], tuple[int, pa.Table]] = {}
 
     @property
     def url(self) -> str:
@@ -194,13 +183,6 @@ class SimStore(ObjectStore):
         )
         return [(key[length:], bucket[key]) for key in keys]
 
-    def _info(self, key: str, kept: Kept) -> ObjectInfo:
-        known = self._known.get(key)
-        if known is None or known[0] is not kept:
-            info = ObjectInfo(key, kept.size, kept.modified, kept.etag)
-            known = self._known[key] = (kept, info)
-        return known[1]
-
     def _shown(self, fault: str, found: list[tuple[str, Kept]]) -> list[tuple[str, Kept]]:
         """What a list shows of what is there."""
         if fault == "cut page":
@@ -216,40 +198,21 @@ class SimStore(ObjectStore):
     ) -> Iterator[Any]:
         begun = self._world.scheduler.now
         fault = self._world.ask("list", prefix or start_after or "")
-        if not fault:
-            page = self._whole(prefix, start_after, end_before)
-        else:
-            found = self._shown(fault, self._infos(prefix, start_after, end_before))
-            page = _page([key for key, _ in found], [kept for _, kept in found])
-        if page is not _NOTHING:
-            self._world.asks(page["key"], begun)
-            yield page
+        found = self._shown(fault, self._infos(prefix, start_after, end_before))
+        if found:
+            self._world.asks([key for key, _ in found], begun)
+            yield _page(tuple(found))
 
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         fault = self._world.ask("list", prefix or start_after or "")
         for key, kept in self._shown(fault, self._infos(prefix, start_after)):
-            yield self._info(key, kept)
+            yield _info(key, kept)
 
-    def _whole(self, prefix: str, after: str | None, before: str | None) -> pa.Table:
-        """A list that lacks nothing: that of before, if nothing in it has changed since."""
-        asked, changed = (prefix, after, before), self._bucket.changed
-        now = len(changed)
-        known = self._listed.get(asked)
-        if known is not None:
-            if known[0] == now:
-                return known[1]
-            low = self._prefix + (prefix if after is None else max(prefix, after))
-            high = self._prefix + (f"{prefix}{_LAST}" if before is None else before)
-            for key in changed[known[0] :]:
-                if low <= key < high:
-                    break
-            else:
-                self._listed[asked] = (now, known[1])
-                return known[1]
-        found = self._infos(prefix, after, before)
-        page = _page([key for key, _ in found], [kept for _, kept in found])
-        self._listed[asked] = (now, page)
-        return page
+    def infos_to_the_end(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        last: str | None = None
+        while found := list(self.infos(prefix, start_after=last)):
+            yield from found
+            last = found[-1].key
 
     def list_prefixes(
         self,
@@ -279,7 +242,7 @@ class SimStore(ObjectStore):
         self._world.ask("head", key)
         kept = self._find(key)
         self._world.asks([key], begun)
-        return self._info(key, kept)
+        return _info(key, kept)
 
     def _find(self, key: str) -> Kept:
         try:

@@ -29,7 +29,6 @@ from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.lake import Entry, Lake
 
-_NOTHING: Final = SPARED.empty_table()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -144,8 +143,8 @@ def _write(store: ObjectStore, folder: str, rows: row_files.Rows, schema: pa.Sch
 
 
 def _spared(found: Iterable[str]) -> pa.Table:
-    some = sorted(found)
-    return pa.table([some, [SERVED] * len(some)], schema=SPARED) if some else _NOTHING
+    rows = [{"address": one, "why": SERVED} for one in sorted(found)]
+    return row_files.table_of(rows, SPARED)
 
 
 @lru_cache(maxsize=4096)

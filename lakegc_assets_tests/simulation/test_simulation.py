@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.explore import Change, Planned, explore
 from lakegc_assets_tests.simulation.guards import GUARDS, without
@@ -24,14 +22,8 @@ from lakegc_assets_tests.simulation.world import Result
 _FOUND = sorted(guard for guard, recorded in read_schedules().items() if recorded.schedule)
 
 
-@pytest.fixture
-def simulated() -> Iterator[None]:
-    with seams.installed():
-        yield
-
-
 def _ended(choices: Choices, guard: str | None = None) -> Result:
-    with without(guard) if guard else nullcontext():
+    with without(guard):
         return interleave(choices)
 
 
@@ -51,7 +43,6 @@ def test_interleavings_break_no_promise() -> None:
 
 
 @pytest.mark.parametrize("theme", range(len(LATER)))
-@pytest.mark.usefixtures("simulated")
 def test_interleavings_of_later_kinds_break_no_promise(theme: int) -> None:
     ended = [_ended(Choices(seed, (seed % 5, MORE + theme))) for seed in range(6)]
     assert [one.failure for one in ended] == [None] * len(ended)
@@ -81,7 +72,6 @@ def _spared(ended: Result) -> str:
         (_unlike("others"), lambda ended: "names it by its full address" in _spared(ended)),
     ],
 )
-@pytest.mark.usefixtures("simulated")
 def test_later_kinds_reach_what_they_are_for(
     theme: int, reached: Callable[[Result], object]
 ) -> None:
@@ -93,7 +83,6 @@ def test_later_kinds_reach_what_they_are_for(
     raise AssertionError("no interleaving reached it")
 
 
-@pytest.mark.usefixtures("simulated")
 def test_a_store_that_ignores_conditions_lets_nobody_sweep() -> None:
     dull = _ended(Choices(None, (0, _unlike("many"))))
     assert dull.world.oracle.deletes
@@ -107,7 +96,6 @@ def test_a_store_that_ignores_conditions_lets_nobody_sweep() -> None:
 
 
 @pytest.mark.parametrize("guard", _FOUND)
-@pytest.mark.usefixtures("simulated")
 def test_what_is_lost_without_a_guard_is_not_lost_with_it(guard: str) -> None:
     recorded = read_schedules()[guard]
     # If this fails, the code takes other steps now: --record finds another schedule.
@@ -121,7 +109,6 @@ def test_a_schedule_is_recorded_for_all_guards_but_those_that_docs_name() -> Non
     }
 
 
-@pytest.mark.usefixtures("simulated")
 def test_the_same_seed_is_the_same_interleaving() -> None:
     first, second = _ended(Choices(7)), _ended(Choices(7))
     assert first.choices == second.choices
@@ -130,7 +117,6 @@ def test_the_same_seed_is_the_same_interleaving() -> None:
     assert replayed.choices == first.choices
 
 
-@pytest.mark.usefixtures("simulated")
 def test_a_dull_interleaving_sweeps_all_that_is_dead() -> None:
     ended = _ended(Choices())
     assert ended.failure is None
@@ -149,7 +135,6 @@ def _first_where(reached: Callable[[Result], bool]) -> Result:
     raise AssertionError("no interleaving reached it")
 
 
-@pytest.mark.usefixtures("simulated")
 def test_what_came_to_life_in_the_window_is_put_back_where_the_store_keeps_versions() -> None:
     def put_back(ended: Result) -> list[str]:
         outcomes = [ended.world.outcomes(done.url) for done in ended.world.oracle.finished]
@@ -161,24 +146,22 @@ def test_what_came_to_life_in_the_window_is_put_back_where_the_store_keeps_versi
     assert all(f"repo/{key}" in ended.world.buckets["lake"] for key in put_back(ended))
 
 
-@pytest.mark.usefixtures("simulated")
 def test_every_interleaving_with_one_revert_of_a_small_world() -> None:
-    explored = explore(1, ("revert",), arguments=1)
+    with without(None):
+        explored = explore(1, ("revert",), arguments=1)
     assert explored.failures == []
     # One before each call that it can matter to, and one without any.
     assert explored.interleavings > 35
 
 
-@pytest.mark.usefixtures("simulated")
 def test_exploring_without_a_guard_finds_a_loss() -> None:
     with without("HEADs before a batch"):
         explored = explore(1, ("revert",), arguments=1)
     assert any("was deleted, and is live (branch" in broken for _, broken in explored.failures)
 
 
-@pytest.mark.usefixtures("simulated")
 def test_a_plan_makes_its_changes_where_it_says() -> None:
-    ended = interleave(Planned([Change(1, "revert"), Change(2, "deleted branch")]))
+    ended = _ended(Planned([Change(1, "revert"), Change(2, "deleted branch")]))
     assert ended.world.covered["writer", "revert"] == 1
     assert ended.world.covered["writer", "deleted branch"] == 1
     assert ended.failure is None

@@ -79,7 +79,7 @@ class TwinSession:
 
     def collect(self, frame: TwinFrame, schema: Any, _what: str) -> pa.Table:
         """The rows as a table."""
-        return pa.Table.from_pylist(frame, schema)
+        return row_files.table_of(frame, schema)
 
     def collect_rows(self, frame: TwinFrame, _schema: Any, _what: str) -> TwinFrame:
         """The rows."""

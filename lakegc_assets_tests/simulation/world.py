@@ -371,6 +371,12 @@ class World:
             actor.near = True
             self.say("begins a delta mark, or a look")
 
+    def compares_clocks(self) -> None:
+        """The present actor compares the clocks: a prune does, before it looks what is needed."""
+        actor = self.scheduler.current
+        if actor is not None:
+            actor.facts["needed"] = self.scheduler.steps
+
     def asks(self, keys: Any, begun: float) -> None:
         """The present process has asked for some objects, from a time on."""
         actor = self.scheduler.current
