@@ -207,21 +207,17 @@ def _advice(space: Workspace, found: Backup, needed: Sequence[Part]) -> str:
     restorable = found.record.finished is not None and not found.copy_of
     # A restore reads what is finished alone.
     copied = recorded_copies(space, found) if restorable else []
-    with space.frames() as frames:
-        rows = relations.with_recorded(
-            space.read(frames, needed, NEEDED), space.read(frames, copied, OBJECTS)
-        )
-        parts = space.write(frames, rows, "advice", _RECORDED, "find the copies of what is needed")
+    both = space.dataset(needed, NEEDED), space.dataset(copied, OBJECTS)
+    what = "find the copies of what is needed"
+    parts = space.derive("advice", _RECORDED, what, relations.with_recorded, *both)
     counts: Counter[str] = Counter()
     first: dict[str, Mapping[str, Any]] = {}
     for row, there in _with_copies(space, found.store, parts):
         readable = there is not None and there.size == row["recorded"]
-        for what in (
-            "needed",
-            "readable" if readable else "absent" if there is None else "by hand",
-        ):
-            counts[what] += 1
-            first.setdefault(what, row)
+        state = "readable" if readable else "absent" if there is None else "by hand"
+        for name in ("needed", state):
+            counts[name] += 1
+            first.setdefault(name, row)
 
     def some(what: str) -> str:
         return f"{counted(counts[what], 'object')}, {first[what]['address']!r} for one"

@@ -2,57 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Final, TypeVar
+from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import ROWS_EACH, Part, write_tables
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery.backups import COPIED, OUTCOMES, Backup, damaged
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run import strings
-from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.storage.base import ObjectStore
-
-R = TypeVar("R")
 
 #: What a listing of a backup shows of a copy.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
 #: A copy that was verified.
 COPIES: Final = pa.schema([OUTCOMES.field(name) for name in COPIED])
-#: Objects that are listed together at least, and work for one, in seconds of one core.
-_PIECE: Final = 1000
+#: Work for one, in seconds of one core.
 _ROW_S: Final = 2e-6
-
-
-@dataclass(frozen=True)
-class _Order:
-    """The backup in which copies are found, and the folder for the results; picklable."""
-
-    connections: Connections
-    backup_url: str
-    artifacts_url: str
-    #: Below the attempt, with a slash at its end.
-    folder: str
-
-    def backup(self) -> ObjectStore:
-        """The store rooted at the backup."""
-        return self.connections.open(self.backup_url)
-
-    def artifacts(self) -> ObjectStore:
-        """The store rooted at the attempt."""
-        return self.connections.open(self.artifacts_url)
-
-    def write(self, tables: Sequence[pa.Table], schema: pa.Schema) -> list[Part]:
-        """Write rows to new files, none of which is empty."""
-        return write_tables(self.artifacts(), self.folder, schema, tables)
 
 
 def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part]) -> list[Part]:
@@ -66,9 +38,13 @@ def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part])
     Raises:
         IntegrityError: a file is missing or changed.
     """
-    task = partial(_shown_copies, _order(space, backup, "shown"))
-    found = _in_pieces(space.ctx, "list the copies", task, objects)
-    return [part for parts in found for part in parts]
+    task = partial(_shown_copies, space.below("shown"), backup.url)
+    return list(chain(*space.in_pieces("list the copies", task, objects, _ROW_S)))
+
+
+def _shown_copies(folder: Folder, backup_url: str, piece: Sequence[Stretch]) -> list[Part]:
+    addresses = read_stretches(folder.store(), piece, ["address"])["address"]
+    return folder.write(SHOWN, _listed(folder.connections.open(backup_url), addresses))
 
 
 def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> list[Part]:
@@ -82,41 +58,16 @@ def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> list[P
     Raises:
         IntegrityError: something changed or removed the record of which they are.
     """
-    order = _order(space, backup.store, "copies")
-    task = partial(_verified_copies, order, listed=listed)
-    found = _in_pieces(space.ctx, "read what the backup holds", task, backup.record.parts)
+    task = partial(_verified_copies, space.below("copies"), backup.store.url, listed=listed)
+    found = space.in_pieces("read what the backup holds", task, backup.record.parts, _ROW_S)
     backup.require_digest(sum((digest for _, digest in found), KeyDigest()))
-    return [part for parts, _ in found for part in parts]
-
-
-def _order(space: Workspace, backup: ObjectStore, name: str) -> _Order:
-    folder = f"{space.folder}{name}/"
-    return _Order(space.connections, backup.url, space.attempt.url, folder)
-
-
-def _in_pieces(
-    ctx: RunContext, what: str, task: Callable[[Sequence[Stretch]], R], parts: Sequence[Part]
-) -> list[R]:
-    threads = ctx.settings.backup_list_threads
-    seconds = sum(part.rows for part in parts) * _ROW_S
-    return ctx.tasks.run_or_call(what, task, pieces_of(parts, threads), seconds, threads)
-
-
-def pieces_of(parts: Sequence[Part], threads: int) -> list[list[Stretch]]:
-    """Cut the rows of files into pieces: some for each thread, none too large for a task."""
-    rows = sum(part.rows for part in parts)
-    return stretches(parts, max(_PIECE, min(ROWS_EACH, -(-rows // threads))))
-
-
-def _shown_copies(order: _Order, piece: Sequence[Stretch]) -> list[Part]:
-    addresses = read_stretches(order.artifacts(), piece, ["address"])["address"]
-    return order.write(_listed(order.backup(), addresses), SHOWN)
+    return list(chain(*(parts for parts, _ in found)))
 
 
 def _verified_copies(
-    order: _Order, piece: Sequence[Stretch], *, listed: bool
+    folder: Folder, backup_url: str, piece: Sequence[Stretch], *, listed: bool
 ) -> tuple[list[Part], KeyDigest]:
-    store = order.backup()
+    store = folder.connections.open(backup_url)
     try:
         rows = read_stretches(store, piece, [*COPIED, "outcome"])
     except IntegrityError as error:
@@ -127,7 +78,7 @@ def _verified_copies(
         there = pa.concat_tables(_listed(store, copied["address"]))
         keys = ["address", "size", "copy_etag"]
         copied = copied.join(there, keys, join_type="left semi").select(list(COPIED))
-    return order.write([copied], COPIES), digest
+    return folder.write(COPIES, [copied]), digest
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:

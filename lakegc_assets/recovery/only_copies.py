@@ -7,21 +7,22 @@ are, this process gets the names of the files.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, read_parts, write_part, write_tables
+from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES, Backup
-from lakegc_assets.recovery.copies import COPIES, pieces_of, verified_copies
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.copies import COPIES, verified_copies
+from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.batch_stat import missing
@@ -50,26 +51,18 @@ def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspa
         space.clear()
 
 
-def write_objects(space: Workspace, name: str, tables: Iterable[pa.Table]) -> list[Part]:
-    """Write rows of ``OBJECTS`` to files, none of which is empty."""
-    return write_tables(space.attempt.store(), f"{space.folder}{name}/", OBJECTS, tables)
-
-
 def recorded_copies(space: Workspace, found: Backup) -> list[Part]:
     """The copies that a backup says it has (``COPIES``); an address may stand there twice.
 
     Raises:
         IntegrityError: it is damaged.
     """
-    url, folder = found.store.url, f"{space.folder}journal/"
     if found.record.finished is not None:
         return verified_copies(space, found, listed=False)
     # Only its journal has them, and that may name an object twice.
-    files = journal.files(space.connections, url)
-    recorded = files.gather(space.ctx.tasks, space.attempt.url, folder)
-    with space.frames() as frames:
-        copied = relations.claimed(space.read(frames, recorded, OUTCOMES))
-        return space.write(frames, copied, "copied", COPIES, "find what was copied")
+    recorded = journal.gather(space, found.store)
+    rows = space.dataset(recorded, OUTCOMES)
+    return space.derive("copied", COPIES, "find what was copied", relations.claimed, rows)
 
 
 def held_objects(space: Workspace, found: Backup) -> list[Part]:
@@ -78,7 +71,7 @@ def held_objects(space: Workspace, found: Backup) -> list[Part]:
     What was copied and not recorded any more may be the only copy all the same.
     """
     finished = found.state == "finished"
-    listed = write_objects(space, "listed", _copies(found.store))
+    listed = space.below("listed").write(OBJECTS, _copies(found.store))
     try:
         copied = recorded_copies(space, found)
     except IntegrityError:
@@ -88,13 +81,15 @@ def held_objects(space: Workspace, found: Backup) -> list[Part]:
         return []
     if not finished and not listed:
         _require_gone(space, found.store, copied)
-    with space.frames() as frames:
-        rows = relations.held(
-            space.read(frames, copied, OBJECTS),
-            space.read(frames, listed, OBJECTS),
-            finished=finished,
-        )
-        return space.write(frames, rows, "held", OBJECTS, "find what the backup holds")
+    return _held(space, copied, listed, finished=finished)
+
+
+def _held(
+    space: Workspace, copied: Sequence[Part], listed: Sequence[Part], *, finished: bool
+) -> list[Part]:
+    held = partial(relations.held, finished=finished)
+    both = (space.dataset(parts, OBJECTS) for parts in (copied, listed))
+    return space.derive("held", OBJECTS, "find what the backup holds", held, *both)
 
 
 def _copies(store: ObjectStore) -> Iterator[pa.Table]:
@@ -127,21 +122,14 @@ def missing_objects(space: Workspace, objects: Sequence[Part]) -> list[Part]:
     Returns:
         Files of ``OBJECTS``, in the same order.
     """
-    threads = space.ctx.settings.backup_list_threads
-    pieces = pieces_of(objects, threads)
-    seconds = sum(part.rows for part in objects) * _LOOK_S
-    task = partial(_missing, space.connections, space.attempt.url, f"{space.folder}missing/")
-    found = space.ctx.tasks.run_or_call("look objects up", task, pieces, seconds, threads)
-    return [part for parts in found for part in parts]
+    task = partial(_missing, space.below("missing"))
+    return list(chain(*space.in_pieces("look objects up", task, objects, _LOOK_S)))
 
 
-def _missing(
-    connections: Connections, url: str, folder: str, piece: Sequence[Stretch]
-) -> list[Part]:
-    artifacts = connections.open(url)
-    rows = read_stretches(artifacts, piece, OBJECTS.names)
-    gone = rows.filter(strings.among(rows["address"], missing(connections.store(), rows, 1)))
-    return [write_part(artifacts, folder, gone)] if gone.num_rows else []
+def _missing(folder: Folder, piece: Sequence[Stretch]) -> list[Part]:
+    rows = read_stretches(folder.store(), piece, OBJECTS.names)
+    gone = missing(folder.connections.store(), rows, 1)
+    return folder.write(OBJECTS, [rows.filter(strings.among(rows["address"], gone))])
 
 
 def only_copies(space: Workspace, found: Backup) -> list[Part]:
@@ -151,9 +139,5 @@ def only_copies(space: Workspace, found: Backup) -> list[Part]:
         IntegrityError: the backup is damaged.
         StorageError: a store did not answer.
     """
-    with space.frames() as frames:
-        copied = space.read(frames, recorded_copies(space, found), OBJECTS)
-        nothing = frames.create(OBJECTS.empty_table())
-        rows = relations.held(copied, nothing, finished=True)
-        objects = space.write(frames, rows, "held", OBJECTS, "find what was copied")
-    return missing_objects(space, objects)
+    copied = recorded_copies(space, found)
+    return missing_objects(space, _held(space, copied, (), finished=True))

@@ -103,7 +103,7 @@ def test_what_a_backup_has_left_to_copy_and_what_it_holds(frames: Frames) -> Non
         holds(frames, "verified", OUTCOMES, recorded, objects, there)
         holds(frames, "without", MARKED, objects, recorded, order=True)
         copied = twins.verified(journal, marked, shown)
-        holds(frames, "lost", GONE, recorded, (copied, OUTCOMES))
+        holds(frames, "lacking", GONE, recorded, (copied, OUTCOMES))
         holds(frames, "outcomes", OUTCOMES, (copied, OUTCOMES), recorded, order=True)
 
     check(frames, test, rows(MARKED, "address"), rows(OUTCOMES, "at"), rows(SHOWN, "address"))
@@ -144,7 +144,7 @@ def test_what_a_restore_has_done(frames: Frames) -> None:
         each = (twins.restored(ledger), RESTORED)
         holds(frames, "settled", RESTORED, each, order=True)
         holds(frames, "totals", TOTALS, each, "another")
-        holds(frames, "strangers", GONE.remove(1), each, (marked, MARKED))
+        holds(frames, "lacking", GONE, each, (marked, MARKED))
         holds(frames, "examples", RESTORED, each, "failed", "", 1, order=True)
         holds(frames, "examples", RESTORED, each, "already_there", "another", 2, order=True)
 
