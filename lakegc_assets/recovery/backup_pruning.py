@@ -191,8 +191,11 @@ def _needed(ctx: RunContext, found: Backup) -> str:
             f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
         )
     place = placed(found.store.url, connections.stores)
-    if there := repository_at(client, connections.stores, place):
-        return f"{found.store.url} is in the storage namespace of {there}, or around it"
+    if there := repository_at(client.repositories(), connections.stores, place):
+        return (
+            f"{found.store.url} is in the storage namespace of repository {there.id!r} "
+            f"({there.storage_namespace}), or around it"
+        )
     with scratch_space(ctx, connections) as space:
         only = missing_objects(space, held_objects(space, found))
         needed = needed_now(space, subject.namespace, only) if only else []
