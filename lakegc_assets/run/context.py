@@ -79,32 +79,23 @@ def known_repository(client: LakeFSClient, repository: str) -> Repository:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run on one repository, as every stage of the graph gets it.
-
-    Attributes:
-        repository: lakeFS repository.
-        run: id of the run, which is its mark id.
-        settings: what may be collected, and how the work is split.
-        lakefs: how to reach the lakeFS server.
-        root: where artifacts live, and how to reach the stores.
-        session: gives the one Spark session of the run, where its engine is Spark.
-        spark_configured_by: what configures Spark, in words; empty where nothing does.
-        clocks: the clocks of the run.
-        log: of the run.
-        started_by: who started it, where that is known: a Dagster run.
-        sent_before: requests that this process had sent when it began, by kind.
-    """
+    """One run on one repository, as every stage of the graph gets it."""
 
     repository: str
+    #: Its id, which is the mark id.
     run: str
     settings: Settings
     lakefs: LakeFSConfig
     root: ArtifactRoot
+    #: Gives the one Spark session of the run, where its engine is Spark.
     session: Callable[[], SparkSession]
     clocks: Clocks = SYSTEM_CLOCKS
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
+    #: Who started it, where that is known: a Dagster run.
     started_by: str | None = None
+    #: Requests that this process had sent when it began, by kind.
     sent_before: Mapping[str, int] = field(default_factory=traffic.by_kind)
+    #: What configures Spark, in words; empty where nothing does.
     spark_configured_by: str = ""
 
     @property
@@ -128,11 +119,7 @@ class RunContext:
         return Tasks(self.engine, self._prepared, self.log)
 
     def frames(self, connections: Connections) -> Session:
-        """The data frames of a stage, to be used within ``with``.
-
-        Args:
-            connections: how stores are reached.
-        """
+        """The data frames of a stage, to be used within ``with``."""
         if self.engine.kind == "spark":
             return SparkBackedSession(self._prepared, connections.open, self.log)
         # DuckDB and SQLFrame take some tenths of a second to load, which few commands need.
@@ -193,10 +180,6 @@ class RunContext:
     def connections(self, repository: str, namespace: StorageNamespace) -> Connections:
         """The connections that tasks use for a repository of the server.
 
-        Args:
-            repository: its name.
-            namespace: where it is.
-
         Raises:
             ConfigurationError: the backups are in a bucket of its name on another server.
         """
@@ -239,7 +222,7 @@ class RunContext:
         facts: Mapping[str, object],
         digest: KeyDigest | None = None,
     ) -> Manifest:
-        """Write the manifest of an asset whose files are written.
+        """Write the manifest of an asset whose files are written, behind that of ``previous``.
 
         Args:
             asset: name of the asset.

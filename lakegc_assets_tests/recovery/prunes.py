@@ -11,7 +11,7 @@ from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.only_copies import OBJECTS, scratch_space
-from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.recovery.conftest import Place
@@ -21,7 +21,7 @@ MONTH = timedelta(days=30)
 
 
 @dataclass(frozen=True)
-class Later(SystemClocks):
+class Later(Clocks):
     """This machine's clock, some days on."""
 
     days: float = 31
