@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count
 from typing import Final
@@ -334,7 +334,7 @@ class _Creation:
         failed = total.objects["failed"]
         if failed and failed == total.all.count:
             kind = AccessDeniedError if total.denied == failed else StorageError
-            detail = f"{total.detail}. Back {self.ctx.run!r} up again when this is mended"
+            detail = f"{total.details[0]}. Back {self.ctx.run!r} up again when this is mended"
             text = f"not one of {counted(failed, 'object')} could be copied to {self.store.url}"
             raise _advised(kind(detail), text)
 
@@ -366,20 +366,13 @@ class Summary:
     verified: Counter[str] = field(default_factory=Counter)
     #: Objects to which the store denied access.
     denied: int = 0
-    #: Of one object that was not copied; empty for none.
-    detail: str = ""
+    #: Of one object of each file that was not copied.
+    details: tuple[str, ...] = ()
 
     def __add__(self, other: Summary) -> Summary:
         """The summary of both."""
-        return Summary(
-            self.all + other.all,
-            self.copied + other.copied,
-            self.objects + other.objects,
-            self.bytes + other.bytes,
-            self.verified + other.verified,
-            self.denied + other.denied,
-            self.detail or other.detail,
-        )
+        names = (one.name for one in fields(self))
+        return Summary(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 def summarized(connections: Connections, url: str, part: Part) -> Summary:
@@ -400,5 +393,5 @@ def summarized(connections: Connections, url: str, part: Part) -> Summary:
         Counter({row["outcome"]: row["size_sum"] for row in totals}),
         Counter({row["values"]: row["counts"] for row in verified}),
         pc.sum(pc.equal(others["error_code"], "AccessDenied")).as_py() or 0,
-        str(others["detail"][0].as_py()) if others.num_rows else "",
+        tuple(map(str, others["detail"].slice(0, 1).to_pylist())),
     )

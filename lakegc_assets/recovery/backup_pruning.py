@@ -29,14 +29,14 @@ from lakegc_assets.recovery.backups import (
     all_backups,
     backup_at,
 )
-from lakegc_assets.recovery.liveness import NEEDED, needed_now
-from lakegc_assets.recovery.only_copies import (
+from lakegc_assets.recovery.copies import (
     OBJECTS,
     held_objects,
     missing_objects,
     recorded_copies,
     scratch_space,
 )
+from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.undeletion import Present, present
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.context import RunContext

@@ -1,8 +1,14 @@
-"""The copies that a backup holds, as datasets in the artifacts of the mark: found by tasks."""
+"""The copies that a backup or the trash holds, and which of them the store has not any more.
+
+They are rows of files in a folder of the artifacts, found by tasks: however many there are, this
+process gets the names of the files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -10,21 +16,33 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
-from lakegc_assets.recovery.backups import COPIED, OUTCOMES, Backup, damaged
+from lakegc_assets.recovery import journal, relations
+from lakegc_assets.recovery.backups import COPIED, FOLDER, OUTCOMES, Backup, damaged
 from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.batch_stat import missing
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.scratch import NEEDED
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import StorageError
 
 #: What a listing of a backup shows of a copy.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
 #: A copy that was verified.
 COPIES: Final = pa.schema([OUTCOMES.field(name) for name in COPIED])
-#: Work for one, in seconds of one core.
+#: An object that something holds a copy of.
+OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
+#: Work of reading a copy, and of looking an object up, in seconds of one core.
 _ROW_S: Final = 2e-6
+_LOOK_S: Final = 1e-5
+#: How many copies are asked for by name, where a listing shows none.
+_ASKED: Final = 100
 
 
 def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part]) -> list[Part]:
@@ -91,3 +109,106 @@ def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
         rows = page.filter(strings.among(page["key"], addresses))
         tables.append(pa.table([rows["key"], rows["size"], rows["etag"]], schema=SHOWN))
     return tables
+
+
+@contextmanager
+def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspace]:
+    """A new folder of the artifacts, which is emptied at the end."""
+    folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
+    space = Workspace(ctx, connections, folder, "")
+    try:
+        yield space
+    finally:
+        space.clear()
+
+
+def recorded_copies(space: Workspace, found: Backup) -> list[Part]:
+    """The copies that a backup says it has (``COPIES``); an address may stand there twice.
+
+    Raises:
+        IntegrityError: it is damaged.
+    """
+    if found.record.finished is not None:
+        return verified_copies(space, found, listed=False)
+    # Only its journal has them, and that may name an object twice.
+    recorded = journal.gather(space, found.store)
+    rows = space.dataset(recorded, OUTCOMES)
+    return space.derive("copied", COPIES, "find what was copied", relations.claimed, rows)
+
+
+def held_objects(space: Workspace, found: Backup) -> list[Part]:
+    """Objects that a backup can give back (``OBJECTS``): all copies, or those still there.
+
+    What was copied and not recorded any more may be the only copy all the same.
+    """
+    finished = found.state == "finished"
+    listed = space.below("listed").write(OBJECTS, _copies(found.store))
+    try:
+        copied = recorded_copies(space, found)
+    except IntegrityError:
+        if finished or listed:
+            raise
+        # What says what was copied goes when all copies are gone.
+        return []
+    if not finished and not listed:
+        _require_gone(space, found.store, copied)
+    return _held(space, copied, listed, finished=finished)
+
+
+def _held(
+    space: Workspace, copied: Sequence[Part], listed: Sequence[Part], *, finished: bool
+) -> list[Part]:
+    held = partial(relations.held, finished=finished)
+    both = (space.dataset(parts, OBJECTS) for parts in (copied, listed))
+    return space.derive("held", OBJECTS, "find what the backup holds", held, *both)
+
+
+def _copies(store: ObjectStore) -> Iterator[pa.Table]:
+    """Key and size of each copy in a backup: what this lacks is removed, too."""
+    for page in store.list_to_the_end():
+        rows = page.filter(pc.invert(pc.starts_with(page["key"], FOLDER)))
+        yield pa.table([rows["key"], rows["size"]], schema=OBJECTS)
+
+
+def _require_gone(space: Workspace, store: ObjectStore, copied: Sequence[Part]) -> None:
+    """Ask for some copies that a listing does not show: it may have been empty for no reason.
+
+    Raises:
+        StorageError: one is there.
+    """
+    step = max(1, sum(part.rows for part in copied) // _ASKED)
+    for rows in read_parts(space.attempt.store(), copied, ["address"]):
+        for address in rows["address"].to_pylist()[::step]:
+            if store.exists(address):
+                raise StorageError(
+                    f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
+                )
+
+
+def missing_objects(space: Workspace, objects: Sequence[Part]) -> list[Part]:
+    """Of some objects those that the store does not hold, or holds with another size.
+
+    ``objects``: files of ``OBJECTS``, in the order of the addresses, each once.
+
+    Returns:
+        Files of ``OBJECTS``, in the same order.
+    """
+    task = partial(_missing, space.below("missing"))
+    return list(chain(*space.in_pieces("look objects up", task, objects, _LOOK_S)))
+
+
+def _missing(folder: Folder, piece: Sequence[Stretch]) -> list[Part]:
+    rows = read_stretches(folder.store(), piece, OBJECTS.names)
+    gone = missing(folder.connections.store(), rows, 1)
+    return folder.write(OBJECTS, [rows.filter(strings.among(rows["address"], gone))])
+
+
+def only_copies(space: Workspace, found: Backup) -> list[Part]:
+    """The objects of a backup that the store does not hold any more (``OBJECTS``), in order.
+
+    Raises:
+        IntegrityError: the backup is damaged.
+        StorageError: a store did not answer.
+    """
+    copied = recorded_copies(space, found)
+    return missing_objects(space, _held(space, copied, (), finished=True))

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import relations
-from lakegc_assets.recovery.liveness import needed_now
-from lakegc_assets.recovery.only_copies import (
+from lakegc_assets.recovery.copies import (
     OBJECTS,
     missing_objects,
     scratch_space,
 )
+from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_pruning import Pruning
+from lakegc_assets.recovery.copies import OBJECTS, scratch_space
 from lakegc_assets.recovery.liveness import needed_now
-from lakegc_assets.recovery.only_copies import OBJECTS, scratch_space
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_task import MARKED
 from lakegc_assets.recovery.backups import OUTCOMES
-from lakegc_assets.recovery.copies import COPIES, SHOWN
+from lakegc_assets.recovery.copies import COPIES, OBJECTS, SHOWN
 from lakegc_assets.recovery.liveness import NEEDED
-from lakegc_assets.recovery.only_copies import OBJECTS
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets_tests.frames import Frames, same
