@@ -22,6 +22,8 @@ from lakegc_assets.run import strings
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.removal import ADVICE
+from lakegc_assets.storage.values import require_removed
 
 #: Below the namespace; no mark names what is there.
 PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
@@ -147,11 +149,6 @@ def prune_pins(store: ObjectStore) -> list[Pin]:
     # Where the store honours it, a pin that was written again meanwhile stays.
     etags = {pin.key: pin.etag for pin in ended}
     outcomes = store.delete_many(list(etags), etags)
-    if failed := [one for one in outcomes if one.refused]:
-        first = failed[0]
-        raise StorageError(
-            f"{len(failed)} of {len(ended)} pins of {store.url} could not be removed, {first.key} "
-            f"for one: {first.error_code}: {first.detail}. Let the credentials delete there"
-        )
+    require_removed(outcomes, f"pins of {store.url}", ADVICE)
     gone = {one.key for one in outcomes if one.outcome != "spared"}
     return [pin for pin in ended if pin.key in gone]
