@@ -137,8 +137,8 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     facts: dict[str, object] = {
         "restore": restore_id,
         "choice": choice.to_json(),
-        "outcomes": _added(total, "outcome"),
-        "sources": _added([one for one in total if one["outcome"] == "restored"], "source"),
+        "outcomes": added(total, "outcome"),
+        "sources": added([one for one in total if one["outcome"] == "restored"], "source"),
         "pinned_until": until.isoformat() if until else None,
         "sample": read,
         "warnings": _warnings(space, total, outcomes, read, found.problems),
@@ -244,8 +244,7 @@ def _require_all(
         found = space.read(frames, outcomes, RESTORED)
         others = relations.lacking(found, space.read(frames, chosen.parts, _ADDRESSES))
         (strangers,) = frames.collect_rows(others, LACKING, "compare with what was asked")
-        summed = relations.totals(found, ANOTHER)
-        total = frames.collect_rows(summed, _TOTALS, "add it up")
+    total = totals(space, outcomes)
     if strangers["objects"]:
         raise IntegrityError(
             f"the ledger of the restore has {counted(strangers['objects'], 'object')} that "
@@ -255,7 +254,7 @@ def _require_all(
     failed, untried = _count(total, "failed"), chosen.rows - _count(total)
     if not failed and not untried:
         return total
-    shown = _examples(space, outcomes, "failed", "")
+    shown = examples(space, outcomes, "failed")
     texts = [f"{row['address']}: {row['error_code']}: {row['detail']}" for row in shown]
     raise StorageError(
         f"{counted(failed, 'object')} could not be restored and {untried} were not tried: "
@@ -269,7 +268,14 @@ def _count(total: Sequence[Mapping[str, Any]], outcome: str | None = None) -> in
     return sum(one["objects"] for one in total if outcome in {None, one["outcome"]})
 
 
-def _added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, int]]:
+def totals(space: Workspace, outcomes: Sequence[Part]) -> list[dict[str, Any]]:
+    """Objects and bytes of outcomes (``RESTORED``, one for each object), as ``_TOTALS``."""
+    with space.frames() as frames:
+        summed = relations.totals(space.read(frames, outcomes, RESTORED), ANOTHER)
+        return frames.collect_rows(summed, _TOTALS, "add it up")
+
+
+def added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, int]]:
     """Objects and bytes by the values of a column."""
     added: dict[str, dict[str, int]] = {}
     for one in total:
@@ -289,7 +295,7 @@ def _warnings(
     """Warnings for people about a restore that ended."""
     warnings = [*problems]
     if lost := _count(total, "not_kept"):
-        some = _examples(space, outcomes, "not_kept", "")
+        some = examples(space, outcomes, "not_kept")
         details = sorted({row["detail"] for row in some if row["detail"]})
         why = f" ({'; '.join(details)})" if details else ""
         warnings.append(
@@ -298,7 +304,7 @@ def _warnings(
             f"backup{why}, and did not come back: {[row['address'] for row in some]}"
         )
     if other := _count([one for one in total if one["another"]], "already_there"):
-        first = _examples(space, outcomes, "already_there", ANOTHER)[0]
+        first = examples(space, outcomes, "already_there", ANOTHER)[0]
         warnings.append(
             f"{counted(other, 'object')} did not come back, since something else is at "
             f"{'its key' if other == 1 else 'their keys'}: "
@@ -315,10 +321,11 @@ def _warnings(
     return warnings
 
 
-def _examples(
-    space: Workspace, outcomes: Sequence[Part], outcome: str, begin: str
+def examples(
+    space: Workspace, outcomes: Sequence[Part], outcome: str, begin: str = "", most: int = _SHOWN
 ) -> list[dict[str, Any]]:
+    """The first rows (``RESTORED``) of one outcome, whose detail begins with some text."""
     with space.frames() as frames:
         found = space.read(frames, outcomes, RESTORED)
-        some = relations.examples(found, outcome, begin, _SHOWN)
+        some = relations.examples(found, outcome, begin, most)
         return frames.collect_rows(some, RESTORED, "name some")
