@@ -158,7 +158,7 @@ def _around(server: Server, place: StorageNamespace) -> str:
     copies = [(f"copies of removal {one.id}", one.backup) for one in removals(server.root)]
     others = [("the artifacts", server.root.url), ("backups", backups), *copies]
     found = overlapping(place, [one for one in others if one[1]], server.root.stores)
-    return found and f"in it, or around it, lie {found}"
+    return found and f"{found} lie in it, or around it"
 
 
 def _namespaces_below(
