@@ -29,6 +29,7 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
 
     Raises:
         ConfigurationError: one does, or is no URL of a store.
+        IntegrityError: nobody can tell where a repository is.
     """
     url, log = ctx.settings.backup_url, ctx.settings.backup_log
     for name, place in (("backup_url", url), ("backup_log", log)):
