@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
@@ -14,7 +13,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import BEGIN, folder_url
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext, overlap
+from lakegc_assets.run.context import RunContext, overlap, placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import AccessDeniedError
@@ -145,19 +144,3 @@ def _above(place: StorageNamespace) -> Iterator[StorageNamespace]:
     while prefix:
         prefix = prefix.rpartition("/")[0]
         yield replace(place, prefix=prefix)
-
-
-def placed(url: str, stores: StoreConfig) -> StorageNamespace:
-    """A place as it is compared with others: files are where they are, whatever leads there.
-
-    Raises:
-        ConfigurationError: it is no URL of a store.
-    """
-    place = StorageNamespace.parse(url)
-    if place.scheme == "local" and stores.local_root:
-        return StorageNamespace.parse(
-            str(Path(stores.local_root, place.authority, place.prefix).resolve())
-        )
-    if place.scheme == "file":
-        return StorageNamespace.parse(str(Path("/", place.prefix).resolve()))
-    return place

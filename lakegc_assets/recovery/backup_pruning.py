@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import relations
-from lakegc_assets.recovery.backup_location import placed, repository_at
+from lakegc_assets.recovery.backup_location import repository_at
 from lakegc_assets.recovery.backups import (
     BEGIN,
     FOLDER,
@@ -39,7 +39,7 @@ from lakegc_assets.recovery.copies import (
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.undeletion import Present, present
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.context import RunContext, placed
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import product
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import known_rows, note_rows
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
@@ -51,13 +53,20 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
     return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
 
 
-def artifacts_inside(namespace: StorageNamespace, root: ArtifactRoot) -> bool:
-    """Return whether artifacts and objects of a namespace share a folder or a bucket's part."""
-    place = namespace
-    if namespace.scheme == "local" and root.stores.local_root:
-        folders = (root.stores.local_root, namespace.authority, namespace.prefix)
-        place = StorageNamespace.parse("/".join(part.rstrip("/") for part in folders if part))
-    return place.overlaps(StorageNamespace.parse(root.url))
+def placed(url: str, stores: StoreConfig) -> StorageNamespace:
+    """A place as it is compared with others: files are where they are, whatever leads there.
+
+    Raises:
+        ConfigurationError: it is no URL of a store.
+    """
+    place = StorageNamespace.parse(url)
+    if place.scheme == "local" and stores.local_root:
+        folder = Path(stores.local_root, place.authority, place.prefix)
+    elif place.scheme == "file":
+        folder = Path("/", place.prefix)
+    else:
+        return place
+    return StorageNamespace.parse(str(folder.resolve()))
 
 
 def known_repository(client: LakeFSClient, repository: str) -> Repository:
@@ -169,7 +178,8 @@ class RunContext:
                     f"({other.storage_namespace}) overlap: what one of them needs looks like "
                     "garbage in the other. Neither can be collected",
                 )
-        if artifacts_inside(namespace, self.root):
+        stores = self.root.stores
+        if placed(namespace.url(), stores).overlaps(placed(self.root.url, stores)):
             raise ConfigurationError(
                 f"the artifacts at {self.root.url} lie in the storage namespace "
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
