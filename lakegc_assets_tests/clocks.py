@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakegc_assets.run.clocks import SystemClocks, Watch
+from lakegc_assets.run.clocks import Clocks, Watch
 
 
 @dataclass(frozen=True)
-class StubClocks(SystemClocks):
+class StubClocks(Clocks):
     """The clocks as they are, but for waits, seconds since boot, and who notices suspensions."""
 
     pause: Callable[[float], None] | None = None

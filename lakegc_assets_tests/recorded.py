@@ -27,7 +27,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, unsigned
 from lakegc_assets.run.settings import Settings
@@ -59,7 +59,7 @@ SETTINGS = Settings(
 
 
 @dataclass(frozen=True)
-class FixedClocks(SystemClocks):
+class FixedClocks(Clocks):
     """All three clocks stand at one moment, unless a difference to ours is given."""
 
     moment: datetime

@@ -187,10 +187,10 @@ def _lines(found: Leftovers) -> Iterator[str]:
         yield f"namespace\t{place.url}\t{whose}\t{size}\tnewest {newest}{stays}"
     for one in found.uploads:
         size = f"{counted(len(one.uploads), 'upload')}, {human_bytes(one.size)}"
-        yield f"uploads\t{one.where}\t{size}\toldest {one.oldest:%Y-%m-%d}"
+        yield f"uploads\t{one.where}\t{size}\toldest {one.uploads[0].begun:%Y-%m-%d}"
     for held_back in found.blocks:
         yield (
-            f"blocks\t{held_back.where}\t{counted(len(held_back.blobs), 'blob')} that nobody has "
+            f"blocks\t{held_back.where}\t{counted(len(held_back.uploads), 'blob')} that nobody has "
             f"committed, {human_bytes(held_back.size)}\tthe store drops each a week after its last "
             "block"
         )

@@ -24,8 +24,8 @@ from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import Backup, Damaged, backups_at, find_backup
+from lakegc_assets.recovery.copies import only_copies, scratch_space
 from lakegc_assets.recovery.old_trash import prune_trash
-from lakegc_assets.recovery.only_copies import only_copies, scratch_space
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.restore_record import folder, restores

@@ -390,13 +390,14 @@ def of_leftovers(found: Leftovers) -> dict[str, Any]:
             ("where", "uploads", "size", "oldest"),
             found.uploads,
             lambda one: (
-                one.where, len(one.uploads), human_bytes(one.size), f"{one.oldest:%Y-%m-%d}",
+                one.where, len(one.uploads), human_bytes(one.size),
+                f"{one.uploads[0].begun:%Y-%m-%d}",
             ),
         ),
         "blocks that nobody has committed": _largest(
             ("where", "blobs", "size"),
             found.blocks,
-            lambda one: (one.where, len(one.blobs), human_bytes(one.size)),
+            lambda one: (one.where, len(one.uploads), human_bytes(one.size)),
         ),
         "ranges and metaranges that nothing names": _largest(
             ("repository", "metaranges", "ranges", "size"),

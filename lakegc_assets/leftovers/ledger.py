@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.records import write_rows
+from lakegc_assets.run.records import write_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome
@@ -44,28 +44,26 @@ _ROWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Removal:
-    """A removal that was begun; its id sorts by time.
+    """A removal that was begun."""
 
-    Attributes:
-        where: repository, or URL of a namespace.
-        url: that keys are relative to.
-        by: who wanted it.
-        objects: that were to go, and their ``size`` in bytes.
-        backup: URL below which each object was copied before; empty for no backup.
-    """
-
+    #: Sorts by time.
     id: str
     kind: str
+    #: Repository, or URL of a namespace.
     where: str
+    #: That keys are relative to.
     url: str
+    #: Who wanted it.
     by: str
+    #: Objects that were to go, and their bytes.
     objects: int
     size: int
+    #: URL below which each object was copied before; empty for no backup.
     backup: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return asdict(self)
+    def to_bytes(self) -> bytes:
+        """As it is stored: JSON."""
+        return json.dumps(asdict(self), indent=1).encode()
 
 
 class Ledger:
@@ -80,8 +78,7 @@ class Ledger:
         """Record what is to go. Nothing may be deleted before this has returned."""
         for number, at in enumerate(range(0, planned.num_rows, _ROWS)):
             write_rows(self._store, f"planned/{number:06}.parquet", planned.slice(at, _ROWS))
-        text = json.dumps(self.removal.to_json(), indent=1)
-        self._store.put_if_absent("begin.json", text.encode())
+        self._store.put_if_absent("begin.json", self.removal.to_bytes())
 
     def add(self, outcomes: Sequence[DeleteOutcome], upload_ids: Sequence[str] = ()) -> None:
         """Record the answers of a batch; ``upload_ids`` are those of aborted uploads."""
@@ -91,10 +88,7 @@ class Ledger:
             (one.key, upload, one.outcome, one.error_code, one.detail, one.version, now)
             for one, upload in zip(outcomes, ids, strict=True)
         ]
-        columns = list(zip(*rows, strict=True)) or [()] * len(OUTCOMES)
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, OUTCOMES, strict=True)]
-        key = f"outcomes/{self._batches:06}.parquet"
-        write_rows(self._store, key, pa.table(arrays, schema=OUTCOMES))
+        write_values(self._store, f"outcomes/{self._batches:06}.parquet", rows, OUTCOMES)
         self._batches += 1
 
     def end(self, facts: dict[str, Any]) -> None:

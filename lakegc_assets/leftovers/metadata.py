@@ -17,7 +17,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Final
 
 import pyarrow as pa
@@ -50,60 +51,50 @@ _TABLE: Final = re.compile(rf"{_FOLDER}[0-9a-f]{{64}}")
 
 @dataclass(frozen=True)
 class Dumped:
-    """Contents of some files of dumps.
+    """Ids in some files of dumps; those of several files unite."""
 
-    Attributes:
-        commits: ids of the commits that they list.
-        needed: ids of commits that these, or branches and tags, say that there are.
-        metaranges: of these commits.
-        ranges: that they say a dump consists of.
-        named: everything in them that may be the id of a table.
-    """
-
+    #: Of the commits that they list.
     commits: frozenset[str] = frozenset()
+    #: Of commits that these, or branches and tags, say that there are.
     needed: frozenset[str] = frozenset()
+    #: Of the metaranges of these commits.
     metaranges: frozenset[str] = frozenset()
+    #: Of the ranges that they say a dump consists of.
     ranges: frozenset[str] = frozenset()
+    #: Everything in them that may be the id of a table.
     named: frozenset[str] = frozenset()
 
+    def __or__(self, other: Dumped) -> Dumped:
+        """The ids of both."""
+        names = (one.name for one in fields(self))
+        return Dumped(*(getattr(self, name) | getattr(other, name) for name in names))
 
-def read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
+
+def _read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
     """Read the files below ``_lakefs/`` that are dumps of refs, metaranges and ranges alike.
 
     Raises:
         IntegrityError: one is missing or damaged, or no dump.
     """
     found = thread_map(partial(_read, connections), sorted(ids), _THREADS)
-    return _joined(found)
+    return reduce(or_, found, Dumped())
 
 
-def read_dump_of(connections: Connections, metarange_id: str, listed: Collection[str]) -> Dumped:
+def _read_dump_of(connections: Connections, metarange_id: str, listed: Collection[str]) -> Dumped:
     """Read one dump, of all ranges that its metarange names.
 
-    Args:
-        connections: how the store is reached.
-        metarange_id: of the dump.
-        listed: ids of the files of dumps that the store lists.
+    ``listed``: ids of the files of dumps that the store lists.
 
     Raises:
         IntegrityError: a file is missing or damaged, or not listed.
     """
-    metarange = read_dumps(connections, [metarange_id])
+    metarange = _read_dumps(connections, [metarange_id])
     if missing := sorted({metarange_id, *metarange.ranges} - set(listed)):
         raise IntegrityError(
             f"{table_url(connections, missing[0])}, which lakeFS has just written, "
             "is not listed: run again"
         )
-    return _joined([metarange, read_dumps(connections, metarange.ranges)])
-
-
-def _joined(found: Collection[Dumped]) -> Dumped:
-    return Dumped(
-        *(
-            frozenset().union(*(getattr(one, field.name) for one in found))
-            for field in fields(Dumped)
-        )
-    )
+    return metarange | _read_dumps(connections, metarange.ranges)
 
 
 def _read(connections: Connections, table_id: str) -> Dumped:
@@ -146,20 +137,16 @@ def _table(data: bytes, name: str) -> tuple[str, SSTable]:
 
 @dataclass(frozen=True)
 class UnreferencedTables:
-    """Tables below ``_lakefs/`` of a repository that nothing names.
-
-    Attributes:
-        repository: its name.
-        tables: of these, as the store lists them (``LISTING_SCHEMA``), metaranges first.
-        metaranges: how many of them are metaranges.
-        listed: ranges and metaranges that there are, dumps included.
-        dumps: how many of those are files of dumps of refs, which always stay.
-    """
+    """Tables below ``_lakefs/`` of a repository that nothing names."""
 
     repository: str
+    #: As the store lists them (``LISTING_SCHEMA``), metaranges first.
     tables: pa.Table
+    #: How many of them are metaranges.
     metaranges: int
+    #: How many ranges and metaranges there are, dumps included.
     listed: int
+    #: How many of those are files of dumps of refs, which always stay.
     dumps: int
 
     @property
@@ -173,10 +160,7 @@ def unreferenced_tables(
 ) -> UnreferencedTables:
     """The old tables of a repository that nothing names, by two dumps that agree.
 
-    Args:
-        ctx: of the repository.
-        client: of lakeFS, which dumps its refs where there are old tables.
-        connections: how the store and the cache are reached.
+    lakeFS dumps its refs where there are old tables.
 
     Raises:
         IntegrityError: a table is missing or damaged, or cannot be told; or a dump is not whole.
@@ -218,7 +202,7 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
     if tables.unreadable:
         return False
     dumps = _of_kind(tables, "refs")
-    named = read_dumps(connections, dumps).named | {c.metarange_id for c in commits.values()}
+    named = _read_dumps(connections, dumps).named | {c.metarange_id for c in commits.values()}
     known = _Known(
         frozenset(commits), frozenset(), dumps, _of_kind(tables, "metaranges"), frozenset(named)
     )
@@ -227,16 +211,16 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
 
 @dataclass(frozen=True)
 class _Known:
-    """The ids of what is known, by the dump or the logs.
+    """The ids of what is known, by the dump or the logs."""
 
-    These are all commits, those that branches and tags of the dump have, files of dumps and
-    metaranges below ``_lakefs/``, and all that any dump, or the logs, name.
-    """
-
+    #: Of all commits.
     commits: frozenset[str]
+    #: Of those that branches and tags of the dump have.
     heads: frozenset[str]
+    #: Of files of dumps, and of metaranges, below ``_lakefs/``.
     dumps: frozenset[str]
     metaranges: frozenset[str]
+    #: Of all that any dump, or the logs, name.
     named: frozenset[str]
 
 
@@ -255,7 +239,7 @@ def _known(
             "it, or remove it if it was never lakeFS's"
         ) from error
     dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
-    said = {i: read_dump_of(connections, i, dumps) for i in dump.metaranges}
+    said = {i: _read_dump_of(connections, i, dumps) for i in dump.metaranges}
     commits = said[dump.commits_meta_range_id]
     # A branch may have got a commit behind the list of commits.
     heads = frozenset().union(*(one.needed for one in said.values() if one is not commits))
@@ -271,7 +255,7 @@ def _known(
             "not listed: what it names would be taken for unreferenced. If it is in the store, run "
             "again; else restore it"
         )
-    return _Known(commits.commits, heads, dumps, metaranges, read_dumps(connections, dumps).named)
+    return _Known(commits.commits, heads, dumps, metaranges, _read_dumps(connections, dumps).named)
 
 
 def _of_kind(tables: Tables, kind: str) -> frozenset[str]:

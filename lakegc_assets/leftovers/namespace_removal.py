@@ -10,6 +10,7 @@ of its ranges.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -19,16 +20,9 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.leftovers.ledger import FOLDER
+from lakegc_assets.leftovers.ledger import FOLDER, PLANNED
 from lakegc_assets.leftovers.namespaces import OURS, guarded, read_namespace
-from lakegc_assets.leftovers.removal import (
-    Choices,
-    Plan,
-    begun,
-    close_earlier,
-    planned_objects,
-    remove_objects,
-)
+from lakegc_assets.leftovers.removal import Choices, Plan, carry_out, remove_objects
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full
 from lakegc_assets.mark.installation import MARKER, known_server
@@ -36,7 +30,6 @@ from lakegc_assets.mark.live_ranges import live_ranges
 from lakegc_assets.mark.other_repositories import Other, heads_of, staged_addresses, tables_of
 from lakegc_assets.mark.ranges import wanted
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 _LAKEFS = "_lakefs/"
@@ -45,12 +38,9 @@ _AT_ONCE: Final = 50_000
 
 
 def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
-    """Plan the removal of a namespace.
+    """Plan the removal of a namespace in which the server has no repository.
 
-    Args:
-        server: that has no repository there.
-        url: of the namespace.
-        unclaimed: somebody knows that no other lakeFS server uses it.
+    ``unclaimed``: somebody knows that no other lakeFS server uses it.
 
     Raises:
         RefusedError: it stays, and why.
@@ -77,44 +67,34 @@ def plan_namespace(server: Server, url: str, *, unclaimed: bool) -> Plan:
     ordered = listed.append_column("last", last).sort_by(
         [("last", "ascending"), ("key", "ascending")]
     )
-    return Plan("namespace", place.url(), store, planned_objects(ordered))
+    no_upload = pa.repeat(pa.scalar(""), ordered.num_rows)
+    columns = [*ordered.select(PLANNED.names[:-1]).columns, no_upload]
+    return Plan("namespace", place.url(), store, pa.table(columns, schema=PLANNED))
 
 
 def remove_namespace(
     server: Server, url: str, choices: Choices, *, unclaimed: bool
 ) -> Counter[str]:
-    """Remove a namespace; the number of objects by what became of them.
-
-    Args:
-        server: that has no repository there.
-        url: of the namespace.
-        choices: of the person who removes it.
-        unclaimed: as in ``plan_namespace``.
+    """Remove a namespace, as ``plan_namespace`` plans it; the number of objects by outcome.
 
     Raises:
         RefusedError: it stays, and why; or it is not what was confirmed.
         LakegcError: something could not be read, recorded or removed; remove it again.
     """
     place = StorageNamespace.parse(url)
-    with repository_lock(place.url()):
-        plan = plan_namespace(server, url, unclaimed=unclaimed)
-        plan.require(choices.plan_id)
-        if not plan.rows.num_rows:
-            close_earlier(server, plan)
-            return Counter()
+
+    def require_unnamed(_: Plan) -> None:
         if named := named_by(server, place):
             raise RefusedError(f"{place.url()} stays: {named}")
-        ledger, protection = begun(server, plan, choices)
 
-        def require_allowed() -> None:
-            _require_nobodys(server, place)
-            if why := guarded(server, place):
-                raise RefusedError(f"{place.url()} stays: {why}")
+    def require_allowed() -> None:
+        _require_nobodys(server, place)
+        if why := guarded(server, place):
+            raise RefusedError(f"{place.url()} stays: {why}")
 
-        totals = remove_objects(plan, ledger, protection, require_allowed)
-        ledger.end(dict(totals))
-        close_earlier(server, plan)
-    return totals
+    make_plan = partial(plan_namespace, server, url, unclaimed=unclaimed)
+    remove = partial(remove_objects, require_allowed=require_allowed)
+    return carry_out(server, place, choices, make_plan, require_unnamed, remove)
 
 
 def _require_nobodys(server: Server, place: StorageNamespace) -> None:
@@ -124,22 +104,20 @@ def _require_nobodys(server: Server, place: StorageNamespace) -> None:
         RefusedError: one has, or the list of repositories is not whole.
         LakegcError: nobody can tell.
     """
-    if owner := server.owner_of(place, repositories_beside(server, place)):
-        raise RefusedError(f"{place.url()} stays: repository {owner!r} has it, in it or around it")
+    if owner := server.owner_of(place, _repositories_beside(server, place)):
+        raise RefusedError(
+            f"{place.url()} stays: repository {owner.id!r} has it, in it or around it"
+        )
 
 
 def named_by(server: Server, place: StorageNamespace) -> str:
     """The repository that may name an object in a place, and where, in words; empty for none.
 
-    Args:
-        server: whose repositories are read.
-        place: a namespace that none of them has.
-
     Raises:
         RefusedError: the list of repositories is not whole.
         LakegcError: a repository cannot be read, so that nobody knows.
     """
-    for one in repositories_beside(server, place):
+    for one in _repositories_beside(server, place):
         if place.is_same_kind(one.storage_namespace):
             ctx = server.context(one.id)
             namespace = StorageNamespace.parse(one.storage_namespace)
@@ -149,7 +127,7 @@ def named_by(server: Server, place: StorageNamespace) -> str:
     return ""
 
 
-def repositories_beside(server: Server, place: StorageNamespace) -> list[Repository]:
+def _repositories_beside(server: Server, place: StorageNamespace) -> list[Repository]:
     """All repositories, of which the one that the marker of a namespace names must not be hidden.
 
     Raises:

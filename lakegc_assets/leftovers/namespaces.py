@@ -22,7 +22,7 @@ from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.leftovers.ledger import removals
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import known_server
-from lakegc_assets.recovery.backup_location import placed
+from lakegc_assets.recovery.backup_location import overlapping
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
@@ -48,22 +48,19 @@ _NESTED: Final = r"^_lakefs/((.*/)?_lakefs/.*|.*/dummy)$"
 
 @dataclass(frozen=True)
 class LeftoverNamespace:
-    """A namespace that no repository of the server has.
-
-    Attributes:
-        server: ``OURS``, ``OTHERS`` or ``NOBODY_KNOWS``.
-        repository: that its marker names; None without one.
-        objects: in it, lakeFS's own included, and their ``size`` in bytes.
-        newest: when the newest of them was written, UTC; None where there is none.
-        stays: why it is not to be removed; empty for no reason.
-    """
+    """A namespace that no repository of the server has."""
 
     url: str
+    #: ``OURS``, ``OTHERS`` or ``NOBODY_KNOWS``.
     server: str
+    #: That its marker names; None without one.
     repository: str | None
+    #: In it, lakeFS's own included, and their bytes.
     objects: int
     size: int
+    #: When the newest of them was written, UTC; None where there is none.
     newest: datetime | None
+    #: Why it is not to be removed; empty for no reason.
     stays: str
 
 
@@ -157,13 +154,11 @@ def guarded(server: Server, place: StorageNamespace) -> str:
 
 def _around(server: Server, place: StorageNamespace) -> str:
     """Artifacts and backups of ours in a namespace, or around it."""
-    ours = placed(place.url(), server.root.stores)
-    backups = server.context("any").settings.backup_url
+    backups = server.context("any").settings.backup_url or ""
     copies = [(f"copies of removal {one.id}", one.backup) for one in removals(server.root)]
-    for what, url in (("the artifacts", server.root.url), ("backups", backups), *copies):
-        if url and ours.overlaps(placed(url, server.root.stores)):
-            return f"{what} lie in it, or around it: {url}"
-    return ""
+    others = [("the artifacts", server.root.url), ("backups", backups), *copies]
+    found = overlapping(place, [one for one in others if one[1]], server.root.stores)
+    return found and f"{found} lie in it, or around it"
 
 
 def _namespaces_below(
@@ -178,13 +173,13 @@ def _namespaces_below(
         LakegcError: the root cannot be listed.
     """
     store = server.open(root.url())
-    owned = {StorageNamespace.parse(one.storage_namespace).url() for one in repositories
-             if root.is_same_kind(one.storage_namespace)}  # fmt: skip
+    owned = set()
     for one in repositories:
         if root.is_same_kind(one.storage_namespace):
-            around = StorageNamespace.parse(one.storage_namespace)
-            if around.overlaps(root) and len(around.prefix) < len(root.prefix):
+            namespace = StorageNamespace.parse(one.storage_namespace)
+            if namespace.overlaps(root) and len(namespace.prefix) < len(root.prefix):
                 raise ConfigurationError(f"the root lies in the namespace of repository {one.id!r}")
+            owned.add(namespace.url())
     waiting = [("", 0)]
     while waiting:
         folder, depth = waiting.pop()
@@ -196,8 +191,8 @@ def _namespaces_below(
             if level is None:
                 if owner := server.owner_of(place, repositories):
                     raise ConfigurationError(
-                        f"it looks like a namespace, and that of repository {owner!r} is in it or "
-                        "around it"
+                        f"it looks like a namespace, and that of repository {owner.id!r} is in "
+                        "it or around it"
                     )
                 yield place
                 continue

@@ -9,7 +9,6 @@ writes there, which ends the removal.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +24,11 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.leftovers.ledger import PLANNED, Ledger, Removal, new_removal_id, unfinished
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
-from lakegc_assets.recovery.backup_location import placed, require_no_other_backup
+from lakegc_assets.recovery.backup_location import overlapping, require_no_other_backup
 from lakegc_assets.recovery.backups import FOLDER
 from lakegc_assets.run import strings
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS
+from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError
@@ -52,18 +52,15 @@ _KEPT: Final = frozenset({"versions", "soft_delete"})
 
 @dataclass(frozen=True)
 class Plan:
-    """The objects to remove.
+    """The objects to remove."""
 
-    Attributes:
-        kind: of the leftovers: ``namespace`` or ``uploads``.
-        where: repository, or URL of a namespace.
-        store: that keys are relative to.
-        rows: ``PLANNED``, in the order in which they go.
-    """
-
+    #: Of the leftovers: ``namespace`` or ``uploads``.
     kind: str
+    #: Repository, or URL of a namespace.
     where: str
+    #: That keys are relative to.
     store: ObjectStore
+    #: ``PLANNED``, in the order in which they go.
     rows: pa.Table
 
     @property
@@ -126,7 +123,7 @@ class Safeguard:
     condition: Condition = "none"
 
 
-def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
+def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> Safeguard:
     """The protection of the objects that a removal deletes, in no namespace of the server.
 
     Raises:
@@ -158,28 +155,52 @@ def safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) -> 
 
 def _require_free(server: Server, plan: Plan, place: StorageNamespace) -> None:
     """Refuse a place where copies would be taken for what they are copies of, or for garbage."""
-    around = placed(place.url(), server.root.stores)
     others = [("what is removed", plan.store.url), ("the artifacts", server.root.url)]
     others += [("the root of namespaces", url) for url in server.namespace_roots]
-    taken = [
-        f"{what} ({url})"
-        for what, url in others
-        if around.overlaps(placed(url, server.root.stores))
-    ]
+    taken = overlapping(place, others, server.root.stores)
     if owner := server.owner_of(place, server.every_repository()):
-        taken.append(f"the namespace of repository {owner!r}")
+        taken = taken or f"the namespace of repository {owner.id!r}"
     if taken:
         raise ConfigurationError(
-            f"the backup at {place.url()} would lie in {taken[0]}, or around it: choose another "
-            "place"
+            f"the backup at {place.url()} would lie in {taken}, or around it: choose another place"
         )
 
 
-def begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safeguard]:
+def carry_out(
+    server: Server,
+    place: StorageNamespace,
+    choices: Choices,
+    make_plan: Callable[[], Plan],
+    require: Callable[[Plan], None],
+    remove: Callable[[Plan, Ledger, Safeguard], Counter[str]],
+) -> Counter[str]:
+    """Remove what is left over of a place; the number of objects by outcome.
+
+    Nobody else of this machine works there meanwhile. ``require`` raises where what was planned may
+    not go; it is called before anything is recorded.
+
+    Raises:
+        RefusedError: the plan is not the one that was confirmed; or as ``require`` and ``remove``.
+        LakegcError: something could not be read, recorded or removed; remove it again.
+    """
+    with repository_lock(place.url()):
+        plan = make_plan()
+        plan.require(choices.plan_id)
+        totals: Counter[str] = Counter()
+        if plan.rows.num_rows:
+            require(plan)
+            ledger, protection = _begun(server, plan, choices)
+            totals = remove(plan, ledger, protection)
+            ledger.end(dict(totals))
+        _close_earlier(server, plan)
+    return totals
+
+
+def _begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safeguard]:
     """Record what is to go; nothing may be deleted before this has returned.
 
     Raises:
-        LakegcError: see ``safeguard``; or nothing could be recorded.
+        LakegcError: see ``_safeguard``; or nothing could be recorded.
     """
     if choices.backup_url and choices.without_backup:
         raise ConfigurationError("a backup is wanted, and none: --backup or --without-backup")
@@ -191,15 +212,14 @@ def begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegua
             )
         protection = Safeguard()
     else:
-        protection = safeguard(server, plan, choices, removal_id)
+        protection = _safeguard(server, plan, choices, removal_id)
     removal = Removal(
         removal_id, plan.kind, plan.where, plan.store.url, choices.by, plan.rows.num_rows,
         plan.size, protection.backup.url if protection.backup else "",
     )  # fmt: skip
     if protection.backup:
         # So that copies of a namespace are never taken for one, whatever becomes of the ledger.
-        text = json.dumps(removal.to_json(), indent=1)
-        protection.backup.put_if_absent(COPIES, text.encode())
+        protection.backup.put_if_absent(COPIES, removal.to_bytes())
     ledger = Ledger(server.root, removal)
     ledger.begin(plan.rows)
     return ledger, protection
@@ -210,12 +230,8 @@ def remove_objects(
 ) -> Counter[str]:
     """Delete what is planned, and record what became of it; the number of objects by outcome.
 
-    Args:
-        plan: what is to go.
-        ledger: that was begun with it.
-        protection: of what is deleted.
-        require_allowed: is called right before each delete, behind the copies, which may take long;
-            raises where nothing may go any more.
+    ``require_allowed`` is called right before each delete, behind the copies, which may take long;
+    it raises where nothing may go any more.
 
     Raises:
         RefusedError: an object is new, or another one than was planned. It stays, and so does all
@@ -287,7 +303,7 @@ def _written(plan: Plan, key: str, why: str, totals: Counter[str]) -> RefusedErr
     )
 
 
-def close_earlier(server: Server, plan: Plan) -> None:
+def _close_earlier(server: Server, plan: Plan) -> None:
     """Record the end of removals that were killed: a later one has looked at all that they left.
 
     The plan is that of the later one, which has ended, or has found nothing.
@@ -295,21 +311,6 @@ def close_earlier(server: Server, plan: Plan) -> None:
     for removal in unfinished(server.root):
         if (removal.kind, removal.url) == (plan.kind, plan.store.url):
             Ledger(server.root, removal).end({"ended_by_a_later_removal": True})
-
-
-def planned(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Rows of ``PLANNED``."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(PLANNED)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, PLANNED, strict=True)]
-    return pa.table(arrays, schema=PLANNED)
-
-
-def planned_objects(listed: pa.Table) -> pa.Table:
-    """Rows of ``PLANNED`` of what a store lists."""
-    return pa.table(
-        [*listed.select(PLANNED.names[:-1]).columns, pa.array([""] * listed.num_rows, pa.string())],
-        schema=PLANNED,
-    )
 
 
 def _turns(rows: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:

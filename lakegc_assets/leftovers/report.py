@@ -18,32 +18,29 @@ from lakegc_assets.leftovers.retained import RetainedObjects, retained_objects
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.leftovers.uploads import (
     LeftoverUploads,
-    UncommittedBlobs,
     leftover_uploads,
     uncommitted_blobs,
 )
+from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The leftovers of a server; nothing was changed.
+    """The leftovers of a server; nothing was changed."""
 
-    Attributes:
-        namespaces: that no repository has.
-        uploads: in parts that never ended.
-        blocks: blobs of which nobody has committed the blocks.
-        metadata: tables that nothing names, of each repository that has some.
-        retained: what the stores still hold of what was deleted.
-        removals: that were begun, and did not end.
-        problems: what could not be looked at.
-    """
-
+    #: That no repository has.
     namespaces: Sequence[LeftoverNamespace]
-    uploads: Sequence[LeftoverUploads]
-    blocks: Sequence[UncommittedBlobs]
+    #: In parts that never ended.
+    uploads: Sequence[LeftoverUploads[MultipartUpload]]
+    #: Blobs of which nobody has committed the blocks.
+    blocks: Sequence[LeftoverUploads[UncommittedBlob]]
+    #: Tables that nothing names, of each repository that has some.
     metadata: Sequence[UnreferencedTables]
+    #: What the stores still hold of what was deleted.
     retained: Sequence[RetainedObjects]
+    #: That were begun, and did not end.
     removals: Sequence[Removal]
+    #: What could not be looked at.
     problems: Sequence[Problem]
 
     def figures(self) -> dict[str, int]:
@@ -53,7 +50,7 @@ class Leftovers:
             "bytes in leftover namespaces": sum(one.size for one in self.namespaces),
             "unfinished uploads": sum(len(one.uploads) for one in self.uploads),
             "bytes of unfinished uploads": sum(one.size for one in self.uploads),
-            "uncommitted blobs": sum(len(one.blobs) for one in self.blocks),
+            "uncommitted blobs": sum(len(one.uploads) for one in self.blocks),
             "bytes of uncommitted blobs": sum(one.size for one in self.blocks),
             "unreferenced tables": sum(one.tables.num_rows for one in self.metadata),
             "bytes of unreferenced tables": sum(one.size for one in self.metadata),
@@ -77,7 +74,7 @@ class Leftovers:
                 for one in self.uploads
             ],
             "uncommitted_blobs": [
-                _placed(one, blobs=[blob._asdict() for blob in one.blobs]) for one in self.blocks
+                _placed(one, blobs=[blob._asdict() for blob in one.uploads]) for one in self.blocks
             ],
             "metadata": [
                 {
@@ -94,7 +91,7 @@ class Leftovers:
             "retained": [
                 {**asdict(one), "locked_until": _text(one.locked_until)} for one in self.retained
             ],
-            "unfinished_removals": [one.to_json() for one in self.removals],
+            "unfinished_removals": [asdict(one) for one in self.removals],
             "problems": [asdict(one) for one in self.problems],
         }
 
@@ -102,9 +99,7 @@ class Leftovers:
 def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     """Look at a server, and at the stores of its repositories.
 
-    Args:
-        server: to look at.
-        names: of the only repositories to look at; none for all, and for what no repository has.
+    ``names``: of the only repositories to look at; none for all, and for what no repository has.
 
     Raises:
         ConfigurationError: there is no repository of such a name.
@@ -135,7 +130,7 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     return Leftovers(namespaces, uploads, blocks, metadata, retained, removals, once)
 
 
-def _placed(one: LeftoverUploads | UncommittedBlobs, **those: object) -> dict[str, Any]:
+def _placed(one: LeftoverUploads[Any], **those: object) -> dict[str, Any]:
     return {"where": one.where, "url": one.url, "bytes": one.size, **those}
 
 

@@ -29,40 +29,29 @@ NOT_COUNTED: Final = {
 
 @dataclass(frozen=True)
 class RetainedObjects:
-    """Deleted objects that the store of one repository still holds.
-
-    Attributes:
-        repository: its name.
-        kind: of what keeps it, as ``storage.values.Recovery`` has it.
-        objects, size, markers, locked, locked_until: as ``storage.values.Retained`` has them. Of
-            locks see ``NOT_COUNTED``.
-        days: after which each goes; None where nothing ends it, or nobody knows.
-        notice: a sentence about it.
-        rule: the life-cycle rule that would end it, in the form of the store; empty where none is
-            needed or possible.
-    """
+    """Deleted objects that the store of one repository still holds."""
 
     repository: str
+    #: Of what keeps them, as ``storage.values.Recovery`` has it.
     kind: str
+    #: These five as ``storage.values.Retained`` has them. Of locks see ``NOT_COUNTED``.
     objects: int
     size: int
     markers: int
     locked: int | None
     locked_until: datetime | None
+    #: After which each goes; None where nothing ends it, or nobody knows.
     days: float | None
     notice: str
+    #: The life-cycle rule that would end it, in the form of the store; empty where none is needed
+    #: or possible.
     rule: str
 
 
 def retained_objects(
     server: Server, names: Sequence[str] = ()
 ) -> tuple[list[RetainedObjects], list[Problem]]:
-    """Deleted objects that each repository's store still holds, and those that cannot be read.
-
-    Args:
-        server: of the repositories.
-        names: of repositories; none for all.
-    """
+    """Deleted objects that the stores of some repositories, or of all, still hold; and problems."""
     found: list[RetainedObjects] = []
     problems: list[Problem] = []
     for one in server.chosen(names):

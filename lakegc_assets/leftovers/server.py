@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.recovery.backup_location import placed
+from lakegc_assets.recovery.backup_location import repository_at
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.context import RunContext, overlap
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 
@@ -68,10 +68,8 @@ class Server:
     def every_repository(self, names: Collection[str] = ()) -> list[Repository]:
         """All repositories, unless some are hidden: lakeFS lists only what the user may list.
 
-        What had artifacts once must be in the list, or be no repository any more.
-
-        Args:
-            names: of repositories that there were, besides those that have artifacts.
+        What had artifacts once, or is among ``names``, must be in the list, or be no repository any
+        more.
 
         Raises:
             RefusedError: the list lacks one that there is or may be, or all of them.
@@ -102,22 +100,12 @@ class Server:
         """The store at a URL."""
         return open_store(url, self.root.stores)
 
-    def owner_of(self, place: StorageNamespace, repositories: Sequence[Repository]) -> str:
-        """The repository whose namespace is a place, in it or around it; empty for none.
+    def owner_of(
+        self, place: StorageNamespace, repositories: Sequence[Repository]
+    ) -> Repository | None:
+        """The repository whose namespace is a place, in it or around it; None for none.
 
         Raises:
             IntegrityError: nobody can tell of one of them where it is.
         """
-        ours = placed(place.url(), self.root.stores)
-        for one in repositories:
-            try:
-                if overlap(place, one.storage_namespace) or ours.overlaps(
-                    placed(one.storage_namespace, self.root.stores)
-                ):
-                    return one.id
-            except ConfigurationError as error:
-                if place.is_same_kind(one.storage_namespace):
-                    raise IntegrityError(
-                        f"nobody can tell where repository {one.id!r} is: {error}"
-                    ) from error
-        return ""
+        return repository_at(repositories, self.root.stores, place)

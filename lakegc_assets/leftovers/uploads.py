@@ -10,16 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, Generic, TypeVar
 
+from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.leftovers.ledger import Ledger
+from lakegc_assets.leftovers.ledger import PLANNED, Ledger
 from lakegc_assets.leftovers.namespaces import guarded
-from lakegc_assets.leftovers.removal import AGAIN, Choices, Plan, begun, close_earlier, planned
+from lakegc_assets.leftovers.removal import AGAIN, Choices, Plan, Safeguard, carry_out
 from lakegc_assets.leftovers.server import Problem, Server, noting
 from lakegc_assets.mark.installation import require_one_server
-from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import (
     DeleteOutcome,
@@ -37,76 +38,54 @@ _Found = TypeVar("_Found", MultipartUpload, UncommittedBlob)
 
 
 @dataclass(frozen=True)
-class LeftoverUploads:
-    """The old uploads of a place (a repository, or the URL of a root), the oldest first.
+class LeftoverUploads(Generic[_Found]):
+    """What was uploaded in parts to a place (a repository, or the URL of a root), and not ended.
 
-    Their keys are relative to ``url``.
+    These are multipart uploads, the oldest first; or blobs of which there are only blocks that
+    nobody has committed. Of blobs the store reports no age, and it drops them by itself: they are
+    reported only.
     """
 
     where: str
+    #: That their keys are relative to.
     url: str
-    uploads: Sequence[MultipartUpload]
+    uploads: Sequence[_Found]
 
     @property
     def size(self) -> int:
         """Bytes of all parts."""
         return sum(one.size for one in self.uploads)
 
-    @property
-    def oldest(self) -> datetime:
-        """The start of the oldest of them, UTC."""
-        return self.uploads[0].begun
-
-
-@dataclass(frozen=True)
-class UncommittedBlobs:
-    """Blobs of a place of which there are only blocks that nobody has committed.
-
-    The store drops them by itself, and reports of none how old it is: they are reported only.
-    """
-
-    where: str
-    url: str
-    blobs: Sequence[UncommittedBlob]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all blocks."""
-        return sum(one.size for one in self.blobs)
-
 
 def leftover_uploads(
     server: Server, names: Sequence[str] = ()
-) -> tuple[list[LeftoverUploads], list[Problem]]:
-    """The old uploads of repositories, and of all roots where no repository is named.
-
-    Args:
-        server: of the repositories.
-        names: of repositories; none for all.
+) -> tuple[list[LeftoverUploads[MultipartUpload]], list[Problem]]:
+    """The old uploads of some repositories, or of all of them and of all roots of namespaces.
 
     Returns:
         A value for each place that has some, each upload once; and what could not be looked at.
     """
-    found, problems = _new_in(server, names, old_uploads)
-    return [LeftoverUploads(*one) for one in found], problems
+    return _new_in(server, names, _old_uploads)
 
 
 def uncommitted_blobs(
     server: Server, names: Sequence[str] = ()
-) -> tuple[list[UncommittedBlobs], list[Problem]]:
+) -> tuple[list[LeftoverUploads[UncommittedBlob]], list[Problem]]:
     """The uncommitted blobs of the same places, as ``leftover_uploads`` returns uploads."""
-    found, problems = _new_in(server, names, lambda store: store.uncommitted_blobs())
-    return [UncommittedBlobs(*one) for one in found], problems
+    return _new_in(server, names, lambda store: store.uncommitted_blobs())
 
 
 def _new_in(
     server: Server, names: Sequence[str], list_in: Callable[[ObjectStore], Sequence[_Found]]
-) -> tuple[list[tuple[str, str, list[_Found]]], list[Problem]]:
-    """The places that have something, their URLs, and what no place before them has."""
-    found: list[tuple[str, str, list[_Found]]] = []
+) -> tuple[list[LeftoverUploads[_Found]], list[Problem]]:
+    """The places that have something that no place before them has."""
+    places = [(one.id, one.storage_namespace) for one in server.chosen(names)]
+    if not names:
+        places += [(url, url) for url in server.namespace_roots]
+    found: list[LeftoverUploads[_Found]] = []
     problems: list[Problem] = []
     seen: set[tuple[str, str]] = set()
-    for where, url in _places(server, names):
+    for where, url in places:
         with noting(problems, where):
             store = server.open(url)
             ids = {
@@ -114,25 +93,19 @@ def _new_in(
                 for one in list_in(store)
             }
             if new := [one for name, one in ids.items() if name not in seen]:
-                found.append((where, store.url, new))
+                found.append(LeftoverUploads(where, store.url, new))
             seen |= ids.keys()
     return found, problems
 
 
-def _places(server: Server, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and URLs of repositories, and of all roots where no repository is named."""
-    places = [(one.id, one.storage_namespace) for one in server.chosen(names)]
-    return places if names else [*places, *((url, url) for url in server.namespace_roots)]
-
-
-def old_uploads(store: ObjectStore) -> list[MultipartUpload]:
+def _old_uploads(store: ObjectStore) -> list[MultipartUpload]:
     """The uploads of a store whose last part is older than ``MIN_AGE``, the oldest first."""
-    before = latest_part(store)
+    before = _latest_part(store)
     old = [one for one in store.multipart_uploads(before) if one.newest < before]
     return sorted(old, key=lambda one: (one.begun, one.key, one.upload_id))
 
 
-def latest_part(store: ObjectStore) -> datetime:
+def _latest_part(store: ObjectStore) -> datetime:
     """The time by the store's clock before which the last part of an old upload was written."""
     return store.server_time() - MIN_AGE
 
@@ -146,8 +119,8 @@ def plan_uploads(server: Server, repository: str) -> Plan:
     """
     (found,) = server.chosen([repository])
     store = server.open(found.storage_namespace)
-    rows = [(one.key, one.size, one.newest, "", one.upload_id) for one in old_uploads(store)]
-    return Plan("uploads", repository, store, planned(rows))
+    rows = [(one.key, one.size, one.newest, "", one.upload_id) for one in _old_uploads(store)]
+    return Plan("uploads", repository, store, table_of(rows, PLANNED))
 
 
 def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[str]:
@@ -160,19 +133,13 @@ def abort_uploads(server: Server, repository: str, choices: Choices) -> Counter[
     """
     (found,) = server.chosen([repository])
     place = StorageNamespace.parse(found.storage_namespace)
-    with repository_lock(place.url()):
-        plan = plan_uploads(server, repository)
-        plan.require(choices.plan_id)
-        if not plan.rows.num_rows:
-            close_earlier(server, plan)
-            return Counter()
+
+    def require(plan: Plan) -> None:
         require_one_server(server.client, repository, plan.store)
         _require_unguarded(server, place)
-        ledger, _ = begun(server, plan, choices)
-        totals = _abort(server, plan, place, ledger)
-        ledger.end(dict(totals))
-        close_earlier(server, plan)
-    return totals
+
+    make_plan = partial(plan_uploads, server, repository)
+    return carry_out(server, place, choices, make_plan, require, partial(_abort, server, place))
 
 
 def _require_unguarded(server: Server, place: StorageNamespace) -> None:
@@ -180,12 +147,14 @@ def _require_unguarded(server: Server, place: StorageNamespace) -> None:
         raise RefusedError(f"the uploads of {place.url()} stay: {why}")
 
 
-def _abort(server: Server, plan: Plan, place: StorageNamespace, ledger: Ledger) -> Counter[str]:
+def _abort(
+    server: Server, place: StorageNamespace, plan: Plan, ledger: Ledger, _: Safeguard
+) -> Counter[str]:
     totals: Counter[str] = Counter()
     for at in range(0, plan.rows.num_rows, _BATCH):
         _require_unguarded(server, place)
         # Somebody may have ended one of them, or gone on with it.
-        before = latest_part(plan.store)
+        before = _latest_part(plan.store)
         now = {one.upload_id: one for one in plan.store.multipart_uploads(before)}
         rows = plan.rows.slice(at, _BATCH).to_pylist()
         outcomes = [

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from lakegc_assets.wording import counted
+
 #: The asset that is written when a mark is published: a run with it is a success.
 SUCCESS: Final = "gc_report"
 #: So many of the last successes stay, whatever their age.
@@ -74,12 +76,8 @@ def judge(runs: Sequence[Run], keep: timedelta, now: datetime) -> dict[str, str]
 
 def _young(runs: Iterable[Run], keep: timedelta, now: datetime) -> dict[str, str]:
     ages = {run.id: now - run.last for run in runs}
-    return {i: f"it is {_days(age)} old" for i, age in ages.items() if age < keep}
-
-
-def _days(age: timedelta) -> str:
-    days = max(age, timedelta(0)).days
-    return "1 day" if days == 1 else f"{days} days"
+    days = {i: max(age, timedelta(0)).days for i, age in ages.items() if age < keep}
+    return {i: f"it is {counted(age, 'day')} old" for i, age in days.items()}
 
 
 def _last_successes(runs: Iterable[Run]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.prune.decisions import SUCCESS
-from lakegc_assets.prune.run_inventory import Files, Seen, restores_of, sweeps_of
+from lakegc_assets.prune.run_inventory import Seen
 from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.restore_record import folder
@@ -65,94 +65,148 @@ class Surroundings:
         return cls(namespace, lasting, trash, namespace.recovery())
 
 
-def needed(ctx: RunContext, around: Surroundings, seen: Seen, files: Files, now: datetime) -> str:
-    """Why a run stays, of the namespace that the repository is at; empty for no reason."""
-    attempt, manifests = seen.artifacts, seen.manifests or {}
-    if seen.run.needed or attempt is None:
+def needed(ctx: RunContext, around: Surroundings, seen: Seen, now: datetime) -> str:
+    """Why a run stays, of the namespace that the repository is at; empty for no reason.
+
+    ``seen``: with its files.
+    """
+    if seen.run.needed or seen.artifacts is None:
         return seen.run.needed
+    reasons = _Reasons(ctx, around, seen, seen.artifacts, now)
     try:
         return (
-            _half_done(around, attempt, manifests, files)
-            or _approved(attempt, files, now)
-            or _restored(around, attempt, files)
-            or _undoable(around, attempt, manifests, files, now)
-            or _backed_up(ctx, attempt, manifests, files)
+            reasons.half_done()
+            or reasons.approved()
+            or reasons.restored()
+            or reasons.undoable()
+            or reasons.backed_up()
         )
     except (IntegrityError, *_DAMAGE) as error:
         return f"nobody can tell what of it is needed: {error}"
 
 
-def _half_done(
-    around: Surroundings,
-    attempt: AttemptArtifacts,
-    manifests: Mapping[str, Manifest],
-    files: Files,
-) -> str:
+@dataclass(frozen=True)
+class _Reasons:
+    """The reasons to keep a run, each in a sentence; empty where it is none."""
 
-    def command(name: str) -> str:
-        of_run = attempt.repository, "--run", attempt.run
-        return command_line(name, *of_run, settings=recorded_settings(attempt))
+    ctx: RunContext
+    around: Surroundings
+    seen: Seen
+    attempt: AttemptArtifacts
+    now: datetime
 
-    if SUCCESS not in manifests:
-        if "deletion_candidates" in manifests and read_summary(around.namespace, attempt.run):
-            return f"its mark was published, but not reported: `{command('mark')}` finishes it"
+    def half_done(self) -> str:
+        """A mark or a sweep was cut off."""
+        attempt, manifests = self.attempt, self.seen.manifests
+
+        def command(name: str) -> str:
+            of_run = attempt.repository, "--run", attempt.run
+            return command_line(name, *of_run, settings=recorded_settings(attempt))
+
+        if SUCCESS not in manifests:
+            published = "deletion_candidates" in manifests and read_summary(
+                self.around.namespace, attempt.run
+            )
+            finishes = f"its mark was published, but not reported: `{command('mark')}` finishes it"
+            return finishes if published else ""
+        # Two listings: neither is believed alone that shows nothing.
+        folders = attempt.store().list_prefixes().prefixes
+        if SWEPT not in manifests and (
+            self.seen.has_files_in(f"{SWEPT}/") or f"{SWEPT}/" in folders
+        ):
+            return f"its sweep did not finish: `{command('sweep')}` goes on"
         return ""
-    # Two listings: neither is believed alone that shows nothing.
-    folders = attempt.store().list_prefixes().prefixes
-    if SWEPT not in manifests and (files.any_in(f"{SWEPT}/") or f"{SWEPT}/" in folders):
-        return f"its sweep did not finish: `{command('sweep')}` goes on"
-    return ""
 
-
-def _approved(attempt: AttemptArtifacts, files: Files, now: datetime) -> str:
-    if attempt.has(SWEPT):
+    def approved(self) -> str:
+        """Its sweep may begin any time."""
+        attempt, now = self.attempt, self.now
+        if attempt.has(SWEPT):
+            return ""
+        approval = approval_of(attempt, now)
+        # What another listing shows; those of other marks of this run, too.
+        keys = sorted(k for k in self.seen.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
+        store = attempt.store()
+        if not keys and APPROVALS in store.list_prefixes().prefixes:
+            where = f"{attempt.url}/{APPROVALS}"
+            return f"nobody can tell whether its sweep is approved: {where} is there"
+        others = [Approval.from_bytes(store.get(key), f"{attempt.url}/{key}") for key in keys]
+        for one in [*([] if approval is None else [approval]), *others]:
+            if now < one.ends:
+                return f"its sweep is approved by {one.by} until {one.ends:%Y-%m-%d %H:%M} UTC"
         return ""
-    approval = approval_of(attempt, now)
-    # What another listing shows; those of other marks of this run, too.
-    keys = sorted(k for k in files.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
-    store = attempt.store()
-    if not keys and APPROVALS in store.list_prefixes().prefixes:
-        return f"nobody can tell whether its sweep is approved: {attempt.url}/{APPROVALS} is there"
-    others = [Approval.from_bytes(store.get(key), f"{attempt.url}/{key}") for key in keys]
-    for one in [*([] if approval is None else [approval]), *others]:
-        if now < one.ends:
-            return f"its sweep is approved by {one.by} until {one.ends:%Y-%m-%d %H:%M} UTC"
-    return ""
 
-
-def _restored(around: Surroundings, attempt: AttemptArtifacts, files: Files) -> str:
-    if attempt.run in around.pinned:
-        return "objects of it are pinned, since they were restored"
-    ids = restores_of(attempt, files)
-    if ids and not attempt.has(folder(ids[-1])):
-        return f"its restore {ids[-1]} did not finish"
-    return ""
-
-
-def _undoable(
-    around: Surroundings,
-    attempt: AttemptArtifacts,
-    manifests: Mapping[str, Manifest],
-    files: Files,
-    now: datetime,
-) -> str:
-    """The reason to keep a run whose deleted objects the store may still give back."""
-    if SWEPT not in manifests:
+    def restored(self) -> str:
+        """Objects of it are pinned, or a restore was cut off."""
+        if self.attempt.run in self.around.pinned:
+            return "objects of it are pinned, since they were restored"
+        ids = self.seen.restores()
+        if ids and not self.attempt.has(folder(ids[-1])):
+            return f"its restore {ids[-1]} did not finish"
         return ""
-    swept = manifests[SWEPT]
-    recovery = swept.facts["recovery"]
-    if recovery["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
-        return "the store may have kept what an earlier try of its sweep deleted"
-    if recovery["kind"] == "nothing" or not _deleted(swept):
+
+    def undoable(self) -> str:
+        """The store may still give back what its sweep deleted."""
+        if SWEPT not in self.seen.manifests:
+            return ""
+        swept = self.seen.manifests[SWEPT]
+        recovery = swept.facts["recovery"]
+        if recovery["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
+            return "the store may have kept what an earlier try of its sweep deleted"
+        if recovery["kind"] == "nothing" or not _deleted(swept):
+            return ""
+        what = f"what its sweep deleted can be had back ({recovery['kind'].replace('_', ' ')})"
+        if recovery["kind"] == "trash":
+            return self._in_trash(recovery["until"])
+        days = _days(recovery, self.around.recovery)
+        if days is None:
+            return f"{what}, until when is not known"
+        until = kept_until(swept.finished, days)
+        return f"{what} until {until:%Y-%m-%d %H:%M} UTC" if self.now < until + _LATE else ""
+
+    def _in_trash(self, until: str | None) -> str:
+        if until is None or self.now < datetime.fromisoformat(until):
+            return f"what its sweep deleted is in the trash until {until or 'nobody knows when'}"
+        because = "the trash still holds what its sweep deleted"
+        # The tries to sweep have left folders of their short names.
+        names = tuple(f"-{name}" for name in self.seen.folders_in(f"{SWEPT}/"))
+        if any(folder.rstrip("/").endswith(names) for folder in self.around.trash):
+            return because
+        # That listing may have been empty for no reason.
+        rows = ledger.read(self.attempt)
+        places = rows.filter(pc.is_valid(rows["version"]))["version"].to_pylist()
+        some = places[:: max(1, len(places) // _ASKED)]
+        return because if any(thread_map(self.around.namespace.exists, some, _THREADS)) else ""
+
+    def backed_up(self) -> str:
+        """It has a backup, finished or not: restores read the run."""
+        attempt, manifests = self.attempt, self.seen.manifests
+        if SUCCESS not in manifests:
+            return ""
+        place, stores = self.ctx.settings.backup_url, self.ctx.root.stores
+        recorded = manifests[SWEPT].facts["backup"] if SWEPT in manifests else None
+        where = None
+        if place is not None:
+            where = open_store(folder_url(place, attempt.repository, attempt.run), stores)
+        if recorded is not None and (where is None or recorded != where.url):
+            # Whatever is not found there may be on a server that is not known here.
+            return (
+                f"its backup is at {recorded}, and backup_url is {place or 'not set'}: set it to "
+                "where that was made, so that it can be seen whether it is there"
+            )
+        if where is None or place is None:
+            if not self.seen.has_files_in(f"{BACKUP}/"):
+                return ""
+            return (
+                "a backup of it was begun, and backup_url is not set: set it to where that was made"
+            )
+        # Who cannot be listed has nothing to say about what is missing.
+        found = open_store(place, stores).list_prefixes(f"{attempt.repository}/").prefixes
+        there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
+        name = f"{attempt.repository}/{attempt.run}"
+        if there or f"{name}/" in found:
+            prune = command_line("backups", "prune", "--url", place, "--backup", name)
+            return f"its backup is at {where.url}: `{prune}` removes that first"
         return ""
-    what = f"what its sweep deleted can be had back ({recovery['kind'].replace('_', ' ')})"
-    if recovery["kind"] == "trash":
-        return _in_trash(around, attempt, swept, files, now)
-    days = _days(recovery, around.recovery)
-    if days is None:
-        return f"{what}, until when is not known"
-    until = kept_until(swept.finished, days)
-    return f"{what} until {until:%Y-%m-%d %H:%M} UTC" if now < until + _LATE else ""
 
 
 def _deleted(swept: Manifest) -> int:
@@ -174,54 +228,3 @@ def _days(recovery: Mapping[str, Any], present: Recovery) -> float | None:
     # A rule that was lifted since keeps what is left of it for ever.
     lifted = recovery["kind"] == "versions" and present.kind in {"versions", "unknown"}
     return None if lifted else recorded
-
-
-def _in_trash(
-    around: Surroundings,
-    attempt: AttemptArtifacts,
-    swept: Manifest,
-    files: Files,
-    now: datetime,
-) -> str:
-    until = swept.facts["recovery"]["until"]
-    if until is None or now < datetime.fromisoformat(until):
-        return f"what its sweep deleted is in the trash until {until or 'nobody knows when'}"
-    because = "the trash still holds what its sweep deleted"
-    names = sweeps_of(files)
-    if any(folder.rstrip("/").endswith(f"-{name}") for folder in around.trash for name in names):
-        return because
-    # That listing may have been empty for no reason.
-    rows = ledger.read(attempt)
-    places = rows.filter(pc.is_valid(rows["version"]))["version"].to_pylist()
-    some = places[:: max(1, len(places) // _ASKED)]
-    return because if any(thread_map(around.namespace.exists, some, _THREADS)) else ""
-
-
-def _backed_up(
-    ctx: RunContext, attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], files: Files
-) -> str:
-    """The reason to keep a run that has a backup, finished or not: restores read the run."""
-    if SUCCESS not in manifests:
-        return ""
-    place = ctx.settings.backup_url
-    present = folder_url(place, attempt.repository, attempt.run) if place is not None else None
-    recorded = manifests[SWEPT].facts["backup"] if SWEPT in manifests else None
-    where = None if present is None else open_store(present, ctx.root.stores)
-    if recorded is not None and (where is None or recorded != where.url):
-        # Whatever is not found there may be on a server that is not known here.
-        return (
-            f"its backup is at {recorded}, and backup_url is {place or 'not set'}: set it to where "
-            "that was made, so that it can be seen whether it is there"
-        )
-    if where is None or place is None:
-        if not files.any_in(f"{BACKUP}/"):
-            return ""
-        return "a backup of it was begun, and backup_url is not set: set it to where that was made"
-    # Who cannot be listed has nothing to say about what is missing.
-    found = open_store(place, ctx.root.stores).list_prefixes(f"{attempt.repository}/").prefixes
-    there = any(where.exists(key) for key in (MANIFEST, PRUNING, BEGIN))
-    if there or f"{attempt.repository}/{attempt.run}/" in found:
-        name = f"{attempt.repository}/{attempt.run}"
-        prune = command_line("backups", "prune", "--url", place, "--backup", name)
-        return f"its backup is at {where.url}: `{prune}` removes that first"
-    return ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,9 +13,10 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.prune import removal
 from lakegc_assets.prune.caches import unneeded_caches
-from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, judge
+from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, Run, judge
 from lakegc_assets.prune.keep_reasons import Surroundings, needed
 from lakegc_assets.prune.run_inventory import Seen, look, with_files
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -103,32 +103,17 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         LakegcError: nobody can tell what is needed, or something could not be removed.
     """
     require_long(keep)
+    client, connections = ctx.connect()
+    pruning = _Pruning(ctx, connections, keep, records)
     # While this judges, it is in nobody's way.
-    found = _prune(ctx, keep, records, None)
+    found = pruning.run(client, None)
     if dry_run or not found.anything:
         return found
-    _, connections = ctx.connect()
-    with _alone(ctx, connections) as lease:
-        return _prune(ctx, keep, records, lease)
-
-
-def _prune(ctx: RunContext, keep: timedelta, records: Records, lease: Lease | None) -> Pruned:
-    """Look at a repository and, under its lease, remove what goes."""
-    client, connections = ctx.connect()
-    ctx.check_clocks(client, connections.store())
-    now = ctx.clocks.now()
-    found = look(ctx.root, ctx.repository, records.names())
-    judged = _judged(ctx, connections, found, keep, now, records)
-    known = {one.run.id for one in found}
-    left = [
-        name
-        for name in ctx.root.runs(ctx.repository)
-        if name not in known and removal.is_left(ctx.root, ctx.repository, name)
-    ]
-    if lease is not None:
-        _remove(ctx, judged, left, found, records, lease)
-    before = now - keep
-    return _with_caches(ctx, connections, Pruned(judged, left), found, before, lease)
+    with (
+        repository_lock(connections.namespace_url),
+        leased(ctx, connections.store(), doing="prune") as lease,
+    ):
+        return replace(pruning, connections=ctx.connect()[1]).run(client, lease)
 
 
 def require_long(keep: timedelta) -> None:
@@ -144,112 +129,103 @@ def require_long(keep: timedelta) -> None:
         )
 
 
-@contextmanager
-def _alone(ctx: RunContext, connections: Connections) -> Iterator[Lease]:
-    with (
-        repository_lock(connections.namespace_url),
-        leased(ctx, connections.store(), doing="prune") as lease,
-    ):
-        yield lease
+@dataclass(frozen=True)
+class _Pruning:
+    """A prune of one repository."""
 
+    ctx: RunContext
+    connections: Connections
+    #: For how long runs stay at least.
+    keep: timedelta
+    records: Records
 
-def _judged(
-    ctx: RunContext,
-    connections: Connections,
-    found: Sequence[Seen],
-    keep: timedelta,
-    now: datetime,
-    records: Records,
-) -> list[Judged]:
-    """The decision about each run."""
-    store = connections.store()
-    hold = read_hold(store)
-    if hold is not None:
-        because = f"the repository is on hold: `{hold_command(ctx)}` says why"
-        return [Judged(one.run.id, because) for one in found]
-    around = Surroundings.of(store, now)
-    sizes: dict[str, tuple[int, int]] = {}
-    ours, elsewhere = [], dict[str, str]()
-    for one in found:
-        if one.namespace and one.namespace != connections.namespace_url:
-            elsewhere[one.run.id] = (
-                f"it is of {one.namespace}, and {ctx.repository!r} is at "
-                f"{connections.namespace_url} now. If nothing of it is needed, remove it by hand"
-            )
-            continue
-        run = one.run
-        if now - run.last >= keep:
-            seen, files = with_files(one)
-            run, sizes[run.id] = seen.run, (len(files.sizes), sum(files.sizes.values()))
-            recorded, busy = records.last(run.id)
-            last = max(run.last, recorded or run.last)
-            run = replace(run, last=last, needed=run.needed or busy)
-            if now - last >= keep:
-                seen = replace(seen, run=run)
-                run = replace(run, needed=needed(ctx, around, seen, files, now))
-        ours.append(run)
-    kept = judge(ours, keep, now) | elsewhere
-    return [
-        Judged(one.run.id, kept[one.run.id], *sizes.get(one.run.id, (0, 0)))
-        for one in sorted(found, key=lambda one: (one.run.last, one.run.id))
-    ]
+    def run(self, client: LakeFSClient, lease: Lease | None) -> Pruned:
+        """Look at the repository and, under its lease, remove what goes; without one, nothing."""
+        ctx = self.ctx
+        ctx.check_clocks(client, self.connections.store())
+        now = ctx.clocks.now()
+        found = look(ctx.root, ctx.repository, self.records.names())
+        judged = self._judged(found, now)
+        known = {one.run.id for one in found}
+        left = [
+            name
+            for name in ctx.root.runs(ctx.repository)
+            if name not in known and removal.is_left(ctx.root, ctx.repository, name)
+        ]
+        if lease is not None:
+            gone = {one.run for one in judged if not one.kept}
+            self._remove([one.run for one in found if one.run.id in gone], left, lease)
+        return self._with_caches(Pruned(judged, left), found, now - self.keep, lease)
 
+    def _judged(self, found: Sequence[Seen], now: datetime) -> list[Judged]:
+        """The decision about each run."""
+        store, here = self.connections.store(), self.connections.namespace_url
+        if read_hold(store) is not None:
+            because = f"the repository is on hold: `{hold_command(self.ctx)}` says why"
+            return [Judged(one.run.id, because) for one in found]
+        around = Surroundings.of(store, now)
+        elsewhere = {
+            one.run.id: f"it is of {one.namespace}, and {self.ctx.repository!r} is at {here} now. "
+            "If nothing of it is needed, remove it by hand"
+            for one in found
+            if one.namespace and one.namespace != here
+        }
+        ours = [self._looked_at(one, around, now) for one in found if one.run.id not in elsewhere]
+        kept = judge([one.run for one in ours], self.keep, now) | elsewhere
+        sizes = {one.run.id: (len(one.sizes), sum(one.sizes.values())) for one in ours}
+        return [
+            Judged(one.run.id, kept[one.run.id], *sizes.get(one.run.id, (0, 0)))
+            for one in sorted(found, key=lambda one: (one.run.last, one.run.id))
+        ]
 
-def _remove(
-    ctx: RunContext,
-    judged: Sequence[Judged],
-    left: Sequence[str],
-    found: Sequence[Seen],
-    records: Records,
-    lease: Lease,
-) -> None:
-    """Remove what goes, and what earlier prunes have left of runs."""
-    attempts: Mapping[str, str] = {one.run.id: one.run.attempt for one in found}
-    gone = [
-        AttemptArtifacts(ctx.root, ctx.repository, one.run, attempts[one.run])
-        for one in judged
-        if not one.kept
-    ]
-    if gone:
-        lease.require()
-        count_pruned(ctx.root, ctx.repository, gone, ctx.clocks.now())
-    for one in judged:
-        if not one.kept:
+    def _looked_at(self, seen: Seen, around: Surroundings, now: datetime) -> Seen:
+        """A run with all that is needed of it, where it may be old enough to go."""
+        if now - seen.run.last < self.keep:
+            return seen
+        seen = with_files(seen)
+        recorded, busy = self.records.last(seen.run.id)
+        last = max(seen.run.last, recorded or seen.run.last)
+        seen = replace(seen, run=replace(seen.run, last=last, needed=seen.run.needed or busy))
+        if now - last < self.keep:
+            return seen
+        return replace(seen, run=replace(seen.run, needed=needed(self.ctx, around, seen, now)))
+
+    def _remove(self, runs: Sequence[Run], left: Sequence[str], lease: Lease) -> None:
+        """Remove runs, and what earlier prunes have left of others."""
+        root, repository = self.ctx.root, self.ctx.repository
+        if runs:
             lease.require()
-            forget = partial(records.forget, one.run)
-            ctx.log.info("removing run %s of %s", one.run, ctx.repository)
-            removal.remove_run(ctx.root, ctx.repository, one.run, attempts[one.run], forget)
-    for name in left:
-        lease.require()
-        forget = partial(records.forget, name)
-        removal.end_removal(ctx.root, ctx.repository, name, forget)
+            gone = [AttemptArtifacts(root, repository, one.id, one.attempt) for one in runs]
+            count_pruned(root, repository, gone, self.ctx.clocks.now())
+        for one in sorted(runs, key=lambda one: (one.last, one.id)):
+            lease.require()
+            forget = partial(self.records.forget, one.id)
+            self.ctx.log.info("removing run %s of %s", one.id, repository)
+            removal.remove_run(root, repository, one.id, one.attempt, forget)
+        for name in left:
+            lease.require()
+            removal.end_removal(root, repository, name, partial(self.records.forget, name))
 
-
-def _with_caches(
-    ctx: RunContext,
-    connections: Connections,
-    pruned: Pruned,
-    found: Sequence[Seen],
-    before: datetime,
-    lease: Lease | None,
-) -> Pruned:
-    """Remove what is cached for none of the last marks; what fails there is only noted."""
-    if not found:
-        return pruned
-    count = size = 0
-    try:
-        last = _last_marks(found, connections.namespace_url)
-        unneeded = unneeded_caches(ctx, connections, last, before)
-        for store, files in groupby(unneeded, itemgetter(0)):
-            while batch := list(islice(files, _BATCH)):
-                count, size = count + len(batch), size + sum(length for *_, length in batch)
-                if lease is not None:
-                    lease.require()
-                    remove_objects(store, [key for _, key, _ in batch])
-    except (LakegcError, pa.ArrowException) as error:
-        notes = [f"some of what is cached stays: {error}"]
+    def _with_caches(
+        self, pruned: Pruned, found: Sequence[Seen], before: datetime, lease: Lease | None
+    ) -> Pruned:
+        """Remove what is cached for none of the last marks; what fails there is only noted."""
+        if not found:
+            return pruned
+        count = size = 0
+        notes: list[str] = []
+        try:
+            last = _last_marks(found, self.connections.namespace_url)
+            unneeded = unneeded_caches(self.ctx, self.connections, last, before)
+            for store, files in groupby(unneeded, itemgetter(0)):
+                while batch := list(islice(files, _BATCH)):
+                    count, size = count + len(batch), size + sum(length for *_, length in batch)
+                    if lease is not None:
+                        lease.require()
+                        remove_objects(store, [key for _, key, _ in batch])
+        except (LakegcError, pa.ArrowException) as error:
+            notes = [f"some of what is cached stays: {error}"]
         return replace(pruned, cached=count, cached_size=size, notes=notes)
-    return replace(pruned, cached=count, cached_size=size)
 
 
 def _last_marks(found: Sequence[Seen], namespace: str) -> list[AttemptArtifacts]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Final
 
@@ -43,20 +43,11 @@ class Seen:
     #: Its present attempt; None where nobody can tell which that is.
     artifacts: AttemptArtifacts | None = None
     #: Of its finished assets, by name.
-    manifests: Mapping[str, Manifest] | None = None
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    #: Bytes of each file of the attempt, by key; empty before they are listed.
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Files:
-    """The files of the present attempt of a run.
-
-    Sizes are in bytes, by key; ``last`` is when the newest was written, by the store's clock.
-    """
-
-    sizes: Mapping[str, int]
-    last: datetime
-
-    def any_in(self, folder: str) -> bool:
+    def has_files_in(self, folder: str) -> bool:
         """Return whether a folder, with a slash at its end, has any object."""
         return any(key.startswith(folder) for key in self.sizes)
 
@@ -64,6 +55,11 @@ class Files:
         """The folders in a folder, without slashes."""
         inside = (k.removeprefix(folder) for k in self.sizes if k.startswith(folder))
         return {key.partition("/")[0] for key in inside if "/" in key}
+
+    def restores(self) -> Sequence[str]:
+        """Ids of the restores of the run, in the order in which they began; by two listings."""
+        listed = [] if self.artifacts is None else restores(self.artifacts)
+        return sorted({*listed, *self.folders_in(f"{RESTORED}/")})
 
 
 def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Seen]:
@@ -148,49 +144,38 @@ def _listing(manifest: Manifest | None) -> Listing | None:
     )
 
 
-def with_files(seen: Seen) -> tuple[Seen, Files]:
-    """A run with what only a listing of its files shows, and these files.
+def with_files(seen: Seen) -> Seen:
+    """A run with its files, and what only a listing of them shows.
 
     The run is needed where the listing cannot be believed.
     """
-    attempt, manifests = seen.artifacts, seen.manifests or {}
+    attempt = seen.artifacts
     if attempt is None:
-        return seen, Files({}, _NEVER)
+        return seen
     sizes: dict[str, int] = {}
     last = seen.run.last
     for page in attempt.store().list():
         sizes.update(zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True))
         last = max([last, *page["last_modified"].to_pylist()])
-    files = Files(sizes, last)
+    seen = replace(seen, sizes=sizes)
     run = replace(
         seen.run,
         last=last,
-        restored=max((_stamped(name[:16]) for name in restores_of(attempt, files)), default=None),
-        needed=seen.run.needed or _not_shown(attempt, manifests, sizes),
+        restored=max((_stamped(name[:16]) for name in seen.restores()), default=None),
+        needed=seen.run.needed or _not_shown(attempt, seen),
     )
-    return replace(seen, run=run), files
+    return replace(seen, run=run)
 
 
-def _not_shown(
-    attempt: AttemptArtifacts, manifests: Mapping[str, Manifest], sizes: Mapping[str, int]
-) -> str:
+def _not_shown(attempt: AttemptArtifacts, seen: Seen) -> str:
     """Named objects that a listing lacks, in a sentence; empty where it has all."""
-    named = [f"{asset}/manifest.json" for asset in manifests]
-    named += [part.key for m in manifests.values() for parts in m.parts.values() for part in parts]
-    lacking = [key for key in named if key not in sizes]
+    named = [f"{asset}/manifest.json" for asset in seen.manifests]
+    parts = (parts for one in seen.manifests.values() for parts in one.parts.values())
+    named += [part.key for some in parts for part in some]
+    lacking = [key for key in named if key not in seen.sizes]
     if not lacking:
         return ""
     return (
         f"a listing of {attempt.url} does not show {lacking[0]}, so nobody can tell what else is "
         "there. If nothing of this run is needed, remove it by hand"
     )
-
-
-def restores_of(attempt: AttemptArtifacts, files: Files) -> Sequence[str]:
-    """Ids of the restores of a run, in the order in which they began; by two listings."""
-    return sorted({*restores(attempt), *files.folders_in(f"{RESTORED}/")})
-
-
-def sweeps_of(files: Files) -> Sequence[str]:
-    """Short names of the tries to sweep that left something in the attempt."""
-    return sorted(files.folders_in(f"{SWEPT}/"))

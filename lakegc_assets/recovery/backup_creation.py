@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count
 from typing import Final
@@ -45,7 +45,7 @@ from lakegc_assets.recovery.backups import (
 )
 from lakegc_assets.recovery.copies import SHOWN, shown_copies
 from lakegc_assets.recovery.portions import TASK_S, Cost, costs_of, cut_portions
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.workspace import LACKING, Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
@@ -73,7 +73,6 @@ _LEAST_S: Final = 0.2
 #: How often what tasks left that died is given to others.
 _ROUNDS: Final = 5
 _MB: Final = 1_000_000
-_LOST: Final = pa.schema([("objects", pa.int64()), ("first", pa.string())])
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials read the storage namespace, and read, list and write "
     "the backup",
@@ -169,7 +168,7 @@ class _Creation:
 
     def run(self, record: Record) -> Record:
         """Copy what is not copied yet, list all copies, and finish."""
-        earlier = self._journal("")
+        earlier = journal.gather(self.space, self.store)
         copied = self._verified(earlier) if earlier else []
         tried: list[Part] = []
         for number in count():
@@ -184,40 +183,29 @@ class _Creation:
                 )
             name = f"{self.session}-{number:02d}"
             self._copy(name, left)
-            tried += self._journal(name)
+            tried += journal.gather(self.space, self.store, name)
         return self._finish(record, earlier, copied, tried)
 
     # What is done, by relations
 
-    def _journal(self, prefix: str) -> list[Part]:
-        """Gather the journal of all tries, or of those of a name."""
-        files = journal.files(self.space.connections, self.store.url, prefix)
-        folder = f"{self.space.folder}journal/"
-        return files.gather(self.ctx.tasks, self.space.attempt.url, folder)
-
     def _verified(self, recorded: Sequence[Part]) -> list[Part]:
         """Of what was recorded, the copies that a listing of the backup shows, each once."""
-        shown = shown_copies(self.space, self.store, self.marked.parts)
-        with self.space.frames() as frames:
-            rows, marked, there = (
-                self.space.read(frames, parts, schema)
-                for parts, schema in (
-                    (recorded, OUTCOMES),
-                    (self.marked.parts, MARKED),
-                    (shown, SHOWN),
-                )
-            )
-            found = relations.verified(rows, marked, there)
-            return self.space.write(frames, found, "verified", OUTCOMES, "find what is copied")
+        space, marked = self.space, self.marked.parts
+        shown = space.dataset(shown_copies(space, self.store, marked), SHOWN)
+        rows, objects = space.dataset(recorded, OUTCOMES), space.dataset(marked, MARKED)
+        what, relation = "find what is copied", relations.verified
+        return space.derive("verified", OUTCOMES, what, relation, rows, objects, shown)
 
     def _left(self, done: Sequence[Part]) -> list[Part]:
         """The objects left to copy, in the order of the addresses."""
         if not done or not self.marked.rows:
             return [part for part in self.marked.parts if part.rows]
-        with self.space.frames() as frames:
-            marked = self.space.read(frames, self.marked.parts, MARKED)
-            left = relations.without(marked, self.space.read(frames, done, OUTCOMES))
-            return self.space.write(frames, left, "left", MARKED, "find what is left to copy")
+        marked, copied = (
+            self.space.dataset(self.marked.parts, MARKED),
+            self.space.dataset(done, OUTCOMES),
+        )
+        what = "find what is left to copy"
+        return self.space.derive("left", MARKED, what, relations.without, marked, copied)
 
     # Copying
 
@@ -278,8 +266,8 @@ class _Creation:
                 self.space.read(frames, parts, OUTCOMES)
                 for parts in (verified, [*copied, *tried], tried)
             )
-            claimed = relations.lost(claims, there)
-            (lost,) = frames.collect_rows(claimed, _LOST, "look for copies that are gone")
+            gone = relations.lacking(relations.claimed(claims), there)
+            (lost,) = frames.collect_rows(gone, LACKING, "look for copies that are gone")
             self._require_none_lost(lost["objects"], lost["first"])
             rows = relations.outcomes(there, last)
             folder, what = f"{FOLDER}outcomes/", "write the outcomes"
@@ -346,7 +334,7 @@ class _Creation:
         failed = total.objects["failed"]
         if failed and failed == total.all.count:
             kind = AccessDeniedError if total.denied == failed else StorageError
-            detail = f"{total.detail}. Back {self.ctx.run!r} up again when this is mended"
+            detail = f"{total.details[0]}. Back {self.ctx.run!r} up again when this is mended"
             text = f"not one of {counted(failed, 'object')} could be copied to {self.store.url}"
             raise _advised(kind(detail), text)
 
@@ -378,20 +366,13 @@ class Summary:
     verified: Counter[str] = field(default_factory=Counter)
     #: Objects to which the store denied access.
     denied: int = 0
-    #: Of one object that was not copied; empty for none.
-    detail: str = ""
+    #: Of one object of each file that was not copied.
+    details: tuple[str, ...] = ()
 
     def __add__(self, other: Summary) -> Summary:
         """The summary of both."""
-        return Summary(
-            self.all + other.all,
-            self.copied + other.copied,
-            self.objects + other.objects,
-            self.bytes + other.bytes,
-            self.verified + other.verified,
-            self.denied + other.denied,
-            self.detail or other.detail,
-        )
+        names = (one.name for one in fields(self))
+        return Summary(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 def summarized(connections: Connections, url: str, part: Part) -> Summary:
@@ -412,5 +393,5 @@ def summarized(connections: Connections, url: str, part: Part) -> Summary:
         Counter({row["outcome"]: row["size_sum"] for row in totals}),
         Counter({row["values"]: row["counts"] for row in verified}),
         pc.sum(pc.equal(others["error_code"], "AccessDenied")).as_py() or 0,
-        str(others["detail"][0].as_py()) if others.num_rows else "",
+        tuple(map(str, others["detail"].slice(0, 1).to_pylist())),
     )

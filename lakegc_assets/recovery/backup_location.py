@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
-from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import BEGIN, folder_url
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.context import RunContext, overlap
+from lakegc_assets.run.context import RunContext, overlap, placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import AccessDeniedError
@@ -28,6 +28,7 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
 
     Raises:
         ConfigurationError: one does, or is no URL of a store.
+        IntegrityError: nobody can tell where a repository is.
     """
     url, log = ctx.settings.backup_url, ctx.settings.backup_log
     for name, place in (("backup_url", url), ("backup_log", log)):
@@ -46,12 +47,41 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
             )
 
 
-def repository_at(client: LakeFSClient, stores: StoreConfig, place: StorageNamespace) -> str:
-    """The repository whose namespace is a place, in it or around it, in words; empty for none."""
-    for repository in client.repositories():
-        if _touches(place, repository.storage_namespace, stores):
-            return f"repository {repository.id!r} ({repository.storage_namespace})"
-    return ""
+def repository_at(
+    repositories: Iterable[Repository], stores: StoreConfig, place: StorageNamespace
+) -> Repository | None:
+    """The repository whose namespace is a place, in it or around it; None for none.
+
+    Raises:
+        IntegrityError: nobody can tell of one of them where it is.
+    """
+    resolved = placed(place.url(), stores)
+    for one in repositories:
+        try:
+            if overlap(place, one.storage_namespace) or resolved.overlaps(
+                placed(one.storage_namespace, stores)
+            ):
+                return one
+        except ConfigurationError as error:
+            # What is of a kind that is not known here is at no place that is.
+            if place.is_same_kind(one.storage_namespace):
+                raise IntegrityError(
+                    f"nobody can tell where repository {one.id!r} is: {error}"
+                ) from error
+    return None
+
+
+def overlapping(
+    place: StorageNamespace, others: Iterable[tuple[str, str]], stores: StoreConfig
+) -> str:
+    """The first of some other places (name and URL) that is at a place, in it or around it.
+
+    Returns:
+        Its name and URL, as errors have them; empty for none.
+    """
+    resolved = placed(place.url(), stores)
+    found = (f"{what} ({url})" for what, url in others if resolved.overlaps(placed(url, stores)))
+    return next(found, "")
 
 
 def _require_free(
@@ -62,10 +92,11 @@ def _require_free(
         place = placed(url, connections.stores)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name} cannot be used: {error}") from error
-    if found := repository_at(client, connections.stores, place):
+    if found := repository_at(client.repositories(), connections.stores, place):
         raise ConfigurationError(
-            f"{name} {url} lies in the storage namespace of {found}, or around it: what is copied "
-            "there would be taken for garbage. Choose another place"
+            f"{name} {url} lies in the storage namespace of repository {found.id!r} "
+            f"({found.storage_namespace}), or around it: what is copied there would be taken for "
+            "garbage. Choose another place"
         )
     if place.overlaps(placed(ctx.root.url, connections.stores)):
         raise ConfigurationError(
@@ -108,32 +139,8 @@ def _within(inner: StorageNamespace, outer: StorageNamespace) -> bool:
     return inner.overlaps(outer) and len(inner.prefix) >= len(outer.prefix)
 
 
-def _touches(place: StorageNamespace, namespace: str, stores: StoreConfig) -> bool:
-    try:
-        return place.overlaps(placed(namespace, stores)) or overlap(place, namespace)
-    except ConfigurationError:
-        # Of a kind that is not known here: nothing of it can be at a place that is.
-        return False
-
-
 def _above(place: StorageNamespace) -> Iterator[StorageNamespace]:
     prefix = place.prefix
     while prefix:
         prefix = prefix.rpartition("/")[0]
         yield replace(place, prefix=prefix)
-
-
-def placed(url: str, stores: StoreConfig) -> StorageNamespace:
-    """A place as it is compared with others: files are where they are, whatever leads there.
-
-    Raises:
-        ConfigurationError: it is no URL of a store.
-    """
-    place = StorageNamespace.parse(url)
-    if place.scheme == "local" and stores.local_root:
-        return StorageNamespace.parse(
-            str(Path(stores.local_root, place.authority, place.prefix).resolve())
-        )
-    if place.scheme == "file":
-        return StorageNamespace.parse(str(Path("/", place.prefix).resolve()))
-    return place

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import relations
-from lakegc_assets.recovery.backup_location import placed, repository_at
+from lakegc_assets.recovery.backup_location import repository_at
 from lakegc_assets.recovery.backups import (
     BEGIN,
     FOLDER,
@@ -29,17 +29,17 @@ from lakegc_assets.recovery.backups import (
     all_backups,
     backup_at,
 )
-from lakegc_assets.recovery.liveness import NEEDED, needed_now
-from lakegc_assets.recovery.only_copies import (
+from lakegc_assets.recovery.copies import (
     OBJECTS,
     held_objects,
     missing_objects,
     recorded_copies,
     scratch_space,
 )
+from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.undeletion import Present, present
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.context import RunContext, placed
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -191,8 +191,11 @@ def _needed(ctx: RunContext, found: Backup) -> str:
             f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
         )
     place = placed(found.store.url, connections.stores)
-    if there := repository_at(client, connections.stores, place):
-        return f"{found.store.url} is in the storage namespace of {there}, or around it"
+    if there := repository_at(client.repositories(), connections.stores, place):
+        return (
+            f"{found.store.url} is in the storage namespace of repository {there.id!r} "
+            f"({there.storage_namespace}), or around it"
+        )
     with scratch_space(ctx, connections) as space:
         only = missing_objects(space, held_objects(space, found))
         needed = needed_now(space, subject.namespace, only) if only else []
@@ -207,21 +210,17 @@ def _advice(space: Workspace, found: Backup, needed: Sequence[Part]) -> str:
     restorable = found.record.finished is not None and not found.copy_of
     # A restore reads what is finished alone.
     copied = recorded_copies(space, found) if restorable else []
-    with space.frames() as frames:
-        rows = relations.with_recorded(
-            space.read(frames, needed, NEEDED), space.read(frames, copied, OBJECTS)
-        )
-        parts = space.write(frames, rows, "advice", _RECORDED, "find the copies of what is needed")
+    both = space.dataset(needed, NEEDED), space.dataset(copied, OBJECTS)
+    what = "find the copies of what is needed"
+    parts = space.derive("advice", _RECORDED, what, relations.with_recorded, *both)
     counts: Counter[str] = Counter()
     first: dict[str, Mapping[str, Any]] = {}
     for row, there in _with_copies(space, found.store, parts):
         readable = there is not None and there.size == row["recorded"]
-        for what in (
-            "needed",
-            "readable" if readable else "absent" if there is None else "by hand",
-        ):
-            counts[what] += 1
-            first.setdefault(what, row)
+        state = "readable" if readable else "absent" if there is None else "by hand"
+        for name in ("needed", state):
+            counts[name] += 1
+            first.setdefault(name, row)
 
     def some(what: str) -> str:
         return f"{counted(counts[what], 'object')}, {first[what]['address']!r} for one"

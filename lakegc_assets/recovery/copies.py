@@ -1,58 +1,48 @@
-"""The copies that a backup holds, as datasets in the artifacts of the mark: found by tasks."""
+"""The copies that a backup or the trash holds, and which of them the store has not any more.
+
+They are rows of files in a folder of the artifacts, found by tasks: however many there are, this
+process gets the names of the files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, TypeVar
+from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import ROWS_EACH, Part, write_tables
+from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
-from lakegc_assets.recovery.backups import COPIED, OUTCOMES, Backup, damaged
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches
+from lakegc_assets.recovery import journal, relations
+from lakegc_assets.recovery.backups import COPIED, FOLDER, OUTCOMES, Backup, damaged
+from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
+from lakegc_assets.run.scratch import NEEDED
 from lakegc_assets.storage.base import ObjectStore
-
-R = TypeVar("R")
+from lakegc_assets.storage.errors import StorageError
 
 #: What a listing of a backup shows of a copy.
 SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "copy_etag")])
 #: A copy that was verified.
 COPIES: Final = pa.schema([OUTCOMES.field(name) for name in COPIED])
-#: Objects that are listed together at least, and work for one, in seconds of one core.
-_PIECE: Final = 1000
+#: An object that something holds a copy of.
+OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
+#: Work of reading a copy, and of looking an object up, in seconds of one core.
 _ROW_S: Final = 2e-6
-
-
-@dataclass(frozen=True)
-class _Order:
-    """The backup in which copies are found, and the folder for the results; picklable."""
-
-    connections: Connections
-    backup_url: str
-    artifacts_url: str
-    #: Below the attempt, with a slash at its end.
-    folder: str
-
-    def backup(self) -> ObjectStore:
-        """The store rooted at the backup."""
-        return self.connections.open(self.backup_url)
-
-    def artifacts(self) -> ObjectStore:
-        """The store rooted at the attempt."""
-        return self.connections.open(self.artifacts_url)
-
-    def write(self, tables: Sequence[pa.Table], schema: pa.Schema) -> list[Part]:
-        """Write rows to new files, none of which is empty."""
-        return write_tables(self.artifacts(), self.folder, schema, tables)
+_LOOK_S: Final = 1e-5
+#: How many copies are asked for by name, where a listing shows none.
+_ASKED: Final = 100
 
 
 def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part]) -> list[Part]:
@@ -66,9 +56,13 @@ def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part])
     Raises:
         IntegrityError: a file is missing or changed.
     """
-    task = partial(_shown_copies, _order(space, backup, "shown"))
-    found = _in_pieces(space.ctx, "list the copies", task, objects)
-    return [part for parts in found for part in parts]
+    task = partial(_shown_copies, space.below("shown"), backup.url)
+    return list(chain(*space.in_pieces("list the copies", task, objects, _ROW_S)))
+
+
+def _shown_copies(folder: Folder, backup_url: str, piece: Sequence[Stretch]) -> list[Part]:
+    addresses = read_stretches(folder.store(), piece, ["address"])["address"]
+    return folder.write(SHOWN, _listed(folder.connections.open(backup_url), addresses))
 
 
 def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> list[Part]:
@@ -82,41 +76,16 @@ def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> list[P
     Raises:
         IntegrityError: something changed or removed the record of which they are.
     """
-    order = _order(space, backup.store, "copies")
-    task = partial(_verified_copies, order, listed=listed)
-    found = _in_pieces(space.ctx, "read what the backup holds", task, backup.record.parts)
+    task = partial(_verified_copies, space.below("copies"), backup.store.url, listed=listed)
+    found = space.in_pieces("read what the backup holds", task, backup.record.parts, _ROW_S)
     backup.require_digest(sum((digest for _, digest in found), KeyDigest()))
-    return [part for parts, _ in found for part in parts]
-
-
-def _order(space: Workspace, backup: ObjectStore, name: str) -> _Order:
-    folder = f"{space.folder}{name}/"
-    return _Order(space.connections, backup.url, space.attempt.url, folder)
-
-
-def _in_pieces(
-    ctx: RunContext, what: str, task: Callable[[Sequence[Stretch]], R], parts: Sequence[Part]
-) -> list[R]:
-    threads = ctx.settings.backup_list_threads
-    seconds = sum(part.rows for part in parts) * _ROW_S
-    return ctx.tasks.run_or_call(what, task, pieces_of(parts, threads), seconds, threads)
-
-
-def pieces_of(parts: Sequence[Part], threads: int) -> list[list[Stretch]]:
-    """Cut the rows of files into pieces: some for each thread, none too large for a task."""
-    rows = sum(part.rows for part in parts)
-    return stretches(parts, max(_PIECE, min(ROWS_EACH, -(-rows // threads))))
-
-
-def _shown_copies(order: _Order, piece: Sequence[Stretch]) -> list[Part]:
-    addresses = read_stretches(order.artifacts(), piece, ["address"])["address"]
-    return order.write(_listed(order.backup(), addresses), SHOWN)
+    return list(chain(*(parts for parts, _ in found)))
 
 
 def _verified_copies(
-    order: _Order, piece: Sequence[Stretch], *, listed: bool
+    folder: Folder, backup_url: str, piece: Sequence[Stretch], *, listed: bool
 ) -> tuple[list[Part], KeyDigest]:
-    store = order.backup()
+    store = folder.connections.open(backup_url)
     try:
         rows = read_stretches(store, piece, [*COPIED, "outcome"])
     except IntegrityError as error:
@@ -127,7 +96,7 @@ def _verified_copies(
         there = pa.concat_tables(_listed(store, copied["address"]))
         keys = ["address", "size", "copy_etag"]
         copied = copied.join(there, keys, join_type="left semi").select(list(COPIED))
-    return order.write([copied], COPIES), digest
+    return folder.write(COPIES, [copied]), digest
 
 
 def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
@@ -140,3 +109,106 @@ def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
         rows = page.filter(strings.among(page["key"], addresses))
         tables.append(pa.table([rows["key"], rows["size"], rows["etag"]], schema=SHOWN))
     return tables
+
+
+@contextmanager
+def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspace]:
+    """A new folder of the artifacts, which is emptied at the end."""
+    folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
+    space = Workspace(ctx, connections, folder, "")
+    try:
+        yield space
+    finally:
+        space.clear()
+
+
+def recorded_copies(space: Workspace, found: Backup) -> list[Part]:
+    """The copies that a backup says it has (``COPIES``); an address may stand there twice.
+
+    Raises:
+        IntegrityError: it is damaged.
+    """
+    if found.record.finished is not None:
+        return verified_copies(space, found, listed=False)
+    # Only its journal has them, and that may name an object twice.
+    recorded = journal.gather(space, found.store)
+    rows = space.dataset(recorded, OUTCOMES)
+    return space.derive("copied", COPIES, "find what was copied", relations.claimed, rows)
+
+
+def held_objects(space: Workspace, found: Backup) -> list[Part]:
+    """Objects that a backup can give back (``OBJECTS``): all copies, or those still there.
+
+    What was copied and not recorded any more may be the only copy all the same.
+    """
+    finished = found.state == "finished"
+    listed = space.below("listed").write(OBJECTS, _copies(found.store))
+    try:
+        copied = recorded_copies(space, found)
+    except IntegrityError:
+        if finished or listed:
+            raise
+        # What says what was copied goes when all copies are gone.
+        return []
+    if not finished and not listed:
+        _require_gone(space, found.store, copied)
+    return _held(space, copied, listed, finished=finished)
+
+
+def _held(
+    space: Workspace, copied: Sequence[Part], listed: Sequence[Part], *, finished: bool
+) -> list[Part]:
+    held = partial(relations.held, finished=finished)
+    both = (space.dataset(parts, OBJECTS) for parts in (copied, listed))
+    return space.derive("held", OBJECTS, "find what the backup holds", held, *both)
+
+
+def _copies(store: ObjectStore) -> Iterator[pa.Table]:
+    """Key and size of each copy in a backup: what this lacks is removed, too."""
+    for page in store.list_to_the_end():
+        rows = page.filter(pc.invert(pc.starts_with(page["key"], FOLDER)))
+        yield pa.table([rows["key"], rows["size"]], schema=OBJECTS)
+
+
+def _require_gone(space: Workspace, store: ObjectStore, copied: Sequence[Part]) -> None:
+    """Ask for some copies that a listing does not show: it may have been empty for no reason.
+
+    Raises:
+        StorageError: one is there.
+    """
+    step = max(1, sum(part.rows for part in copied) // _ASKED)
+    for rows in read_parts(space.attempt.store(), copied, ["address"]):
+        for address in rows["address"].to_pylist()[::step]:
+            if store.exists(address):
+                raise StorageError(
+                    f"a listing of {store.url} shows no copy, and {address!r} is there: prune again"
+                )
+
+
+def missing_objects(space: Workspace, objects: Sequence[Part]) -> list[Part]:
+    """Of some objects those that the store does not hold, or holds with another size.
+
+    ``objects``: files of ``OBJECTS``, in the order of the addresses, each once.
+
+    Returns:
+        Files of ``OBJECTS``, in the same order.
+    """
+    task = partial(_missing, space.below("missing"))
+    return list(chain(*space.in_pieces("look objects up", task, objects, _LOOK_S)))
+
+
+def _missing(folder: Folder, piece: Sequence[Stretch]) -> list[Part]:
+    rows = read_stretches(folder.store(), piece, OBJECTS.names)
+    gone = missing(folder.connections.store(), rows, 1)
+    return folder.write(OBJECTS, [rows.filter(strings.among(rows["address"], gone))])
+
+
+def only_copies(space: Workspace, found: Backup) -> list[Part]:
+    """The objects of a backup that the store does not hold any more (``OBJECTS``), in order.
+
+    Raises:
+        IntegrityError: the backup is damaged.
+        StorageError: a store did not answer.
+    """
+    copied = recorded_copies(space, found)
+    return missing_objects(space, _held(space, copied, (), finished=True))

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.records import RecordFiles, read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
@@ -51,12 +52,16 @@ def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
     write_values(backup, f"{_LEDGER}{name}.parquet", [(*one, now) for one in outcomes], OUTCOMES)
 
 
-def files(connections: Connections, backup_url: str, prefix: str = "") -> RecordFiles:
-    """The files of a journal, of which a damaged one counts as absent: that is copied again.
+def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> list[Part]:
+    """The rows of a journal, as files of a workspace (``OUTCOMES``).
+
+    A damaged file of the journal counts as absent: what it says is copied again.
 
     ``prefix``: of the names of the batches.
     """
-    return RecordFiles(connections, backup_url, f"{_LEDGER}{prefix}", OUTCOMES, skip_damaged=True)
+    url, prefix = backup.url, f"{_LEDGER}{prefix}"
+    files = RecordFiles(space.connections, url, prefix, OUTCOMES, skip_damaged=True)
+    return files.gather(space.ctx.tasks, space.attempt.url, space.below("journal").name)
 
 
 def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> list[R]:

@@ -20,7 +20,7 @@ from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.hashing import HASHES
@@ -93,19 +93,21 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
 
 def _as_listed(space: Workspace, objects: Sequence[Part]) -> list[Part]:
     """Rows of ``LISTING`` for address and size, the etags of which nobody knows."""
-    task = partial(_rows_of, space.connections, space.attempt.url, f"{space.folder}objects/")
-    seconds = sum(part.rows for part in objects) * _ROW_S
+    task, seconds = (
+        partial(_rows_of, space.below("objects")),
+        sum(part.rows for part in objects) * _ROW_S,
+    )
     return space.ctx.tasks.run_or_call("hash addresses", task, objects, seconds)
 
 
-def _rows_of(connections: Connections, url: str, folder: str, part: Part) -> Part:
-    store = connections.open(url)
-    rows = read_part(store, part, ["address", "size"])
+def _rows_of(folder: Folder, part: Part) -> Part:
+    rows = read_part(folder.store(), part, ["address", "size"])
     never = pa.repeat(pa.scalar(0, LISTING.field("last_modified").type), rows.num_rows)
     unknown = pa.repeat(pa.scalar(""), rows.num_rows)
     columns = [rows["address"], rows["size"], never, unknown]
     table = pa.table(columns, names=["address", "size", "last_modified", "etag"])
-    return write_part(store, folder, pa.Table.from_batches([listing_rows(table)]))
+    listed = pa.Table.from_batches([listing_rows(table)])
+    return write_part(folder.store(), folder.name, listed)
 
 
 def _served(

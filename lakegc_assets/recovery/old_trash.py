@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import relations
-from lakegc_assets.recovery.liveness import needed_now
-from lakegc_assets.recovery.only_copies import (
+from lakegc_assets.recovery.copies import (
     OBJECTS,
     missing_objects,
     scratch_space,
-    write_objects,
 )
+from lakegc_assets.recovery.liveness import needed_now
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
@@ -60,7 +59,8 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
     if not folders:
         return Pruned(0, "")
     with scratch_space(ctx, connections) as space:
-        needed = _needed(space, namespace, write_objects(space, "trash", _found(store, folders)))
+        found = space.below("trash").write(OBJECTS, _found(store, folders))
+        needed = _needed(space, namespace, found)
         files = space.attempt.store()
 
         def stays(addresses: strings.Strings) -> strings.Strings:
@@ -82,17 +82,12 @@ def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
 
 def _needed(space: Workspace, namespace: str, found: Sequence[Part]) -> list[Part]:
     """Files of ``NEEDED``: what of the trash is needed and not in the store."""
-    with space.frames() as frames:
-        once = relations.each_once(space.read(frames, found, OBJECTS))
-        objects = space.write(frames, once, "once", OBJECTS, "put the trash in order")
-    only = missing_objects(space, objects)
-    if not only:
+    trash = space.dataset(found, OBJECTS)
+    once = space.derive("once", OBJECTS, "put the trash in order", relations.each_once, trash)
+    if not (missing := missing_objects(space, once)):
         return []
-    with space.frames() as frames:
-        rows = relations.chosen(
-            space.read(frames, found, OBJECTS), space.read(frames, only, OBJECTS)
-        )
-        lost = space.write(frames, rows, "lost", OBJECTS, "find what only the trash holds")
+    only, what = space.dataset(missing, OBJECTS), "find what only the trash holds"
+    lost = space.derive("lost", OBJECTS, what, relations.chosen, trash, only)
     return needed_now(space, namespace, lost)
 
 

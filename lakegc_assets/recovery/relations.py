@@ -48,15 +48,9 @@ def without(marked: DataFrame, others: DataFrame) -> DataFrame:
 
 
 @relation
-def lost(recorded: DataFrame, copied: DataFrame) -> DataFrame:
-    """Copies that were recorded, and are not there: one row with number and first address.
-
-    Args:
-        recorded: what was recorded, whatever the outcome.
-        copied: what ``verified`` gives.
-    """
-    claims = claimed(recorded).select("address").distinct()
-    gone = claims.join(copied.select("address"), "address", "left_anti")
+def lacking(rows: DataFrame, others: DataFrame) -> DataFrame:
+    """Addresses of some rows that others have not: one row with their number and the first one."""
+    gone = rows.select("address").distinct().join(others.select("address"), "address", "left_anti")
     return gone.agg(F.count(F.lit(1)).alias("objects"), F.min("address").alias("first"))
 
 
@@ -192,13 +186,6 @@ def totals(outcomes: DataFrame, another: str) -> DataFrame:
     other = F.coalesce(F.col("detail").startswith(another), F.lit(False))
     by = outcomes.withColumn("another", other).groupBy("outcome", "source", "another")
     return by.agg(F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes"))
-
-
-@relation
-def strangers(outcomes: DataFrame, chosen: DataFrame) -> DataFrame:
-    """One row with the number of outcomes of objects that were not chosen."""
-    others = outcomes.join(chosen.select("address"), "address", "left_anti")
-    return others.agg(F.count(F.lit(1)).alias("objects"))
 
 
 @relation

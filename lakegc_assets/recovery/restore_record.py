@@ -14,14 +14,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.undeletion import Brought
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.records import RecordFiles, best_of_each, read_whole, write_values
+from lakegc_assets.run.records import RecordFiles, read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
 ASSET: Final = "restored_set"
@@ -113,8 +112,8 @@ def ledger_files(
     return RecordFiles(connections, attempt.url, prefix, RESTORED, skip_damaged=True)
 
 
-def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
-    """One outcome for each recorded address (``RESTORED``).
+def recorded(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
+    """All records of a restore (``RESTORED``), where an address may stand more than once.
 
     For people, who ask for it seldom: a restore takes ``ledger_files`` as a dataset.
     """
@@ -122,18 +121,4 @@ def outcomes(attempt: AttemptArtifacts, restore_id: str) -> pa.Table:
     keys = sorted(key for key in attempt.files(folder(restore_id)) if key.startswith(ledger))
     # What a damaged file said is asked for again.
     tables = thread_map(lambda key: read_whole(store, key, RESTORED), keys, _THREADS)
-    return best_of_each(pa.concat_tables([RESTORED.empty_table(), *tables]), _rank)
-
-
-def _rank(rows: pa.Table) -> pa.ChunkedArray:
-    """Rank of each outcome: restored first, since a later try finds such an object there already.
-
-    What did not end well, as where another object is there, is tried again, so the last counts.
-    """
-    restored = pc.equal(rows["outcome"], "restored")
-    return pc.if_else(restored, 0, pc.if_else(same(rows), 1, 2))
-
-
-def same(rows: pa.Table) -> pa.ChunkedArray:
-    """Mask of the outcomes by which the very object is there already."""
-    return pc.and_(pc.equal(rows["outcome"], "already_there"), pc.is_null(rows["detail"]))
+    return pa.concat_tables([RESTORED.empty_table(), *tables])

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.datasets import ROWS_EACH, Part, write_tables
 from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.scratch import remove
+from lakegc_assets.storage.base import ObjectStore
+
+R = TypeVar("R")
+
+#: What a relation finds lacking: a number, and the first address.
+LACKING: Final = pa.schema([("objects", pa.int64()), ("first", pa.string())])
+#: Objects that a task lists, or looks up, at least.
+_PIECE: Final = 1000
+
+
+class Folder(NamedTuple):
+    """A folder of an attempt, as tasks get it: picklable, and without secrets."""
+
+    connections: Connections
+    #: Of the attempt.
+    url: str
+    #: With a slash at its end.
+    name: str
+
+    def store(self) -> ObjectStore:
+        """The store rooted at the attempt."""
+        return self.connections.open(self.url)
+
+    def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> list[Part]:
+        """Write rows to new files, none of which is empty."""
+        return write_tables(self.store(), self.name, schema, tables)
 
 
 @dataclass(frozen=True)
@@ -25,19 +53,50 @@ class Workspace:
     attempt: AttemptArtifacts
     folder: str
 
+    def below(self, name: str) -> Folder:
+        """The folder of a name in this one, for tasks."""
+        return Folder(self.connections, self.attempt.url, f"{self.folder}{name}/")
+
     def frames(self) -> Session:
         """The data frames of the run, to be used within ``with``."""
         return self.ctx.frames(self.connections)
 
+    def dataset(self, parts: Sequence[Part], schema: pa.Schema) -> Dataset:
+        """Files of the attempt, as relations take them."""
+        return Dataset(self.attempt.url, parts, schema)
+
     def read(self, frames: Session, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
         """The rows of files of the attempt."""
-        return frames.read(Dataset(self.attempt.url, parts, schema))
+        return frames.read(self.dataset(parts, schema))
 
     def write(
         self, frames: Session, frame: DataFrame, name: str, schema: pa.Schema, what: str
     ) -> list[Part]:
         """Compute a frame, and write its rows to files below a name in the folder."""
         return frames.write(frame, self.attempt.url, f"{self.folder}{name}/", schema, what)
+
+    def derive(
+        self,
+        name: str,
+        schema: pa.Schema,
+        what: str,
+        relation: Callable[..., DataFrame],
+        *datasets: Dataset,
+    ) -> list[Part]:
+        """Write the rows that a relation gives of some datasets, as ``write`` does."""
+        with self.frames() as frames:
+            return self.write(frames, relation(*map(frames.read, datasets)), name, schema, what)
+
+    def in_pieces(
+        self, what: str, task: Callable[[Sequence[Stretch]], R], parts: Sequence[Part], row_s: float
+    ) -> list[R]:
+        """Call a task with pieces of files: some for each thread, none too large.
+
+        ``row_s``: work for a row, in seconds of one core.
+        """
+        threads, rows = self.ctx.settings.backup_list_threads, sum(part.rows for part in parts)
+        pieces = stretches(parts, max(_PIECE, min(ROWS_EACH, -(-rows // threads))))
+        return self.ctx.tasks.run_or_call(what, task, pieces, rows * row_s, threads)
 
     def clear(self) -> None:
         """Delete all files of the folder; a warning says where that fails."""

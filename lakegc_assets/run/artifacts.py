@@ -99,36 +99,28 @@ def validate_run_id(run: str) -> str:
 class Manifest:
     """The record of what an asset of an attempt wrote, with the digest of the manifest before it.
 
-    Attributes:
-        asset: name of the asset.
-        repository: lakeFS repository.
-        run: id of the run, the mark id.
-        attempt: id of the attempt; equal through a chain.
-        namespace: storage namespace, in its canonical form.
-        cutoff: the one cutoff of the attempt; equal through a chain.
-        started: when the asset started.
-        finished: when its rows were written.
-        rows: number of rows.
-        digest: ``KeyDigest`` of its keys, as text; empty where it has no keys.
-        parts: the files of each of its parts, by name; their keys are relative to the attempt.
-        previous: SHA-256 of the manifest before this one, in hex; empty for the first.
-        settings: the settings of the run, as ``Settings.to_json`` gives them.
-        facts: what later stages and the report need to know, as JSON values.
+    Attempt, namespace and cutoff are equal through a chain.
     """
 
     asset: str
     repository: str
     run: str
     attempt: str
+    #: In its canonical form.
     namespace: str
     cutoff: datetime
     started: datetime
     finished: datetime
     rows: int
+    #: ``KeyDigest`` of its keys, as text; empty where it has no keys.
     digest: str
+    #: The files of each of its parts, by name; their keys are relative to the attempt.
     parts: Mapping[str, Sequence[Part]]
+    #: SHA-256 of the manifest before this one, in hex; empty for the first.
     previous: str
+    #: As ``Settings.to_json`` gives them.
     settings: Mapping[str, Any]
+    #: What later stages and the report need to know, as JSON values.
     facts: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -140,10 +132,6 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The manifest as it is stored: JSON with sorted keys."""
-        return self._stored
-
-    @cached_property
-    def _stored(self) -> bytes:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in _TIMES:
             values[name] = values[name].isoformat()
@@ -181,7 +169,7 @@ class Manifest:
     @cached_property
     def sha256(self) -> str:
         """The digest of the stored bytes, in hex, which the next manifest carries."""
-        return hashlib.sha256(self._stored).hexdigest()
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
 
 def located(place: str) -> str:

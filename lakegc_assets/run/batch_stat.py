@@ -33,9 +33,7 @@ _STRETCH: Final = 1000
 def stat_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Stat some objects: rows as a listing of the store has them, in the order of the keys.
 
-    Args:
-        store: that may hold many others.
-        keys: of the objects, in order and each once.
+    ``keys``: in order, and each once. The store may hold many others.
 
     Raises:
         StorageError: the store did not answer.
@@ -61,10 +59,7 @@ def stat_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.RecordBatc
 def missing(store: ObjectStore, objects: pa.Table, threads: int) -> pa.ChunkedArray:
     """The addresses of some objects that a store does not hold, or holds with another size.
 
-    Args:
-        store: that may hold many others.
-        objects: address and size (bytes), in the order of the addresses, each once.
-        threads: that list and ask.
+    ``objects``: address and size (bytes), in the order of the addresses, each once.
 
     Raises:
         StorageError: the store did not answer.

@@ -17,16 +17,12 @@ class Bounds:
     Dagster reads a component's file in two steps: each value as it is written, which may be text
     with ``{{ }}`` in it, and again as it is filled in. Bounds of pydantic's own raise a
     ``TypeError`` for text and for null; these leave both to the type of the field.
-
-    Attributes:
-        least: the smallest value.
-        most: the largest one; None for any that is finite.
-        above: a value is more than ``least``.
-        unit: of the number.
     """
 
     least: float
+    #: None for any that is finite.
     most: float | None = None
+    #: A value is more than ``least``.
     above: bool = False
     unit: str = ""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.storage.base import ObjectStore
@@ -29,62 +29,25 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _STORE_SKEW: Final = 60.0
 
 
-class Clocks(Protocol):
-    """The clocks of a run, and what waits by them; tests put their own in place of them."""
+class Clocks:
+    """The clocks of a run as they are, and what waits by them; tests put their own in place.
 
-    @property
-    def threads(self) -> Any:  # noqa: ANN401 - a module
-        """The module ``threading``, or what has its ``Thread``, ``Lock`` and ``Event``."""
-        ...
+    This machine's clock, and the servers' own ``Date``; times are UTC.
+    """
 
-    def now(self) -> datetime:
-        """This machine's time, UTC."""
-        ...
-
-    def of_lakefs(self, client: LakeFSClient) -> datetime:
-        """The lakeFS server's time, UTC."""
-        ...
-
-    def of_store(self, store: ObjectStore) -> datetime:
-        """The object store's time, UTC."""
-        ...
-
-    def elapsed(self) -> float:
-        """Seconds on this machine's clock that nobody sets, and that counts suspension too."""
-        ...
-
-    def boot_id(self) -> str:
-        """The id of this machine since it was started: started again, it has another."""
-        ...
-
-    def resumed(self) -> float:
-        """The end of the last suspension of this process, as ``elapsed`` counts; or ``NEVER``.
-
-        Suspensions count from the first call in this process on.
-        """
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
-        ...
-
-
-@dataclass(frozen=True)
-class SystemClocks:
-    """The clocks as they are: this machine's, and the servers' own ``Date``."""
-
-    threads = threading
+    #: The module ``threading``, or what has its ``Thread``, ``Lock`` and ``Event``.
+    threads: Any = threading
 
     def now(self) -> datetime:
-        """This machine's time, UTC."""
+        """This machine's time."""
         return datetime.now(timezone.utc)
 
     def of_lakefs(self, client: LakeFSClient) -> datetime:
-        """The lakeFS server's time, UTC."""
+        """The lakeFS server's time."""
         return client.server_time()
 
     def of_store(self, store: ObjectStore) -> datetime:
-        """The object store's time, UTC."""
+        """The object store's time."""
         return store.server_time()
 
     def elapsed(self) -> float:
@@ -96,7 +59,10 @@ class SystemClocks:
         return _BOOT_ID.read_text().strip()
 
     def resumed(self) -> float:
-        """The end of the last suspension of this process, as ``elapsed`` counts; or ``NEVER``."""
+        """The end of the last suspension of this process, as ``elapsed`` counts; or ``NEVER``.
+
+        Suspensions count from the first call in this process on.
+        """
         return _watch_of(os.getpid()).resumed()
 
     def sleep(self, seconds: float) -> None:
@@ -104,15 +70,11 @@ class SystemClocks:
         time.sleep(seconds)
 
 
-SYSTEM_CLOCKS: Final = SystemClocks()
+SYSTEM_CLOCKS: Final = Clocks()
 
 
 class Watch:
-    """Readings of a clock by all threads of a process.
-
-    Args:
-        clock: seconds, as ``Clocks.elapsed`` counts them.
-    """
+    """Readings of a clock (seconds, as ``Clocks.elapsed`` counts them) by all threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -149,14 +111,9 @@ def _watch_of(_process: int) -> Watch:
 
 @dataclass(frozen=True)
 class Moment:
-    """The time of an event, whose age neither a stepped clock nor a suspended machine can shorten.
+    """The time of an event: no stepped clock, and no suspended machine, shortens its age."""
 
-    Attributes:
-        boot: of the machine (``Clocks.boot_id``).
-        elapsed: seconds on its clock (``Clocks.elapsed``).
-        store_time: the store's time, UTC.
-    """
-
+    #: ``Clocks.boot_id`` and ``Clocks.elapsed`` of the machine, and the store's time, UTC.
     boot: str
     elapsed: float
     store_time: datetime

@@ -24,16 +24,8 @@ if TYPE_CHECKING:
 #: How the bucket of the backups is reached, where it is reached in a way of its own.
 _WAYS: Final = ("endpoint_url", "region", "profile")
 _BACKUP: Final = frozenset(
-    {
-        "backup_url",
-        "backup_num_partitions",
-        "backup_bandwidth",
-        "backup_log",
-        "backup_list_threads",
-        "backup_distribution",
-        *(f"backup_{way}" for way in _WAYS),
-    }
-)
+    name for name in CollectorSettings.model_fields if name.startswith("backup_")
+) | {f"backup_{way}" for way in _WAYS}
 _LEASE: Final = frozenset({"lease_duration_seconds", "lease_wait_seconds"})
 #: Settings that only a mark reads: a sweep has them from its mark.
 _OF_A_MARK: Final = frozenset(
@@ -83,19 +75,16 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Source:
-    """The arguments of printed commands besides the options of the setting: definitions, defaults.
+    """The arguments of printed commands besides settings: definitions and defaults."""
 
-    Attributes:
-        definitions: the value of ``--defs``; empty where there is no component of one's own.
-        usual: of a repository, the settings that a command has without options, as
-            ``given_settings`` returns them; None for those of ``Settings``.
-        always: settings of the run that are no settings of the core.
-        name: of the component; empty where it has none.
-    """
-
+    #: The value of ``--defs``; empty where there is no component of one's own.
     definitions: str = ""
+    #: Of a repository, the settings that a command has without options, as ``given_settings``
+    #: returns them; None for those of ``Settings``.
     usual: Callable[[str], Mapping[str, Any]] | None = None
+    #: Settings of the run that are no settings of the core.
     always: Mapping[str, Any] = field(default_factory=dict)
+    #: Of the component; empty where it has none.
     name: str = ""
 
 
@@ -109,11 +98,7 @@ def source() -> Source:
 
 
 def in_dagster(plain: str) -> str:
-    """The name that a job, schedule or sensor has in Dagster.
-
-    Args:
-        plain: the name that it has where the component has none.
-    """
+    """The name that a job, schedule or sensor has in Dagster; ``plain`` without a component's."""
     name = source().name
     return f"{name}_{plain}" if name else plain
 
@@ -138,11 +123,8 @@ def printing_always(**settings: object) -> Iterator[None]:
 def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _NONE) -> str:
     """A command of ``lakegc`` for a shell, with every setting that is not the default.
 
-    Args:
-        command: its name.
-        arguments: as the command is to get them.
-        settings: as ``given_settings`` and ``recorded_settings`` return them; those that the
-            command does not take are left out.
+    ``settings``: as ``given_settings`` and ``recorded_settings`` return them; those that the
+    command does not take are left out.
     """
     given = source()
     words = ["lakegc", *(["--defs", given.definitions] if given.definitions else ())]
@@ -156,12 +138,7 @@ def command_line(command: str, *arguments: str, settings: Mapping[str, Any] = _N
 
 
 def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
-    """Settings as JSON values, with how the bucket of the backups is reached.
-
-    Args:
-        settings: of a run.
-        stores: how it reaches object stores.
-    """
+    """Settings as JSON values, with how the bucket of the backups is reached."""
     ways = {
         f"backup_{way}": getattr(access, way)
         for _, access in stores.elsewhere
@@ -172,11 +149,7 @@ def given_settings(settings: Settings, stores: StoreConfig) -> dict[str, Any]:
 
 
 def recorded_settings(attempt: AttemptArtifacts) -> Mapping[str, Any]:
-    """The settings that a published mark was made with; none where they are unknown.
-
-    Args:
-        attempt: the artifacts of the mark.
-    """
+    """The settings that a published mark was made with; none where they are unknown."""
     try:
         return as_today(attempt.recorded("gc_report").settings)
     except LakegcError:

@@ -74,8 +74,7 @@ class Connections:
 def reads_tables(read: Callable[P, T]) -> Callable[P, T]:
     """Let ``StoreConfig.tables``, where it is set, answer by its method of the same name.
 
-    Args:
-        read: reads ranges or metaranges; one of its arguments is a ``Connections``, or has one.
+    ``read`` reads ranges or metaranges; one of its arguments is a ``Connections``, or has one.
     """
 
     @wraps(read)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import product
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.history import known_rows, note_rows
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.config import StoreConfig
 
 
 def overlap(namespace: StorageNamespace, url: str) -> bool:
@@ -51,13 +53,20 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
     return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
 
 
-def artifacts_inside(namespace: StorageNamespace, root: ArtifactRoot) -> bool:
-    """Return whether artifacts and objects of a namespace share a folder or a bucket's part."""
-    place = namespace
-    if namespace.scheme == "local" and root.stores.local_root:
-        folders = (root.stores.local_root, namespace.authority, namespace.prefix)
-        place = StorageNamespace.parse("/".join(part.rstrip("/") for part in folders if part))
-    return place.overlaps(StorageNamespace.parse(root.url))
+def placed(url: str, stores: StoreConfig) -> StorageNamespace:
+    """A place as it is compared with others: files are where they are, whatever leads there.
+
+    Raises:
+        ConfigurationError: it is no URL of a store.
+    """
+    place = StorageNamespace.parse(url)
+    if place.scheme == "local" and stores.local_root:
+        folder = Path(stores.local_root, place.authority, place.prefix)
+    elif place.scheme == "file":
+        folder = Path("/", place.prefix)
+    else:
+        return place
+    return StorageNamespace.parse(str(folder.resolve()))
 
 
 def known_repository(client: LakeFSClient, repository: str) -> Repository:
@@ -79,32 +88,23 @@ def known_repository(client: LakeFSClient, repository: str) -> Repository:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One run on one repository, as every stage of the graph gets it.
-
-    Attributes:
-        repository: lakeFS repository.
-        run: id of the run, which is its mark id.
-        settings: what may be collected, and how the work is split.
-        lakefs: how to reach the lakeFS server.
-        root: where artifacts live, and how to reach the stores.
-        session: gives the one Spark session of the run, where its engine is Spark.
-        spark_configured_by: what configures Spark, in words; empty where nothing does.
-        clocks: the clocks of the run.
-        log: of the run.
-        started_by: who started it, where that is known: a Dagster run.
-        sent_before: requests that this process had sent when it began, by kind.
-    """
+    """One run on one repository, as every stage of the graph gets it."""
 
     repository: str
+    #: Its id, which is the mark id.
     run: str
     settings: Settings
     lakefs: LakeFSConfig
     root: ArtifactRoot
+    #: Gives the one Spark session of the run, where its engine is Spark.
     session: Callable[[], SparkSession]
     clocks: Clocks = SYSTEM_CLOCKS
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("lakegc"))
+    #: Who started it, where that is known: a Dagster run.
     started_by: str | None = None
+    #: Requests that this process had sent when it began, by kind.
     sent_before: Mapping[str, int] = field(default_factory=traffic.by_kind)
+    #: What configures Spark, in words; empty where nothing does.
     spark_configured_by: str = ""
 
     @property
@@ -128,11 +128,7 @@ class RunContext:
         return Tasks(self.engine, self._prepared, self.log)
 
     def frames(self, connections: Connections) -> Session:
-        """The data frames of a stage, to be used within ``with``.
-
-        Args:
-            connections: how stores are reached.
-        """
+        """The data frames of a stage, to be used within ``with``."""
         if self.engine.kind == "spark":
             return SparkBackedSession(self._prepared, connections.open, self.log)
         # DuckDB and SQLFrame take some tenths of a second to load, which few commands need.
@@ -182,7 +178,8 @@ class RunContext:
                     f"({other.storage_namespace}) overlap: what one of them needs looks like "
                     "garbage in the other. Neither can be collected",
                 )
-        if artifacts_inside(namespace, self.root):
+        stores = self.root.stores
+        if placed(namespace.url(), stores).overlaps(placed(self.root.url, stores)):
             raise ConfigurationError(
                 f"the artifacts at {self.root.url} lie in the storage namespace "
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
@@ -192,10 +189,6 @@ class RunContext:
 
     def connections(self, repository: str, namespace: StorageNamespace) -> Connections:
         """The connections that tasks use for a repository of the server.
-
-        Args:
-            repository: its name.
-            namespace: where it is.
 
         Raises:
             ConfigurationError: the backups are in a bucket of its name on another server.
@@ -239,7 +232,7 @@ class RunContext:
         facts: Mapping[str, object],
         digest: KeyDigest | None = None,
     ) -> Manifest:
-        """Write the manifest of an asset whose files are written.
+        """Write the manifest of an asset whose files are written, behind that of ``previous``.
 
         Args:
             asset: name of the asset.

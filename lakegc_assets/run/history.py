@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from typing import NamedTuple
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
@@ -16,14 +15,8 @@ _THREADS = 8
 _rows_of_runs: dict[tuple[str, str, str], int] = {}
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """An asset that finished in an earlier run.
-
-    Attributes:
-        attempt: the present attempt of that run.
-        manifest: of the asset; its files were not looked at.
-    """
+class Earlier(NamedTuple):
+    """An asset that finished in an earlier run; its files were not looked at."""
 
     attempt: AttemptArtifacts
     manifest: Manifest
@@ -54,7 +47,7 @@ def earlier(
     runs = [run for run in root.runs(repository) if run != but]
     found = [one for one in thread_map(read, runs, _THREADS) if one is not None]
     same = [one for one in found if namespace in {None, one.manifest.namespace}]
-    return sorted(same, key=_finished, reverse=True)
+    return sorted(same, key=lambda one: (one.manifest.finished, one.manifest.run), reverse=True)
 
 
 def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
@@ -62,11 +55,6 @@ def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:
 
     Only where tasks are computed depends on it, so what is damaged or missing counts for nothing.
     The artifacts are read once in a process; what it does itself it notes (``note_rows``).
-
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        run: id of the run.
     """
 
     def rows(one: str) -> int:
@@ -96,7 +84,3 @@ def note_rows(root: ArtifactRoot, repository: str, run: str, rows: int) -> None:
 def of_whole_store(listings: Sequence[Earlier]) -> list[Earlier]:
     """Of earlier listings those of all that the store held: not those of the mode ``committed``."""
     return [one for one in listings if one.manifest.mode != "committed"]
-
-
-def _finished(one: Earlier) -> tuple[datetime, str]:
-    return one.manifest.finished, one.manifest.run

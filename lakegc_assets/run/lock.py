@@ -28,14 +28,8 @@ _POLL_S: Final = 5.0
 _QUIET_S: Final = 30.0
 
 
-class _Held(threading.local):
-    """The namespaces that this thread holds."""
-
-    def __init__(self) -> None:
-        self.namespaces: set[str] = set()
-
-
-_held = _Held()
+#: The namespaces that this thread holds are its ``namespaces``.
+_held = threading.local()
 
 
 def lock_file(namespace_url: str) -> Path:
@@ -53,24 +47,22 @@ def repository_lock(
 ) -> Iterator[None]:
     """Hold the repository whose storage namespace this is; may be nested within a thread.
 
-    Args:
-        namespace_url: of the repository.
-        wait: for how long another run is waited for.
-        report: gets a sentence about which run, and now and then how long.
+    ``report`` gets a sentence now and then about which run is waited for, and how long.
 
     Raises:
         RefusedError: another run holds it, with its process, its command and since when.
     """
-    if namespace_url in _held.namespaces:
+    held: set[str] = _held.__dict__.setdefault("namespaces", set())
+    if namespace_url in held:
         yield
         return
     with lock_file(namespace_url).open("a+") as file:
         _acquire(file.fileno(), namespace_url, wait.total_seconds(), report)
-        _held.namespaces.add(namespace_url)
+        held.add(namespace_url)
         try:
             yield
         finally:
-            _held.namespaces.discard(namespace_url)
+            held.discard(namespace_url)
 
 
 def _acquire(

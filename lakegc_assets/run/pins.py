@@ -22,6 +22,8 @@ from lakegc_assets.run import strings
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.removal import ADVICE
+from lakegc_assets.storage.values import require_removed
 
 #: Below the namespace; no mark names what is there.
 PINS: Final = "_lakefs/retention/gc/lakegc/pins/"
@@ -35,23 +37,17 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Pin:
-    """Objects that stay until a time.
+    """Objects that stay until a time."""
 
-    Attributes:
-        id: of the restore that they came back by, which is the name of the pin.
-        until: by the store's clock, UTC.
-        run: from whose mark they were restored.
-        why: in words.
-        objects: how many there are.
-        key: of the pin, relative to the namespace.
-        etag: of the pin as it was read.
-    """
-
+    #: Of the restore that they came back by, which is the name of the pin.
     id: str
+    #: By the store's clock, UTC.
     until: datetime
+    #: From whose mark they were restored.
     run: str
     why: str
     objects: int
+    #: Of the pin as it was read; the key is relative to the namespace.
     key: str = ""
     etag: str = ""
 
@@ -64,10 +60,7 @@ class Pin:
 def write_pin(store: ObjectStore, pin: Pin, addresses: pa.Array | pa.ChunkedArray) -> None:
     """Pin objects; an earlier pin of the same id is replaced.
 
-    Args:
-        store: rooted at the storage namespace.
-        pin: what is said of them; key, etag and count are not taken from it.
-        addresses: relative to the namespace.
+    ``addresses`` are relative to the namespace; key, etag and count are not taken from ``pin``.
 
     Raises:
         StorageError: it is not known to be written.
@@ -79,9 +72,6 @@ def write_pin(store: ObjectStore, pin: Pin, addresses: pa.Array | pa.ChunkedArra
 
 def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
     """All pins with their addresses, those that have ended, too; by their ids.
-
-    Args:
-        store: rooted at the storage namespace.
 
     Raises:
         IntegrityError: one is damaged, so that it is unknown what is pinned.
@@ -122,9 +112,6 @@ def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedA
 def pinned(store: ObjectStore) -> pa.Table:
     """Addresses pinned now (``REASONS``), each once, by the pin that ends last.
 
-    Args:
-        store: rooted at the storage namespace.
-
     Raises:
         IntegrityError: a pin is damaged.
         StorageError: the store did not answer.
@@ -151,10 +138,7 @@ def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
 
 
 def prune_pins(store: ObjectStore) -> list[Pin]:
-    """Remove the pins that have ended; which these were.
-
-    Args:
-        store: rooted at the storage namespace.
+    """Remove the pins that have ended, and return them.
 
     Raises:
         IntegrityError: a pin is damaged; nothing was removed.
@@ -165,11 +149,6 @@ def prune_pins(store: ObjectStore) -> list[Pin]:
     # Where the store honours it, a pin that was written again meanwhile stays.
     etags = {pin.key: pin.etag for pin in ended}
     outcomes = store.delete_many(list(etags), etags)
-    if failed := [one for one in outcomes if one.refused]:
-        first = failed[0]
-        raise StorageError(
-            f"{len(failed)} of {len(ended)} pins of {store.url} could not be removed, {first.key} "
-            f"for one: {first.error_code}: {first.detail}. Let the credentials delete there"
-        )
+    require_removed(outcomes, f"pins of {store.url}", ADVICE)
     gone = {one.key for one in outcomes if one.outcome != "spared"}
     return [pin for pin in ended if pin.key in gone]

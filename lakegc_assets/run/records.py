@@ -35,28 +35,21 @@ class RecordFiles:
     """Files that are written for each batch, so that their number grows with that of objects.
 
     What else lies below the prefix does not count, as where people read a ledger by other tools.
-
-    Attributes:
-        connections: how tasks reach the stores.
-        url: of the store that holds them.
-        prefix: of their keys.
-        schema: of their rows.
-        skip_damaged: whether a damaged file counts as absent, in place of raising an error.
     """
 
     connections: Connections
+    #: Of the store that holds them.
     url: str
+    #: Of their keys.
     prefix: str
     schema: pa.Schema
+    #: Whether a damaged file counts as absent, in place of raising an error.
     skip_damaged: bool
 
     def gather(self, tasks: Tasks, url: str, folder: str) -> list[Part]:
         """Copy the rows to larger files: a dataset. This process gets a page of keys at a time.
 
-        Args:
-            tasks: that read the files.
-            url: of the store to write to.
-            folder: relative to it, with a slash at its end.
+        ``folder``: of the store at ``url``, with a slash at its end.
 
         Raises:
             IntegrityError: a file is damaged, unless these are skipped.

@@ -21,13 +21,7 @@ NEEDED: Final = "_needed"
 
 @contextmanager
 def scratch(root: ArtifactRoot, repository: str, kind: str) -> Iterator[str]:
-    """The URL of a new folder, which is emptied at the end.
-
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        kind: of the work; the name of the folder around it.
-    """
+    """The URL of a new folder in one that is named for a kind of work; it is emptied at the end."""
     name = f"{kind}/{secrets.token_hex(8)}"
     store = root.open(repository, name)
     try:
@@ -40,10 +34,6 @@ def remove(store: ObjectStore, folder: str = "") -> None:
     """Delete what lies in a folder; where that fails a warning says so.
 
     It is the last that is done: an error here would hide the one that ended the work.
-
-    Args:
-        store: of the folder.
-        folder: relative to it, with a slash at its end; empty for all of the store.
     """
     try:
         for page in store.list(folder):

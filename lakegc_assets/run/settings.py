@@ -388,9 +388,8 @@ class Settings(CollectorSettings):
     def cutoff(self, start: datetime, grace_period: timedelta) -> datetime:
         """The time before which an object must have been written to be a candidate.
 
-        Args:
-            start: start of the run, by the store's clock.
-            grace_period: for how long the server lets an address be linked.
+        ``start``: of the run, by the store's clock. ``grace_period``: for how long the server lets
+        an address be linked.
         """
         if self.allow_unsafe_min_age:
             return start - self.min_age
@@ -404,11 +403,7 @@ class Settings(CollectorSettings):
 
 
 def refusal(error: ValidationError) -> ConfigurationError:
-    """The error about wrong settings: the name of each, its value and its limits.
-
-    Args:
-        error: of ``CollectorSettings``.
-    """
+    """The error about wrong settings: the name of each, its value and its limits."""
     found = error.errors(include_url=False)
     return ConfigurationError(
         "; ".join(
@@ -419,10 +414,9 @@ def refusal(error: ValidationError) -> ConfigurationError:
 
 
 def recorded_retain(recorded: Iterable[Mapping[str, Any]]) -> Retain:
-    """The rules that keep more than lakeFS's by any of some settings.
+    """The rules that keep more than lakeFS's by any of some settings, as manifests have them.
 
-    Args:
-        recorded: settings as manifests have them; those of earlier versions have no such rules.
+    Those of earlier versions have no such rules.
     """
     return reduce(or_, (Retain.parse(one.get("retain")) for one in recorded), NO_RETAIN)
 

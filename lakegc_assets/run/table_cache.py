@@ -48,15 +48,10 @@ _LOOKS: Final = 3
 
 
 class Kind(NamedTuple):
-    """A kind of cached table, and the version of its decoder.
-
-    Attributes:
-        name: of the folder.
-        version: of the reader: another one finds nothing.
-        id_column: name of the column with the id of the table.
-    """
+    """A kind of cached table, with the name of the column that has the ids of the tables."""
 
     name: str
+    #: Of the decoder: another one finds nothing.
     version: int
     id_column: str
 
@@ -68,16 +63,12 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFile:
-    """One file of a cache.
+    """One file of a cache."""
 
-    Attributes:
-        index: key of its index, relative to the cache.
-        part: the file.
-        table_ids: of the tables whose rows it holds, in their order.
-    """
-
+    #: Key of its index, relative to the cache.
     index: str
     part: Part = field(compare=False)
+    #: Of the tables whose rows it holds, in their order.
     table_ids: tuple[str, ...] = field(compare=False)
 
     @property
@@ -87,14 +78,7 @@ class CacheFile:
 
 
 class Slot(NamedTuple):
-    """The place of one table: a file and the rows in it.
-
-    Attributes:
-        file: that holds it.
-        offset: its first row there.
-        rows: number of its rows there.
-        facts: what else is known of it.
-    """
+    """The place of one table: a file and the rows in it, and what else is known of the table."""
 
     file: CacheFile
     offset: int
@@ -103,16 +87,12 @@ class Slot(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A table to be cached.
-
-    Attributes:
-        table_id: of the range or metarange.
-        rows: its rows, without the column of its id.
-        facts: what else is known of it, as JSON values.
-    """
+    """A table to be cached: a range or a metarange."""
 
     table_id: str
+    #: Without the column of its id.
     rows: pa.Table
+    #: What else is known of it, as JSON values.
     facts: Mapping[str, Any]
 
     def select(self, columns: Sequence[str]) -> Decoded:
@@ -121,12 +101,7 @@ class Decoded(NamedTuple):
 
 
 class TableCache:
-    """The cached tables of one kind.
-
-    Args:
-        store: the cache of the repository.
-        kind: what is cached.
-    """
+    """The cached tables of one kind, in the store of the caches of a repository."""
 
     def __init__(self, store: ObjectStore, kind: Kind) -> None:
         self._store, self._kind = store, kind
@@ -136,11 +111,7 @@ class TableCache:
         return _chosen(self._indexes())
 
     def write(self, tables: Sequence[Decoded]) -> dict[str, Slot]:
-        """Cache some tables, which have the same columns; a reader finds all of them or none.
-
-        Returns:
-            Where they are.
-        """
+        """Cache some tables of the same columns; a reader finds all of their slots or none."""
         # A table that stands twice in a file would be read twice.
         tables = list({table.table_id: table for table in tables}.values())
         part = write_part(self._store, self._kind.folder, self._joined(tables), plain=True)
@@ -222,10 +193,7 @@ class TableCache:
 
         A damaged file is forgotten, so that the next reader does not meet it again.
 
-        Args:
-            file: to read.
-            slots: in this file.
-            columns: to read; None for all but the id of the table.
+        ``columns``: to read; None for all but the id of the table.
         """
         try:
             whole = read_part(self._store, file.part, columns)
@@ -252,14 +220,9 @@ class TableCache:
         schema: pa.Schema,
         columns: Sequence[str],
     ) -> DataFrame:
-        """The rows of some tables, all of them and no others.
+        """The rows of some tables, all of them and no others, of the cache at ``url``.
 
-        Args:
-            frames: the session.
-            url: of the cache.
-            slots: where the tables are, by their ids.
-            schema: of the files.
-            columns: to read.
+        ``schema``: of the files.
 
         Raises:
             IntegrityError: a file is missing or damaged; where the session compares files later,
@@ -321,13 +284,9 @@ class TableCache:
     def unneeded(self, wanted: AbstractSet[str], before: datetime) -> Iterator[tuple[str, int]]:
         """Key and size (bytes) of what nobody needs, each index before its file.
 
-        A file goes as a whole: where it was written before a time, and none of its tables is
-        wanted. So do files that no index names, which a killed writer leaves, or which were written
-        together with others, and files of other versions.
-
-        Args:
-            wanted: ids of the tables that are to stay.
-            before: by the store's clock.
+        A file goes as a whole: where it was written before a time, by the store's clock, and none
+        of its tables is wanted. So do files that no index names, which a killed writer leaves, or
+        which were written together with others, and files of other versions.
         """
         listed = pa.Table.from_batches(
             list(self._store.list(f"{self._kind.name}/")), LISTING_SCHEMA

@@ -9,12 +9,7 @@ from lakegc_assets.wording import duration
 
 
 def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
-    """The recovery options of a store, limited by the days that a sweep's trash lasts.
-
-    Args:
-        recovery: what the store keeps, by its settings or as it was tried.
-        stays: ``trash_days``; 0 for no trash.
-    """
+    """The recovery options of a store, limited by the time that trash stays; 0 for no trash."""
     if recovery.kind != "trash":
         return recovery
     if not stays:
@@ -23,12 +18,7 @@ def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
 
 
 def whether_undone(recovery: Recovery, backup_url: str | None) -> str:
-    """A sentence about a sweep that is to come.
-
-    Args:
-        recovery: what the store keeps.
-        backup_url: where its mark is backed up before; None for nowhere.
-    """
+    """A sentence about a sweep that is to come, of a mark that is backed up before or not."""
     if recovery.kind == "unknown":
         also = " from the store, besides from its backup" if backup_url else ""
         return f"it is not known whether this sweep can be undone{also}: {recovery.notice}"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.recovery.restore_record import outcomes, restores
+from lakegc_assets.recovery.restore_record import recorded, restores
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.sweep import ledger
 
@@ -52,7 +52,7 @@ def restored(attempt: AttemptArtifacts) -> Restored | None:
         IntegrityError: the ledger of the sweep is damaged.
         StorageError: the store of the artifacts did not answer.
     """
-    rows = [outcomes(attempt, one) for one in restores(attempt)]
+    rows = [recorded(attempt, one) for one in restores(attempt)]
     if not rows:
         return None
     back = pa.concat_tables(rows)

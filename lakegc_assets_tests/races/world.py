@@ -21,7 +21,7 @@ from lakegc_assets.lakefs.transport import parse
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -34,7 +34,7 @@ _DAY = timedelta(days=1)
 _COMMIT = re.compile("[0-9a-f]{64}")
 
 
-class Standing(SystemClocks):
+class Standing(Clocks):
     """Clocks that stand still, so that ages are what the tests say."""
 
     def now(self) -> datetime:

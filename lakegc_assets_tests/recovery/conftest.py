@@ -13,8 +13,7 @@ import pytest
 from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import Backup, find_backup
-from lakegc_assets.recovery.copies import COPIES, verified_copies
-from lakegc_assets.recovery.only_copies import scratch_space
+from lakegc_assets.recovery.copies import COPIES, scratch_space, verified_copies
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore

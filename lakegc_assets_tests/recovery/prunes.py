@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_pruning import Pruning
+from lakegc_assets.recovery.copies import OBJECTS, scratch_space
 from lakegc_assets.recovery.liveness import needed_now
-from lakegc_assets.recovery.only_copies import scratch_space, write_objects
-from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.recovery.conftest import Place
@@ -21,7 +21,7 @@ MONTH = timedelta(days=30)
 
 
 @dataclass(frozen=True)
-class Later(SystemClocks):
+class Later(Clocks):
     """This machine's clock, some days on."""
 
     days: float = 31
@@ -51,7 +51,7 @@ def needed(ctx: RunContext, objects: pa.Table) -> dict[str, str]:
     """Those of some objects (address, size) that are needed now, and why."""
     _, connections = ctx.connect()
     with scratch_space(ctx, connections) as space:
-        parts = write_objects(space, "asked", [objects])
+        parts = space.below("asked").write(OBJECTS, [objects])
         found = needed_now(space, connections.namespace_url, parts)
         tables = list(read_parts(space.attempt.store(), found))
     return {row["address"]: row["why"] for table in tables for row in table.to_pylist()}

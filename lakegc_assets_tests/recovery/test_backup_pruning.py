@@ -29,7 +29,7 @@ from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, all_backups
-from lakegc_assets.recovery.only_copies import only_copies, scratch_space
+from lakegc_assets.recovery.copies import only_copies, scratch_space
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.batch_stat import missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakegc_assets.mark import marked_objects
-from lakegc_assets.recovery import copies
+from lakegc_assets.recovery import workspace
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore import dry_run, restored_set
 from lakegc_assets.recovery.restore.dry_run import plan
@@ -24,7 +24,7 @@ def test_many_pieces(
 ) -> None:
     for module, name in (
         (marked_objects, "_EACH"),
-        (copies, "_PIECE"),
+        (workspace, "_PIECE"),
         (dry_run, "_EACH"),
         (restored_set, "_EACH"),
         (restored_set, "_PINNED"),

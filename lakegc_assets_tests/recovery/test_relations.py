@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_task import MARKED
 from lakegc_assets.recovery.backups import OUTCOMES
-from lakegc_assets.recovery.copies import COPIES, SHOWN
+from lakegc_assets.recovery.copies import COPIES, OBJECTS, SHOWN
 from lakegc_assets.recovery.liveness import NEEDED
-from lakegc_assets.recovery.only_copies import OBJECTS
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets_tests.frames import Frames, same
@@ -103,7 +102,7 @@ def test_what_a_backup_has_left_to_copy_and_what_it_holds(frames: Frames) -> Non
         holds(frames, "verified", OUTCOMES, recorded, objects, there)
         holds(frames, "without", MARKED, objects, recorded, order=True)
         copied = twins.verified(journal, marked, shown)
-        holds(frames, "lost", GONE, recorded, (copied, OUTCOMES))
+        holds(frames, "lacking", GONE, recorded, (copied, OUTCOMES))
         holds(frames, "outcomes", OUTCOMES, (copied, OUTCOMES), recorded, order=True)
 
     check(frames, test, rows(MARKED, "address"), rows(OUTCOMES, "at"), rows(SHOWN, "address"))
@@ -144,7 +143,7 @@ def test_what_a_restore_has_done(frames: Frames) -> None:
         each = (twins.restored(ledger), RESTORED)
         holds(frames, "settled", RESTORED, each, order=True)
         holds(frames, "totals", TOTALS, each, "another")
-        holds(frames, "strangers", GONE.remove(1), each, (marked, MARKED))
+        holds(frames, "lacking", GONE, each, (marked, MARKED))
         holds(frames, "examples", RESTORED, each, "failed", "", 1, order=True)
         holds(frames, "examples", RESTORED, each, "already_there", "another", 2, order=True)
 

@@ -44,8 +44,8 @@ def without(marked: Rows, others: Rows) -> list[Row]:
     return in_order(row for row in marked if row["address"] not in addresses(others))
 
 
-def lost(recorded: Rows, copied: Rows) -> list[Row]:
-    gone = addresses(claimed(recorded)) - addresses(copied)
+def lacking(rows: Rows, others: Rows) -> list[Row]:
+    gone = addresses(rows) - addresses(others)
     return [{"objects": len(gone), "first": min(gone, key=str.encode, default=None)}]
 
 
@@ -137,11 +137,6 @@ def totals(outcomes: Rows, another: str) -> list[Row]:
         {**dict(zip(names, key, strict=True)), "objects": len(sizes), "bytes": sum(sizes)}
         for key, sizes in groups.items()
     ]
-
-
-def strangers(outcomes: Rows, chosen: Rows) -> list[Row]:
-    known = {row["address"] for row in chosen}
-    return [{"objects": sum(row["address"] not in known for row in outcomes)}]
 
 
 def examples(outcomes: Rows, outcome: str, begin: str, most: int) -> list[Row]:

@@ -161,5 +161,7 @@ def test_a_pin_that_cannot_be_removed_is_an_error(
     pin(store, "one", -1, "data/a")
     failed = DeleteOutcome(f"{PINS}one.parquet", "failed", "AccessDenied", "not you")
     monkeypatch.setattr(LocalStore, "delete_many", lambda *_: [failed])
-    with pytest.raises(StorageError, match=r"1 of 1 pins .* could not be removed.*AccessDenied"):
+    with pytest.raises(
+        StorageError, match=r"pins of .*: 1 object could not be removed.*AccessDenied"
+    ):
         prune_pins(store)

@@ -12,8 +12,8 @@ from typing import Any, Final
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
@@ -31,7 +31,7 @@ ARTIFACTS: Final = "s3://artifacts"
 _LOG: Final = logging.Logger("simulated", logging.CRITICAL)  # noqa: LOG001 - nobody reads it
 
 
-class SimClocks:
+class SimClocks(Clocks):
     """The clocks of a world, whose threads are actors."""
 
     threads: Any = SimpleNamespace(Lock=Lock, Event=Event, Thread=Thread)
@@ -41,12 +41,6 @@ class SimClocks:
 
     def now(self) -> datetime:
         return self._world.wall()
-
-    def of_lakefs(self, client: LakeFSClient) -> datetime:
-        return client.server_time()
-
-    def of_store(self, store: ObjectStore) -> datetime:
-        return store.server_time()
 
     def elapsed(self) -> float:
         return self._world.elapsed()

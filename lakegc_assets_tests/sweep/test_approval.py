@@ -14,7 +14,7 @@ import pytest
 from lakegc_assets.checks.evaluation import check_candidates
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.report import report
-from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Recovery
@@ -29,7 +29,7 @@ _NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Later(SystemClocks):
+class Later(Clocks):
     """This machine's clock is ahead."""
 
     by: timedelta

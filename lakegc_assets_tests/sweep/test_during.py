@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS, SystemClocks
+from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
@@ -90,7 +90,7 @@ def test_what_is_staged_by_hand_while_the_sweep_is_suspended_is_spared(
 ) -> None:
     """No HEAD moves, so only a new delta mark shows it."""
     resumed = [NEVER]
-    monkeypatch.setattr(SystemClocks, "resumed", lambda _clocks: resumed[-1])
+    monkeypatch.setattr(Clocks, "resumed", lambda _clocks: resumed[-1])
     staged: list[str] = []
 
     def sleep(left: set[str]) -> None:

@@ -253,7 +253,7 @@ def test_pins_that_are_locked_have_not_gone(tmp_path: Path, locked: set[str]) ->
     ended = store.server_time() - timedelta(seconds=1)
     write_pin(store, Pin("one", ended, RUN, "it was restored", 1), pa.array(["data/a"]))
     locked.add("")
-    with pytest.raises(StorageError, match=r"1 of 1 pins .* could not be removed"):
+    with pytest.raises(StorageError, match=r"pins of .*: 1 object could not be removed"):
         prune_pins(store)
 
 

@@ -20,7 +20,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.ranges import KIND
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.clocks import SystemClocks
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, signed
 from lakegc_assets.run.table_cache import Decoded, TableCache
@@ -35,7 +35,7 @@ from lakegc_assets_tests.sessions import Session
 
 
 @dataclass(frozen=True)
-class StoreAhead(SystemClocks):
+class StoreAhead(Clocks):
     """The store's clock is ahead of ours."""
 
     by: timedelta = timedelta(minutes=6)

@@ -7,25 +7,26 @@ reads. On Spark what is found on the way must lie where all executors reach it: 
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, fetch_part
+from lakegc_assets.engine.datasets import Part, fetch_part, table_of
 from lakegc_assets.engine.spill import SpillFolder
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.restore.restored_set import published
+from lakegc_assets.recovery.restore.restored_set import added, examples, published, totals
 from lakegc_assets.recovery.restore.selection import Choice, LostObjects, find_objects
 from lakegc_assets.recovery.restore.task import BATCH
-from lakegc_assets.recovery.undeletion import SOURCES, Forecast
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.restore_record import RESTORED
+from lakegc_assets.recovery.undeletion import SOURCES
+from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -35,46 +36,15 @@ from lakegc_assets.sweep.lost_objects import LOST, foresee
 
 #: Of what is lost so many are named.
 _NAMED: Final = 100
+#: The end of what is not gone.
+_THERE: Final = "already_there"
+_NONE: Final = {"objects": 0, "bytes": 0}
 #: Objects of one task, and work for one, in seconds of one core.
 _EACH: Final = 100_000
 _LOOK_S: Final = 1e-4
 _THREADS: Final = 4
 #: Files that are copied at a time.
 _COPIED: Final = 8
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The expected outcomes for some objects; those of several stretches add up."""
-
-    objects: int = 0
-    bytes: int = 0
-    #: Objects, and bytes, of those that are gone, by verdict.
-    found: Counter[str] = field(default_factory=Counter)
-    found_bytes: Counter[str] = field(default_factory=Counter)
-    #: First addresses and reasons of each verdict that is no source.
-    named: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-
-    def __add__(self, other: Outlook) -> Outlook:
-        """The outlook of both."""
-        names = {**self.named, **other.named}
-        return Outlook(
-            self.objects + other.objects,
-            self.bytes + other.bytes,
-            self.found + other.found,
-            self.found_bytes + other.found_bytes,
-            {
-                name: [*self.named.get(name, ()), *other.named.get(name, ())][:_NAMED]
-                for name in names
-            },
-        )
-
-    def total(self, *verdicts: str) -> dict[str, int]:
-        """Objects and bytes of some verdicts."""
-        return {
-            "objects": sum(self.found[name] for name in verdicts),
-            "bytes": sum(self.found_bytes[name] for name in verdicts),
-        }
 
 
 def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
@@ -89,25 +59,28 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
     attempt, chain = published(ctx, connections)
     with _workspace(ctx, connections, attempt, chain) as space:
         found = find_objects(client, space, chain, choice)
-        outlook = _foreseen(space, found)
-    gone = outlook.total(*outlook.found)
+        ends = _foreseen(space, found)
+        total = totals(space, ends)
+        some = {
+            name: [
+                {"address": row["address"], "why": row["detail"]}
+                for row in examples(space, ends, name, most=_NAMED)
+            ]
+            for name in ("lost", "not_known")
+        }
+    by_end = added(total, "outcome")
+    back = {source: by_end.get(source, _NONE) for source in SOURCES}
     return {
         "repository": ctx.repository,
         "run": ctx.run,
         "choice": choice.to_json(),
-        "chosen": {"objects": outlook.objects, "bytes": outlook.bytes},
-        "already_there": {
-            "objects": outlook.objects - gone["objects"],
-            "bytes": outlook.bytes - gone["bytes"],
-        },
+        "chosen": {name: sum(one[name] for one in total) for name in _NONE},
+        "already_there": by_end.get(_THERE, _NONE),
         "would_come_back": {
-            **outlook.total(*SOURCES),
-            "from": {source: outlook.found[source] for source in SOURCES},
+            **{name: sum(one[name] for one in back.values()) for name in _NONE},
+            "from": {source: one["objects"] for source, one in back.items()},
         },
-        **{
-            name: {**outlook.total(name), "some": outlook.named.get(name, [])}
-            for name in ("lost", "not_known")
-        },
+        **{name: {**by_end.get(name, _NONE), "some": rows} for name, rows in some.items()},
         "store": connections.store().recovery().notice,
         "warnings": list(found.problems),
     }
@@ -173,36 +146,32 @@ def _require_writable(space: Workspace) -> None:
         ) from error
 
 
-def _foreseen(space: Workspace, found: LostObjects) -> Outlook:
-    """The outlook of all objects, by tasks."""
+def _foreseen(space: Workspace, found: LostObjects) -> list[Part]:
+    """The expected end of each object, as a restore records its own (``RESTORED``), by tasks."""
     backup_url = None if found.backup is None else found.backup.store.url
-    task = partial(_outlook, space.connections, space.attempt.url, backup_url)
+    task = partial(_foresee, space.below("foreseen"), backup_url)
     pieces, seconds = stretches(found.parts, _EACH), found.chosen.rows * _LOOK_S
     what, tasks = "look what is there", space.ctx.tasks
-    return sum(tasks.run_or_call(what, task, pieces, seconds, _THREADS), Outlook())
+    written = tasks.run_or_call(what, task, pieces, seconds, _THREADS)
+    return [part for parts in written for part in parts]
 
 
-def _outlook(
-    connections: Connections, url: str, backup_url: str | None, piece: Sequence[Stretch]
-) -> Outlook:
-    """The outlook of the objects of one piece (``LOST``)."""
+def _foresee(folder: Folder, backup_url: str | None, piece: Sequence[Stretch]) -> list[Part]:
+    """The expected ends of the objects of one piece (``LOST``): ``_THERE``, or the verdict."""
+    connections, now = folder.connections, datetime.now(timezone.utc)
     store = connections.store()
     proof = None if backup_url is None else Proof(connections.open(backup_url))
-    rows = read_stretches(connections.open(url), piece, LOST.names)
-    found: list[Forecast] = []
-    for at in range(0, rows.num_rows, BATCH):
-        batch = rows.slice(at, BATCH)
-        found += foresee(store, batch, batch["address"].to_pylist(), proof)[1]
-    sizes: Counter[str] = Counter()
-    named: dict[str, list[dict[str, str]]] = {}
-    for one in found:
-        sizes[one.verdict] += one.one.size
-        if one.verdict not in SOURCES:
-            named.setdefault(one.verdict, []).append({"address": one.one.key, "why": one.why})
-    return Outlook(
-        rows.num_rows,
-        pc.sum(rows["size"]).as_py() or 0,
-        Counter(one.verdict for one in found),
-        sizes,
-        {name: some[:_NAMED] for name, some in named.items()},
-    )
+    rows = read_stretches(folder.store(), piece, LOST.names)
+
+    def ends() -> Iterator[pa.Table]:
+        for at in range(0, rows.num_rows, BATCH):
+            batch = rows.slice(at, BATCH)
+            addresses, sizes = batch["address"].to_pylist(), batch["size"].to_pylist()
+            gone = {one.one.key: one for one in foresee(store, batch, addresses, proof)[1]}
+            found = []
+            for key, size in zip(addresses, sizes, strict=True):
+                end = (gone[key].verdict, gone[key].why) if key in gone else (_THERE, None)
+                found.append((key, size, end[0], None, None, end[1], now))
+            yield table_of(found, RESTORED)
+
+    return folder.write(RESTORED, ends())

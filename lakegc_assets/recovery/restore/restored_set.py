@@ -9,6 +9,7 @@ that was killed at any point is run again, and goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -31,7 +32,7 @@ from lakegc_assets.recovery.restore.task import (
 )
 from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
 from lakegc_assets.recovery.undeletion import ANOTHER
-from lakegc_assets.recovery.workspace import Workspace
+from lakegc_assets.recovery.workspace import LACKING, Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -55,7 +56,6 @@ _SHOWN: Final = 3
 _EACH: Final = 100_000
 _PINNED: Final = 1_000_000
 _ADDRESSES: Final = pa.schema([("address", pa.string())])
-_COUNT: Final = pa.schema([("objects", pa.int64())])
 _TOTALS: Final = pa.schema(
     [
         ("outcome", pa.string()),
@@ -137,8 +137,8 @@ def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: L
     facts: dict[str, object] = {
         "restore": restore_id,
         "choice": choice.to_json(),
-        "outcomes": _added(total, "outcome"),
-        "sources": _added([one for one in total if one["outcome"] == "restored"], "source"),
+        "outcomes": added(total, "outcome"),
+        "sources": added([one for one in total if one["outcome"] == "restored"], "source"),
         "pinned_until": until.isoformat() if until else None,
         "sample": read,
         "warnings": _warnings(space, total, outcomes, read, found.problems),
@@ -169,9 +169,8 @@ def _settled(space: Workspace, outcomes: Sequence[Part]) -> list[Part]:
     """Of outcomes those of objects that nobody asks for again."""
     if not outcomes:
         return []
-    with space.frames() as frames:
-        found = relations.settled(space.read(frames, outcomes, RESTORED))
-        return space.write(frames, found, "settled", RESTORED, "find what is done")
+    found = space.dataset(outcomes, RESTORED)
+    return space.derive("settled", RESTORED, "find what is done", relations.settled, found)
 
 
 def _undone(space: Workspace, settled: Sequence[Part]) -> bool:
@@ -188,22 +187,22 @@ def _pin(space: Workspace, restore_id: str, chosen: Candidates, until: datetime)
     ctx = space.ctx
     if not ctx.settings.pin_lifetime:
         return None
-    pieces = stretches(chosen.parts, _PINNED)
-    names = [
-        f"{restore_id}-{number:05d}" if number else restore_id for number in range(len(pieces))
+    inputs = [
+        (f"{restore_id}-{number:05d}" if number else restore_id, piece)
+        for number, piece in enumerate(stretches(chosen.parts, _PINNED))
     ]
-    why = f"restored from run {ctx.run!r}"
-    pins = [Pin(name, until, ctx.run, why, 0) for name in names]
-    task = partial(_pin_some, space.connections, space.attempt.url)
-    inputs = list(zip(pins, pieces, strict=False))
+    pin = Pin(restore_id, until, ctx.run, f"restored from run {ctx.run!r}", 0)
+    task = partial(_pin_some, space.connections, space.attempt.url, pin)
     ctx.tasks.run_or_call("pin objects", task, inputs, chosen.rows * _LOOK_S, _THREADS)
     return until
 
 
-def _pin_some(connections: Connections, url: str, some: tuple[Pin, Sequence[Stretch]]) -> None:
-    pin, piece = some
+def _pin_some(
+    connections: Connections, url: str, pin: Pin, some: tuple[str, Sequence[Stretch]]
+) -> None:
+    name, piece = some
     rows = read_stretches(connections.open(url), piece, ["address"])
-    write_pin(connections.store(), pin, rows["address"])
+    write_pin(connections.store(), replace(pin, id=name), rows["address"])
 
 
 def _bring_back(
@@ -213,10 +212,9 @@ def _bring_back(
     ctx, done = space.ctx, _settled(space, _outcomes(space, restore_id))
     left = found.parts
     if done:
-        with space.frames() as frames:
-            rows = space.read(frames, left, LOST)
-            rest = relations.without(rows, space.read(frames, done, RESTORED))
-            left = space.write(frames, rest, "left", LOST, "find what is left to restore")
+        both = space.dataset(left, LOST), space.dataset(done, RESTORED)
+        what = "find what is left to restore"
+        left = space.derive("left", LOST, what, relations.without, *both)
     costs = costs_of(space, left, COST)
     total = sum(costs)
     count = min(total / TASK_S, ctx.settings.sweep_num_partitions)
@@ -244,22 +242,19 @@ def _require_all(
     """
     with space.frames() as frames:
         found = space.read(frames, outcomes, RESTORED)
-        others = relations.strangers(found, space.read(frames, chosen.parts, _ADDRESSES))
-        (strangers,) = frames.collect_rows(others, _COUNT, "compare with what was asked")
-        summed = relations.totals(found, ANOTHER)
-        total: list[dict[str, Any]] = frames.collect_rows(summed, _TOTALS, "add it up")
-        failures = relations.examples(found, "failed", "", _SHOWN)
-        shown = frames.collect_rows(failures, RESTORED, "name what failed")
+        others = relations.lacking(found, space.read(frames, chosen.parts, _ADDRESSES))
+        (strangers,) = frames.collect_rows(others, LACKING, "compare with what was asked")
+    total = totals(space, outcomes)
     if strangers["objects"]:
         raise IntegrityError(
             f"the ledger of the restore has {counted(strangers['objects'], 'object')} that "
             "nobody has asked for: it is damaged. What is there was left alone; ask for less, or "
             "for more, and a new restore begins"
         )
-    failed = sum(one["objects"] for one in total if one["outcome"] == "failed")
-    untried = chosen.rows - sum(one["objects"] for one in total)
+    failed, untried = _count(total, "failed"), chosen.rows - _count(total)
     if not failed and not untried:
         return total
+    shown = examples(space, outcomes, "failed")
     texts = [f"{row['address']}: {row['error_code']}: {row['detail']}" for row in shown]
     raise StorageError(
         f"{counted(failed, 'object')} could not be restored and {untried} were not tried: "
@@ -268,7 +263,19 @@ def _require_all(
     )
 
 
-def _added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, int]]:
+def _count(total: Sequence[Mapping[str, Any]], outcome: str | None = None) -> int:
+    """The objects of an outcome; of any where it is None."""
+    return sum(one["objects"] for one in total if outcome in {None, one["outcome"]})
+
+
+def totals(space: Workspace, outcomes: Sequence[Part]) -> list[dict[str, Any]]:
+    """Objects and bytes of outcomes (``RESTORED``, one for each object), as ``_TOTALS``."""
+    with space.frames() as frames:
+        summed = relations.totals(space.read(frames, outcomes, RESTORED), ANOTHER)
+        return frames.collect_rows(summed, _TOTALS, "add it up")
+
+
+def added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, int]]:
     """Objects and bytes by the values of a column."""
     added: dict[str, dict[str, int]] = {}
     for one in total:
@@ -287,9 +294,8 @@ def _warnings(
 ) -> list[str]:
     """Warnings for people about a restore that ended."""
     warnings = [*problems]
-    lost = sum(one["objects"] for one in total if one["outcome"] == "not_kept")
-    if lost:
-        some = _examples(space, outcomes, "not_kept", "")
+    if lost := _count(total, "not_kept"):
+        some = examples(space, outcomes, "not_kept")
         details = sorted({row["detail"] for row in some if row["detail"]})
         why = f" ({'; '.join(details)})" if details else ""
         warnings.append(
@@ -297,11 +303,8 @@ def _warnings(
             f"{space.connections.namespace_url} nor in a "
             f"backup{why}, and did not come back: {[row['address'] for row in some]}"
         )
-    other = sum(
-        one["objects"] for one in total if one["outcome"] == "already_there" and one["another"]
-    )
-    if other:
-        first = _examples(space, outcomes, "already_there", ANOTHER)[0]
+    if other := _count([one for one in total if one["another"]], "already_there"):
+        first = examples(space, outcomes, "already_there", ANOTHER)[0]
         warnings.append(
             f"{counted(other, 'object')} did not come back, since something else is at "
             f"{'its key' if other == 1 else 'their keys'}: "
@@ -318,11 +321,11 @@ def _warnings(
     return warnings
 
 
-def _examples(
-    space: Workspace, outcomes: Sequence[Part], outcome: str, begin: str
+def examples(
+    space: Workspace, outcomes: Sequence[Part], outcome: str, begin: str = "", most: int = _SHOWN
 ) -> list[dict[str, Any]]:
+    """The first rows (``RESTORED``) of one outcome, whose detail begins with some text."""
     with space.frames() as frames:
         found = space.read(frames, outcomes, RESTORED)
-        some = relations.examples(found, outcome, begin, _SHOWN)
-        rows: list[dict[str, Any]] = frames.collect_rows(some, RESTORED, "name some")
-    return rows
+        some = relations.examples(found, outcome, begin, most)
+        return frames.collect_rows(some, RESTORED, "name some")

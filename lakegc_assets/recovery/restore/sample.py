@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -112,13 +112,7 @@ def read_sample(
     restored = found.filter(pc.equal(found["outcome"], "restored"))["address"].to_pylist()
     wanted = {one.address: one for one in sample}
     return [
-        {
-            "address": one.address,
-            "commit": one.commit,
-            "path": one.path,
-            "before": one.before,
-            "after": _answer(client, space.ctx.repository, one.commit, one.path),
-        }
+        asdict(one) | {"after": _answer(client, space.ctx.repository, one.commit, one.path)}
         for address in restored
         if (one := wanted.get(address)) is not None
     ]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_parts, write_tables
+from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
@@ -90,10 +90,8 @@ def select(
 
 def _among(space: Workspace, marked: Candidates, addresses: Sequence[Part]) -> Candidates:
     """The marked objects that have one of the addresses in some files."""
-    with space.frames() as frames:
-        rows = space.read(frames, marked.parts, LISTING)
-        found = relations.chosen(rows, space.read(frames, addresses, _ADDRESSES))
-        return Candidates(space.write(frames, found, "chosen", LISTING, "choose objects"))
+    both = space.dataset(marked.parts, LISTING), space.dataset(addresses, _ADDRESSES)
+    return Candidates(space.derive("chosen", LISTING, "choose objects", relations.chosen, *both))
 
 
 def _named(space: Workspace, marked: Candidates, addresses: Collection[str]) -> Candidates:
@@ -144,7 +142,7 @@ def _written(space: Workspace, addresses: Iterable[str]) -> list[Part]:
     waiting = iter(addresses)
     batches = iter(lambda: list(islice(waiting, _BATCH)), [])
     tables = (pa.table([some], schema=_ADDRESSES) for some in batches)
-    return write_tables(space.attempt.store(), f"{space.folder}addresses/", _ADDRESSES, tables)
+    return space.below("addresses").write(_ADDRESSES, tables)
 
 
 def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[ObjectStats]:
@@ -213,13 +211,13 @@ def find_objects(
     backup, copies, problem = usable_copies(space, chain)
     # One that was moved is as good where it is now.
     elsewhere = "" if backup else other_backup(ctx, attempt)
-    with space.frames() as frames:
-        lost = relations.lost_objects(
-            space.read(frames, chosen.parts, LISTING),
-            space.read(frames, _versions(space), _VERSIONS),
-            space.read(frames, copies, COPIES),
-        )
-        parts = space.write(frames, lost, "lost", LOST, "find versions and copies")
+    sources = (
+        space.dataset(chosen.parts, LISTING),
+        space.dataset(_versions(space), _VERSIONS),
+        space.dataset(copies, COPIES),
+    )
+    what = "find versions and copies"
+    parts = space.derive("lost", LOST, what, relations.lost_objects, *sources)
     digest = digest_of(ctx, connections, attempt.url, chosen.parts)
     return LostObjects(chosen, digest, parts, backup, [p for p in (problem, elsewhere) if p])
 
@@ -232,9 +230,8 @@ def _versions(space: Workspace) -> list[Part]:
         ledger = files.gather(space.ctx.tasks, space.attempt.url, f"{space.folder}swept/")
         if not ledger:
             return []
-        with space.frames() as frames:
-            found = of_sweep.outcomes(space.read(frames, ledger, SWEPT))
-            return space.write(frames, found, "versions", _VERSIONS, "find what was deleted")
+        swept, what = space.dataset(ledger, SWEPT), "find what was deleted"
+        return space.derive("versions", _VERSIONS, what, of_sweep.outcomes, swept)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
         # It only says under which versions the store may have kept them: they are searched for.
         return []

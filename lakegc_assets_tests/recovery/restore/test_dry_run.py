@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.engine import spill
-from lakegc_assets.recovery.only_copies import scratch_space
+from lakegc_assets.recovery.copies import scratch_space
 from lakegc_assets.recovery.restore import dry_run
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.restored_set import restore
