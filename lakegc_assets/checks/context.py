@@ -33,6 +33,7 @@ from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.scratch import remove
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ class Case:
     def close(self) -> None:
         """Remove what was written."""
         if "scratch" in self.__dict__:
-            self.scratch.remove()
+            remove(self.scratch.artifacts(), self.scratch.folder)
 
     # What lakeFS names
 

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of
-from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_each
 from lakegc_assets.graveler.ranges import read_metarange
@@ -177,14 +176,14 @@ def _tables(order: _Order, read: Callable[[str], pa.Table]) -> Iterator[tuple[st
 
 
 def _ranges(connections: Connections, metarange_id: str) -> pa.Table:
-    url = table_url(connections, metarange_id)
-    infos = read_metarange(fetch(connections, metarange_id), url)
+    url = connections.table_url(metarange_id)
+    infos = read_metarange(connections.fetch_table(metarange_id), url)
     return table_of([(one.id, one.count, one.min_key, one.max_key) for one in infos], _RANGES)
 
 
 def _folders(connections: Connections, range_id: str) -> pa.Table:
-    url = table_url(connections, range_id)
-    paths = paths_of(fetch(connections, range_id), url)
+    url = connections.table_url(range_id)
+    paths = paths_of(connections.fetch_table(range_id), url)
     rows: list[tuple[bytes, int, int]] = []
     first = 0
     for folder, some in groupby(paths, _folder):

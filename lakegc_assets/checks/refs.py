@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import KIND
-from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.graveler.ranges import read_metarange
@@ -98,8 +97,8 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[s
     metarange_id = connections.client().commit(repository, commit_id).meta_range_id
     if not metarange_id:
         return {}
-    data = fetch(connections, metarange_id)
-    infos = read_metarange(data, table_url(connections, metarange_id))
+    data = connections.fetch_table(metarange_id)
+    infos = read_metarange(data, connections.table_url(metarange_id))
     return {info.id: info.count for info in infos}
 
 

@@ -29,7 +29,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.metaranges import COUNTED, fetch, table_url
+from lakegc_assets.mark.metaranges import COUNTED
 from lakegc_assets.mark.ranges import Wanted, range_frame
 from lakegc_assets.mark.signature_relations import etag_evidence
 from lakegc_assets.mark.workspace import Workspace
@@ -267,8 +267,8 @@ def entries_are_checksums(
     store, namespace = connections.store(), connections.namespace()
     agreed: list[bool] = []
     for range_id in range_ids:
-        url = table_url(connections, range_id)
-        items = read_range(fetch(connections, range_id), url)
+        url = connections.table_url(range_id)
+        items = read_range(connections.fetch_table(range_id), url)
         found = [entry for _, entry in items if entry.size in sizes]
         for entry in found[:: max(1, len(found) // (NEWEST + AT_RANDOM))]:
             spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)

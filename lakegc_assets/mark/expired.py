@@ -27,7 +27,6 @@ from lakegc_assets.mark import relations
 from lakegc_assets.mark.addresses import UNNAMEABLE, are_plain, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
 from lakegc_assets.mark.live_ranges import live_ranges, passed_over
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted, cache_ranges, range_frame, run_on_ranges, wanted
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -152,8 +151,8 @@ def _read_names(
     damaged: Damaged = {}
     for range_id, _, _ in ranges:
         try:
-            data = fetch(connections, range_id)
-            entries = decode_range(data, table_url(connections, range_id))
+            data = connections.fetch_table(range_id)
+            entries = decode_range(data, connections.table_url(range_id))
         except IntegrityError as error:
             damaged[range_id] = error
             continue

@@ -19,7 +19,6 @@ from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import (
     each_once,
-    fetch,
     pairs_of,
     ranges_of,
     ranked_path_ranges,
@@ -72,7 +71,7 @@ def paths_in(
     connections: Connections, range_id: str, addresses: Collection[str], prefix: str = ""
 ) -> dict[str, str]:
     """The first paths at which a range names some addresses, by these; as ``path_in``."""
-    data = fetch(connections, range_id)
+    data = connections.fetch_table(range_id)
     namespace = connections.namespace()
     paths: dict[str, str] = {}
     for path, entry in read_range(data, range_id):
@@ -209,5 +208,5 @@ def _commits(connections: Connections, dump: str) -> Iterator[CommitData]:
 
 
 def _records(connections: Connections, name: str) -> list[Record]:
-    data = fetch(connections, name)
+    data = connections.fetch_table(name)
     return read_dump(data, name, "commit").records

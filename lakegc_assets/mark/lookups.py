@@ -34,7 +34,6 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Change
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.signature_relations import ANY
 from lakegc_assets.mark.signatures import (
     MATCHES,
@@ -247,8 +246,8 @@ def _read_paths(
     wanted = pa.concat_tables([ASKED.empty_table(), *read_parts(artifacts, asked)])
     writer = PartWriter(artifacts, f"{folder}paths/", _PATHS)
     for position, range_id in ranges:
-        data = fetch(connections, range_id)
-        entries, paths = decode_paths(data, table_url(connections, range_id))
+        data = connections.fetch_table(range_id)
+        entries, paths = decode_paths(data, connections.table_url(range_id))
         rows = np.arange(entries.num_rows)
         by_size = np.full(entries.num_rows, ANY, np.int64)
         signatures = pa.table(

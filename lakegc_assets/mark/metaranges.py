@@ -29,7 +29,6 @@ from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
-from lakegc_assets.storage.errors import ObjectNotFoundError
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -112,7 +111,7 @@ def pairs_frame(
         pairs_of(ctx, connections, missing, ())
         slots = cache.slots()
     if missing := set(metarange_ids) - slots.keys():
-        url = table_url(connections, min(missing))
+        url = connections.table_url(min(missing))
         raise IntegrityError(
             f"{connections.cache_url} does not hold {url}, which was just read: remove the cache, "
             "and try again"
@@ -295,11 +294,11 @@ def _read(
     order: _Order[V],
 ) -> Iterator[tuple[pa.Table, tuple[str, V]]]:
     """Contents of metaranges, with the id and the value of each; what is not cached is read."""
-    get = partial(fetch, connections)
+    get = connections.fetch_table
 
     def decoded(ids: Sequence[str]) -> Iterator[Decoded]:
         for table_id, data in thread_each(get, ids, _THREADS, _AT_ONCE):
-            url = table_url(connections, table_id)
+            url = connections.table_url(table_id)
             yield Decoded(table_id, decode(data, url), {})
 
     values = {table_id: value for table_id, _, value in order}
@@ -330,26 +329,6 @@ def uncounted(range_ids: Iterable[str]) -> pa.Table:
     return table_of(((range_id, None) for range_id in range_ids), COUNTED)
 
 
-def table_url(connections: Connections, table_id: str) -> str:
-    """The URL of the file of a range or metarange: its name in messages."""
-    return f"{connections.namespace_url}/_lakefs/{table_id}"
-
-
-def fetch(connections: Connections, table_id: str) -> bytes:
-    """The file of a range or metarange.
-
-    Raises:
-        IntegrityError: it is missing.
-    """
-    try:
-        return connections.store().get(f"_lakefs/{table_id}")
-    except ObjectNotFoundError as error:
-        raise IntegrityError(
-            f"{table_url(connections, table_id)}, which a commit needs, is missing: what that "
-            "commit keeps alive cannot be known. Restore the file, then run again",
-        ) from error
-
-
 def require_in_full(connections: Connections, table_id: str, data: bytes) -> None:
     """Require that a file is what an answer had: only real damage may be passed over.
 
@@ -359,5 +338,5 @@ def require_in_full(connections: Connections, table_id: str, data: bytes) -> Non
     store, key = connections.store(), f"_lakefs/{table_id}"
     if len(data) != store.head(key).size or store.get(key) != data:
         raise IntegrityError(
-            f"{table_url(connections, table_id)} was not read in full, or is written now: run again"
+            f"{connections.table_url(table_id)} was not read in full, or is written now: run again"
         )

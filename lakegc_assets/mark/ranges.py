@@ -27,7 +27,6 @@ from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.mark.addresses import are_plain, entry_spellings
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
@@ -216,7 +215,7 @@ def _decode(
 
     def get(one: Wanted) -> bytes | IntegrityError:
         try:
-            return fetch(connections, one.range_id)
+            return connections.fetch_table(one.range_id)
         except IntegrityError as error:
             return error
 
@@ -224,7 +223,7 @@ def _decode(
         try:
             if isinstance(data, IntegrityError):
                 raise data
-            url = table_url(connections, one.range_id)
+            url = connections.table_url(one.range_id)
             entries, paths = decode_paths(data, url)
         except IntegrityError as error:
             if damaged is None:

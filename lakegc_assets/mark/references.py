@@ -36,10 +36,8 @@ from lakegc_assets.mark.live_ranges import isolate, live_ranges, passed_over
 from lakegc_assets.mark.metaranges import (
     COUNTED,
     each_once,
-    fetch,
     path_ranges,
     require_in_full,
-    table_url,
     uncounted,
 )
 from lakegc_assets.mark.other_repositories import (
@@ -377,7 +375,7 @@ def _require_damaged(connections: Connections, range_id: str, error: IntegrityEr
     Raises:
         IntegrityError: it is not, or it is gone.
     """
-    data, url = fetch(connections, range_id), table_url(connections, range_id)
+    data, url = connections.fetch_table(range_id), connections.table_url(range_id)
     try:
         decode_range(data, url)
     except IntegrityError:
