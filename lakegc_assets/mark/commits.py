@@ -242,10 +242,10 @@ class Liveness:
         """The metaranges of the active commits."""
         return {self.commits[commit].metarange_id for commit in self.active.active}
 
-    def path_metaranges(self) -> dict[str, set[str]]:
-        """For each pattern of paths the metaranges of the commits that have something below it."""
+    def path_metaranges(self) -> dict[str, dict[str, int]]:
+        """The metaranges of commits of which paths stay, by the pattern, for ``path_ranges``."""
         return {
-            pattern: {self.commits[commit].metarange_id for commit in commits} - {""}
+            pattern: dict.fromkeys({self.commits[i].metarange_id for i in commits} - {""}, 0)
             for pattern, commits in self.paths.items()
         }
 

@@ -99,10 +99,10 @@ def _path_ranges(
     ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, active: pa.Table
 ) -> pa.Table:
     """The ranges that hold something below paths of rules, but for those of active commits."""
-    metaranges: dict[str, set[str]] = {}
+    metaranges: dict[str, dict[str, int]] = {}
     rows = attempt.read("active_commits", PATHS, ["pattern", "metarange_id"])
     for row in rows.to_pylist():
         if row["metarange_id"]:
-            metaranges.setdefault(row["pattern"], set()).add(row["metarange_id"])
+            metaranges.setdefault(row["pattern"], {})[row["metarange_id"]] = 0
     whole = frozenset(active["range_id"].to_pylist())
-    return path_ranges(ctx, connections, metaranges, whole)
+    return path_ranges(ctx, connections, metaranges, whole).drop_columns(["rank"])

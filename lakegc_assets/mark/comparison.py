@@ -229,13 +229,16 @@ def _largest(asked: _Asked, alone: DataFrame, found: Survivors) -> list[dict[str
     largest = comparison_relations.largest(judged, asked.listed)
     rows = asked.work.collect(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}
-    areas = _staging_areas(asked, staged) if staged else {}
+    of = asked.work.ctx.repository, asked.work.connections
+    areas = staging_areas(asked.client, *of, staged) if staged else {}
     return [
         {
             "address": row["address"],
             "size": row["size"],
             "marked": _marked_sentence(row),
-            "kept": areas.get(row["address"], _survivor_sentence(row)),
+            "kept": "it is staged on branch {!r} at {!r}".format(*areas[row["address"]])
+            if row["address"] in areas
+            else _survivor_sentence(row),
         }
         for row in rows
     ]
@@ -275,17 +278,6 @@ def _survivor_sentence(row: Mapping[str, Any]) -> str | None:
         return None
     of_run = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
     return sentence({**row, **{name: row[column] for name, column in of_run.items()}})
-
-
-def _staging_areas(asked: _Asked, staged: set[str]) -> dict[str, str]:
-    """On which branch and path objects are staged; the search ends with the last of them."""
-    found: dict[str, str] = {}
-    areas = staging_areas(asked.client, asked.work.ctx.repository, asked.work.connections, staged)
-    for address, branch, path in areas:
-        found.setdefault(address, f"it is staged on branch {branch!r} at {path!r}")
-        if len(found) == len(staged):
-            break
-    return found
 
 
 # What has to be known to read it

@@ -20,8 +20,8 @@ from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import (
     each_once,
     pairs_of,
+    path_ranges,
     ranges_of,
-    ranked_path_ranges,
     uncounted,
 )
 from lakegc_assets.mark.ranges import range_frame
@@ -55,22 +55,16 @@ def ranges_naming(
     return sorted(ids["range_id"].to_pylist())
 
 
-def path_in(connections: Connections, range_id: str, address: str, prefix: str = "") -> str | None:
-    """The first path at which a range names this very address, in whatever spelling; else None.
-
-    ``prefix``: what the path must begin with.
-
-    Raises:
-        IntegrityError: the range is missing.
-        FormatError: it is damaged.
-    """
-    return paths_in(connections, range_id, {address}, prefix).get(address)
-
-
 def paths_in(
     connections: Connections, range_id: str, addresses: Collection[str], prefix: str = ""
 ) -> dict[str, str]:
-    """The first paths at which a range names some addresses, by these; as ``path_in``."""
+    """The first paths at which a range names some addresses, in whatever spelling, by these.
+
+    ``prefix``: what the paths must begin with.
+
+    Raises:
+        IntegrityError: the range is missing or damaged.
+    """
     data = connections.fetch_table(range_id)
     namespace = connections.namespace()
     paths: dict[str, str] = {}
@@ -106,14 +100,13 @@ def path_holder(
     ranks: dict[str, dict[str, int]] = {}
     for rank, row in enumerate(commits):
         ranks.setdefault(row["pattern"], {})[row["metarange_id"]] = rank
-    ranges = ranked_path_ranges(ctx, connections, ranks)
+    ranges = path_ranges(ctx, connections, ranks)
     suspected = set(ranges_naming(ctx, connections, each_once(ranges), {address}))
     for found in ranges.to_pylist():
         if found["range_id"] in suspected:
-            path = path_in(connections, found["range_id"], address, prefix_of(found["pattern"]))
-            if path is not None:
-                row = commits[found["rank"]]
-                return PathHolder(row["commit_id"], row["branch"], path, row[RULE])
+            prefix, row = prefix_of(found["pattern"]), commits[found["rank"]]
+            if paths := paths_in(connections, found["range_id"], {address}, prefix):
+                return PathHolder(row["commit_id"], row["branch"], paths[address], row[RULE])
     return None
 
 
@@ -181,11 +174,10 @@ def unreachable_holder(
     }
     ranges = uncounted(sorted(there["ranges"] - without))
     for range_id in ranges_naming(ctx, connections, ranges, {address}):
-        path = path_in(connections, range_id, address)
-        if path is not None:
+        if paths := paths_in(connections, range_id, {address}):
             pairs = pairs_of(ctx, connections, there["metaranges"], [range_id])
             of = set(pairs["metarange_id"].to_pylist())
-            return Held(path, _commit_of(client, connections, ctx.repository, of))
+            return Held(paths[address], _commit_of(client, connections, ctx.repository, of))
     return None
 
 

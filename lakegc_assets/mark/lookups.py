@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, table_of, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, table_of, write_tables
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
@@ -292,18 +292,14 @@ def _text(paths: Sequence[bytes], where: str) -> pa.Array:
 # Asking
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The results of the lookups."""
-
-    #: Files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves.
-    served: Sequence[Part]
-    #: Files of ``SIGNATURES`` that were not asked for on all their paths.
-    unasked: Sequence[Part]
-
-
-def ask(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Answer:
+def ask(
+    ctx: RunContext, connections: Connections, inquiry: Inquiry
+) -> tuple[list[Part], list[Part]]:
     """Ask lakeFS.
+
+    Returns:
+        Files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves; and
+        files of ``SIGNATURES`` that were not asked for on all their paths.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
@@ -320,10 +316,8 @@ def ask(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Answer:
     task = partial(_ask, connections, ctx.repository, replace(inquiry, heads=HeadRanges()))
     orders = bin_pack(branches, costs, _TASKS)
     answers = ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
-    return Answer(
-        [part for answer in answers for part in answer.served],
-        [part for answer in answers for part in answer.unasked],
-    )
+    served = [part for parts, _ in answers for part in parts]
+    return served, [part for _, parts in answers for part in parts]
 
 
 class _Unit(NamedTuple):
@@ -340,7 +334,7 @@ def _ask(
     repository: str,
     inquiry: Inquiry,
     branches: Sequence[tuple[str, Positions]],
-) -> Answer:
+) -> tuple[list[Part], list[Part]]:
     client, store = connections.client(), connections.open(inquiry.url)
     names = [branch for branch, _ in branches]
     sizes = pa.concat_tables([SIZES.empty_table(), *read_parts(store, inquiry.sizes)])["size"]
@@ -359,14 +353,10 @@ def _ask(
     served = table_of(zip(found, strict=True), SERVED_NAMES)
     rest = pa.concat_tables([SIGNATURES.empty_table(), *(some for _, some in answers)])
     unasked = rest.group_by(SIGNATURES.names).aggregate([])
-    return Answer(
-        _written(store, f"{inquiry.folder}served/", served),
-        _written(store, f"{inquiry.folder}unasked/", unasked),
+    return (
+        write_tables(store, f"{inquiry.folder}served/", SERVED_NAMES, [served]),
+        write_tables(store, f"{inquiry.folder}unasked/", SIGNATURES, [unasked]),
     )
-
-
-def _written(store: ObjectStore, folder: str, rows: pa.Table) -> list[Part]:
-    return [write_part(store, folder, rows)] if rows.num_rows else []
 
 
 def _units(

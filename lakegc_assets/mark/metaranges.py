@@ -42,8 +42,7 @@ _NAME: Final = pa.dictionary(pa.int32(), pa.string())
 PAIRS: Final = pa.schema([("metarange_id", _NAME), ("range_id", _NAME), ("entries", pa.int64())])
 _RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
 #: Rows: one for each range and each pattern that it can hold paths of, each once.
-PATH_RANGES: Final = pa.schema([*RANGES, ("pattern", pa.string())])
-_RANKED_PATHS: Final = PATH_RANGES.append(pa.field("rank", pa.int64()))
+PATH_RANGES: Final = pa.schema([*RANGES, ("pattern", pa.string()), ("rank", pa.int64())])
 #: Rows: a range, and how many entries metaranges say it holds; null where none names it.
 COUNTED: Final = RANGES
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
@@ -143,29 +142,13 @@ def ranges_of(
 def path_ranges(
     ctx: RunContext,
     connections: Connections,
-    metaranges: Mapping[str, Collection[str]],
+    ranks: Mapping[str, Mapping[str, int]],
     without: Collection[str] = frozenset(),
 ) -> pa.Table:
     """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
 
-    ``metaranges``: ids of metaranges, by the pattern.
+    ``ranks``: a number for each metarange, by the pattern; a range has the highest of them.
     ``without``: ids of ranges that are of no interest, as those of active commits.
-
-    Raises:
-        IntegrityError: a metarange is missing or damaged.
-    """
-    ranks = {pattern: dict.fromkeys(ids, 0) for pattern, ids in metaranges.items()}
-    rows = ranked_path_ranges(ctx, connections, ranks)
-    wanted = pc.invert(pc.is_in(rows["range_id"], pa.array(sorted(without), pa.string())))
-    return rows.filter(wanted).select(PATH_RANGES.names)
-
-
-def ranked_path_ranges(
-    ctx: RunContext, connections: Connections, ranks: Mapping[str, Mapping[str, int]]
-) -> pa.Table:
-    """The same with the highest rank of the metaranges that have the range (column ``rank``).
-
-    ``ranks``: a number for each metarange, by the pattern.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -177,7 +160,8 @@ def ranked_path_ranges(
     task = partial(_read_paths, connections)
     tables, _ = _run(ctx, connections, BOUNDS_KIND, of_metaranges, task)
     keys = [("range_id", "ascending"), ("pattern", "ascending")]
-    return _highest(tables, _RANKED_PATHS).sort_by(keys)
+    rows = _highest(tables, PATH_RANGES).sort_by(keys)
+    return rows.filter(pc.invert(pc.is_in(rows["range_id"], pa.array([*without], pa.string()))))
 
 
 def _run(
@@ -233,7 +217,7 @@ def _read_ranked(
 
 
 def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> pa.Table:
-    """The rows of one task (``_RANKED_PATHS``): ranges that can hold paths of patterns."""
+    """The rows of one task (``PATH_RANGES``): ranges that can hold paths of patterns."""
     found: list[pa.Table] = []
     for rows, (_, ranks) in _read(connections, BOUNDS_KIND, _read_bounds, order):
         bounds = list(zip(rows["min_key"].to_pylist(), rows["max_key"].to_pylist(), strict=True))
@@ -242,8 +226,8 @@ def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> p
             held = rows.filter(pa.array([may_hold(prefix, *one) for one in bounds], pa.bool_()))
             same = [pa.repeat(value, held.num_rows) for value in (pattern, rank)]
             columns = [held["range_id"], held["entries"], *same]
-            found.append(pa.table(columns, schema=_RANKED_PATHS))
-    return _highest(found, _RANKED_PATHS)
+            found.append(pa.table(columns, schema=PATH_RANGES))
+    return _highest(found, PATH_RANGES)
 
 
 def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:

@@ -156,16 +156,16 @@ def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.
     """The candidates that must stay, by what lakeFS answers (``SPARED``)."""
     if not inquiry.candidates:
         return SPARED.empty_table()
-    answer = ask(ctx, connections, inquiry)
-    doubtful = [*inquiry.over, *answer.unasked]
-    if not answer.served and not doubtful:
+    served, unasked = ask(ctx, connections, inquiry)
+    doubtful = [*inquiry.over, *unasked]
+    if not served and not doubtful:
         return SPARED.empty_table()
     with ctx.frames(connections) as frames:
         work = Workspace(ctx, connections, frames, inquiry.url, inquiry.folder)
         candidates = work.read(inquiry.candidates, CANDIDATES)
         rows = relations.spared(
             candidates,
-            work.read(answer.served, SERVED_NAMES),
+            work.read(served, SERVED_NAMES),
             inquiry.signatures.of(work, candidates),
             work.read(doubtful, SIGNATURES),
         )

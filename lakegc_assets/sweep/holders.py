@@ -60,8 +60,8 @@ def holders_of(
     staged = set(addresses) - found.keys()
     if staged:
         client = ctx.lakefs.connect()
-        for address, branch, path in staging_areas(client, ctx.repository, connections, staged):
-            found.setdefault(address, Holder(address, branch, path, None))
+        areas = staging_areas(client, ctx.repository, connections, staged)
+        found |= {address: Holder(address, *area, None) for address, area in areas.items()}
     return found
 
 
