@@ -199,21 +199,17 @@ def _stat_expired(
     Nothing of it counts as settled: no later run may take what is here for all that a slice holds.
     """
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
-    expired = expired_addresses(ctx, client, connections, attempt, at.start)
-    because = f"{counted(expired.ranges, 'range is', 'ranges are')} of expired commits alone"
-    ctx.log.info("looking at %s by name: %s", counted(expired.addresses, "object"), because)
-    costs = [part.rows * _NAME_S for part in expired.parts]
+    expired, ranges, passed_over = expired_addresses(ctx, client, connections, attempt, at.start)
+    because = f"{counted(ranges, 'range is', 'ranges are')} of expired commits alone"
+    named = sum(part.rows for part in expired)
+    ctx.log.info("looking at %s by name: %s", counted(named, "object"), because)
+    costs = [part.rows * _NAME_S for part in expired]
     task = partial(_stat, connections, attempt.url)
-    orders = bin_pack(expired.parts, costs, ctx.settings.listing_num_partitions)
+    orders = bin_pack(expired, costs, ctx.settings.listing_num_partitions)
     found = ctx.tasks.run("stat objects by name", task, orders or [[]], sum(costs))
     listed = added_up(found)
     require_ages(ctx, listed.slices, at.start)
-    facts = {
-        "mode": "by name",
-        "because": because,
-        "named": expired.addresses,
-        "passed_over": list(expired.passed_over),
-    }
+    facts = {"mode": "by name", "because": because, "named": named, "passed_over": passed_over}
     return attempt, _Found(listed, _NEVER, facts)
 
 
