@@ -66,16 +66,16 @@ class CheckResult:
     Attributes:
         name: of the invariant, which is the name of its asset check.
         passed: whether it holds.
-        blocking: whether a run must stop where it does not.
         summary: what was found and what to do about it.
         facts: figures, as JSON values.
+        blocking: whether a run must stop where it does not.
     """
 
     name: str
     passed: bool
-    blocking: bool
     summary: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    blocking: bool = True
 
 
 @dataclass
@@ -130,13 +130,16 @@ class Case:
         return {row["tag"]: row["commit_id"] for row in rows if not row["active"]}
 
     @cached_property
+    def _tags_now(self) -> dict[str, str]:
+        return {tag.id: tag.commit_id for tag in self.client.tags(self.ctx.repository)}
+
+    @cached_property
     def retained(self) -> set[str]:
         """The commits that rules which lakeFS does not have keep now, whatever their age is."""
         retain, repository = self.ctx.settings.retained, self.ctx.repository
         if not retain or self.chain["active_commits"].facts["rules"] is None:
             return set()
-        tags = {tag.id: tag.commit_id for tag in self.client.tags(repository)}
-        return kept_commits(self.client, repository, self.heads, tags, retain)
+        return kept_commits(self.client, repository, self.heads, self._tags_now, retain)
 
     @cached_property
     def below(self) -> Below:
@@ -144,12 +147,8 @@ class Case:
         retain, active = self.ctx.settings.retained, self.chain["active_commits"]
         if not retain.paths or active.facts["rules"] is None:
             return Below({}, SPANS.empty_table())
-        client, repository = self.client, self.ctx.repository
         found = path_commits(
-            client,
-            repository,
-            self.heads,
-            {tag.id: tag.commit_id for tag in client.tags(repository)},
+            *(self.client, self.ctx.repository, self.heads, self._tags_now),
             Rules.parse(active.facts["rules"]),
             retain,
             datetime.fromisoformat(str(self.chain["store_listing"].facts["start"])),

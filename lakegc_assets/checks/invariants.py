@@ -32,11 +32,11 @@ def _judged(
     name: str, count: int, some: Callable[[], list[str | None]], what: str, then: str
 ) -> CheckResult:
     if count == 0:
-        return CheckResult(name, passed=True, blocking=True, summary=f"no candidate {what}")
+        return CheckResult(name, passed=True, summary=f"no candidate {what}")
     examples = some()
     summary = f"{counted(count, 'candidate')}: each {what}, for example {examples}. {then}"
     facts = {"count": count, "examples": examples}
-    return CheckResult(name, passed=False, blocking=True, summary=summary, facts=facts)
+    return CheckResult(name, passed=False, summary=summary, facts=facts)
 
 
 _REPORT: Final = "This is a fault of the mark, please report it"
@@ -74,7 +74,7 @@ def older_than_cutoff(context: Case) -> CheckResult:
 def none_head_reachable(context: Case) -> CheckResult:
     """No candidate is held by the HEAD of any branch, and both readers say the same of them."""
     if disagreement := _disagreement(context):
-        return CheckResult(checked.HELD, passed=False, blocking=True, summary=disagreement)
+        return CheckResult(checked.HELD, passed=False, summary=disagreement)
     return _verdict(context, checked.HELD, "is held by a branch HEAD", _MOVED)
 
 
@@ -153,7 +153,7 @@ def active_commits_complete(context: Case) -> CheckResult:
             f"for example {missing[:EXAMPLES]}. {_REPORT}"
         )
     facts = {"active": len(active), "missing": len(missing)}
-    return CheckResult(name, not missing, blocking=True, summary=summary, facts=facts)
+    return CheckResult(name, not missing, summary, facts)
 
 
 def candidate_share(context: Case) -> CheckResult:
@@ -179,9 +179,7 @@ def candidate_share(context: Case) -> CheckResult:
             f"this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
         )
     facts = {"candidates": context.rows, "listed": listed, "share": share, "limit": limit}
-    return CheckResult(
-        "candidate_share", share <= limit, blocking=True, summary=summary, facts=facts
-    )
+    return CheckResult("candidate_share", share <= limit, summary, facts)
 
 
 def _up(share: float) -> str:
@@ -204,10 +202,5 @@ def tagged_commits_whole(context: Case) -> CheckResult:
         summary = (
             f"tagged commits lose objects: {losing}. Set protect_tags (--protect-tags) to keep them"
         )
-    return CheckResult(
-        checked.TAGGED,
-        not losing,
-        blocking=False,
-        summary=summary,
-        facts={"tags": losing, "at": datetime.now(timezone.utc).isoformat()},
-    )
+    facts = {"tags": losing, "at": datetime.now(timezone.utc).isoformat()}
+    return CheckResult(checked.TAGGED, not losing, summary, facts, blocking=False)

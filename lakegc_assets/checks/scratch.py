@@ -31,7 +31,7 @@ class Scratch:
         return self.connections.open(self.url)
 
     def write(self, addresses: Iterable[pa.Array]) -> list[Part]:
-        """Write addresses, strings or what can be made strings, to files, none of which is empty."""
+        """Write addresses, or what can be made strings, to files, none of which is empty."""
         texts = (pa.table([some.cast(pa.string())], schema=ADDRESSES) for some in addresses)
         return self.write_rows(texts, ADDRESSES)
 
