@@ -149,10 +149,10 @@ class Inquiry:
     #: Of the store of all files.
     url: str
     folder: str
-    #: Seconds since 1970 after which no more is asked, but for what is staged.
+    #: Seconds since 1970 after which no more is read or asked, but for what is staged.
     deadline: float
-    #: About how many objects all branches have staged.
-    staged: int
+    #: About how many objects all branches have staged, by which the work is spread.
+    staged: int = 0
     #: What the branches hold.
     heads: HeadRanges = field(default_factory=HeadRanges)
     #: Files of the candidates.
