@@ -26,7 +26,6 @@ from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.retention.rules import Rules
@@ -173,18 +172,11 @@ class Case:
             roles.setdefault(commit, set()).add("retained")
         for commit in roles.keys() & self.active:
             roles[commit].add("active")
-        items = [(commit, True) for commit in sorted(roles)] + [(key, False) for key in lists]
-        costs = [refs.COMMIT_S if commit else refs.LIST_S for _, commit in items]
-        groups = bin_pack(items, costs, self.ctx.settings.range_num_partitions)
-        orders = [
-            (
-                {name: roles[name] for name, commit in group if commit},
-                [name for name, commit in group if not commit],
-            )
-            for group in groups
-        ]
+        items = [*sorted(roles.items()), *((key, frozenset[refs.Role]()) for key in lists)]
+        costs = [refs.COMMIT_S if of else refs.LIST_S for _, of in items]
         task = partial(refs.read_refs, self.scratch, self.ctx.repository)
-        return refs.united(self.ctx.tasks.run("check what lakeFS names", task, orders, sum(costs)))
+        what, most = "check what lakeFS names", self.ctx.settings.range_num_partitions
+        return refs.united(self.ctx.tasks.run_grouped(what, task, items, costs, most))
 
     @cached_property
     def head_ranges(self) -> set[str]:
@@ -325,7 +317,7 @@ class Case:
         if not self.rows:
             return {}
         rows = self.from_cache(
-            lambda: self.collect(self._counts(), _COUNTS, "check candidates").to_pylist()
+            lambda: self.frames.collect_rows(self._counts(), _COUNTS, "check candidates")
         )
         found: dict[str, dict[str | None, int]] = {}
         for row in rows:
@@ -380,18 +372,14 @@ class Case:
         """Compute a frame, and write its rows to files that go with this."""
         return self.frames.write(frame, self.attempt.url, self.scratch.folder, schema, what)
 
-    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
-        """Compute a frame of few rows."""
-        return self.frames.collect(frame, schema, what)
-
     def total(self, frame: DataFrame, what: str) -> int:
         """The number of rows of a frame."""
-        (row,) = self.collect(relations.total(frame), _TOTAL, what).to_pylist()
+        (row,) = self.frames.collect_rows(relations.total(frame), _TOTAL, what)
         return int(row["objects"])
 
     def first(self, frame: DataFrame, most: int = EXAMPLES) -> list[str | None]:
         """Some addresses of a frame, in order."""
-        rows = self.collect(relations.first(frame, most), ADDRESSES, "find examples")
+        rows = self.frames.collect(relations.first(frame, most), ADDRESSES, "find examples")
         found: list[str | None] = rows["address"].to_pylist()
         return found
 

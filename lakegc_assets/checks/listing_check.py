@@ -100,12 +100,12 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
 
     def chosen() -> pa.Table:
         held = relations.distinct(case.expected())
-        return case.collect(relations.sample(held, _SAMPLE), ADDRESSES, _CHOOSE)
+        return case.frames.collect(relations.sample(held, _SAMPLE), ADDRESSES, _CHOOSE)
 
     some = set(case.from_cache(chosen)["address"].to_pylist())
     if lacked:
         frame = relations.sample(case.dataset(lacked), _CONFIRM)
-        some |= set(case.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
+        some |= set(case.frames.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
     asked = sorted(some)
     there = thread_map(case.connections.store().exists, asked, _THREADS)
     lost = [address for address, found in zip(asked, there, strict=True) if not found]

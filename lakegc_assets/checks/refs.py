@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -56,19 +57,18 @@ class Refs:
 
 
 def read_refs(
-    scratch: Scratch,
-    repository: str,
-    order: tuple[Mapping[str, Collection[Role]], Sequence[str]],
+    scratch: Scratch, repository: str, named: Sequence[tuple[str, AbstractSet[Role]]]
 ) -> Refs:
     """Ask for commits and read lists; a task.
 
-    ``order``: the roles of each commit, by its id; and the keys of lists of staged objects.
+    ``named``: ids of commits with their roles, and keys of lists of staged objects, with none.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
         LakeFSError: lakeFS does not know a commit.
     """
-    connections, (commits, lists) = scratch.connections, order
+    connections = scratch.connections
+    commits = {commit: roles for commit, roles in named if roles}
     ranges: dict[Role, dict[str, int]] = {}
 
     def pairs() -> Iterator[pa.Table]:
@@ -79,7 +79,9 @@ def read_refs(
             yield pa.table([[*found], [commit_id] * len(found)], schema=PAIRS)
 
     written = scratch.write_rows(pairs(), PAIRS)
-    staged = scratch.write(some for key in lists for some in _staged(connections, key))
+    staged = scratch.write(
+        some for key, roles in named if not roles for some in _staged(connections, key)
+    )
     return Refs(ranges, written, staged)
 
 
