@@ -150,7 +150,7 @@ class Case:
             *(self.client, self.ctx.repository, self.heads, self._tags_now),
             Rules.parse(active.facts["rules"]),
             retain,
-            datetime.fromisoformat(str(self.chain["store_listing"].facts["start"])),
+            self.chain["store_listing"].start,
         )
         metaranges = {
             pattern: {of for commit, of in commits.items() if of and commit not in self.active}

@@ -135,7 +135,7 @@ def active_commits_complete(context: Case) -> CheckResult:
     expected = set(heads.values())
     rules = context.chain["active_commits"].facts["rules"]
     if rules is not None:
-        start = datetime.fromisoformat(str(context.chain["store_listing"].facts["start"]))
+        start = context.chain["store_listing"].start
         # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
         client, repository = context.client, context.ctx.repository
         commits = main_ancestries(client, repository, heads.values())

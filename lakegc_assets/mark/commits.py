@@ -303,7 +303,7 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    start = chain["store_listing"].start
     latest = latest_mark(ctx, connections)
     known = _NO_REFS if latest is None else refs_of(ctx, latest.attempt, latest.manifest)
     liveness = find_liveness(ctx, client, connections, start, known)

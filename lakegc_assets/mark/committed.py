@@ -7,7 +7,6 @@ over to one of them is seen here or there.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -61,7 +60,7 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
         below = _path_ranges(ctx, connections, attempt, live.ranges)
         partly = read_path_ranges(ctx, connections, below, store, f"{ASSET}/below/")
         live = replace(live + partly, ranges=live.ranges)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    start = chain["store_listing"].start
     others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
     strange = left_alone(connections.namespace_url, found.foreign)

@@ -79,7 +79,7 @@ def side_of(work: Workspace, name: str) -> Side:
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     candidates = chain["deletion_candidates"]
     marked = frames.read(Dataset(attempt.url, candidates.parts["data"], _MARKED))
-    made = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    made = chain["store_listing"].start
     as_named = comparison_relations.as_named(marked)
     return Side(name, "run", made, candidates.rows, as_named, attempt)
 

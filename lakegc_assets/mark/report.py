@@ -55,6 +55,7 @@ BREAKDOWN: Final = pa.schema(
 
 #: Address, size, reason, and the commit that held it last or None.
 Largest = tuple[str, int, str, str | None]
+_TOP: Final = ["address", "size", "reason", "commit_id"]
 #: Of the candidates of one task: rows of ``BREAKDOWN`` with values in place of labels, the largest
 #: ones, and the digest of all.
 _Counted = tuple[pa.Table, list[Largest], KeyDigest]
@@ -75,7 +76,7 @@ def report(ctx: RunContext) -> Manifest:
     results = read_results(attempt, manifest)
     require_passed(results)
 
-    start = datetime.fromisoformat(str(listing.facts["start"]))
+    start = listing.start
     summary = Summary(
         run_id=ctx.run,
         success=True,
@@ -205,15 +206,10 @@ def _count_parts(
             ones = pa.array(np.ones(rows.num_rows, np.int64))
             columns = [pa.repeat(dimension, rows.num_rows), keys, ones, rows["size"]]
             totals = [_summed([*totals, pa.table(columns, schema=BREAKDOWN)])]
-        top = rows.select(["address", "size", "reason", "commit_id"]).sort_by(
-            [("size", "descending"), ("address", "ascending")]
-        )
-        largest = _largest([*largest, *map(_row, top.slice(0, _LARGEST).to_pylist())])
+        top = rows.select(_TOP).sort_by([("size", "descending"), ("address", "ascending")])
+        values = (column.to_pylist() for column in top.slice(0, _LARGEST).columns)
+        largest = _largest([*largest, *zip(*values, strict=True)])
     return totals[0], largest, digest
-
-
-def _row(row: Mapping[str, Any]) -> Largest:
-    return row["address"], row["size"], row["reason"], row["commit_id"]
 
 
 def _largest(rows: Iterable[Largest]) -> list[Largest]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final
 
@@ -42,6 +41,7 @@ _AT_ONCE: Final = 1_000
 _THREADS: Final = 16
 _CANDIDATES: Final = "deletion_candidates"
 _LISTING: Final = "store_listing"
+_NOTHING: Final = "no part of the mark says anything about it"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ class _Asked:
         """The row of an asset about this address."""
         of = self.work.ctx, self.work.connections, self.attempt
         return row_of(*of, self.address, asset, part)
+
+    @cached_property
+    def listed(self) -> dict[str, Any] | None:
+        """Its row of the listing."""
+        return self.row(_LISTING)
 
     def has_hash(self, asset: str, part: str) -> bool:
         """Return whether a set of hashes may hold this address."""
@@ -154,13 +159,18 @@ def _find(
 
 def _explained(asked: _Asked) -> Explanation:
     """The first explanation that there is; each function gives None where it has none."""
-    ask = (
-        *(_candidate, _named_by_adopted, _spared, _not_listed),
-        *(_committed, _staged, _referenced, _too_young, _not_adopted),
-    )
-    found = (function(asked) for function in ask)
-    unknown = asked.is_because("unknown", "no part of the mark says anything about it")
-    return next((one for one in found if one is not None), unknown)
+    ask = (_candidate, _named_by_adopted, _spared, _not_listed, _committed, _staged, _referenced)
+    found = next((one for function in ask if (one := function(asked)) is not None), None)
+    if found is not None or asked.listed is None:
+        return found or asked.is_because("unknown", _NOTHING)
+    written, cutoff = asked.listed["last_modified"].astimezone(), asked.chain[_LISTING].cutoff
+    if written >= cutoff:
+        because = f"it was written at {written.isoformat()}, after the cutoff {cutoff}"
+        return asked.is_because("too young", because)
+    if (mark := asked.adopted_mark) is not None:
+        because = f"mark {mark!r}, which this run adopted, does not name it"
+        return asked.is_because("not adopted", because)
+    return asked.is_because("unknown", _NOTHING)
 
 
 def _candidate(asked: _Asked) -> Explanation | None:
@@ -231,15 +241,6 @@ def _named_by_adopted(asked: _Asked) -> Explanation | None:
     return asked.is_because("spared", because, **facts)
 
 
-def _not_adopted(asked: _Asked) -> Explanation | None:
-    """Explain an object that only a run of our own would name."""
-    mark = asked.adopted_mark
-    if mark is None or asked.row(_LISTING) is None:
-        return None
-    because = f"mark {mark!r}, which this run adopted, does not name it"
-    return asked.is_because("not adopted", because)
-
-
 def _spared(asked: _Asked) -> Explanation | None:
     row = asked.row(_CANDIDATES, "spared")
     return asked.is_because("spared", row["why"]) if row else None
@@ -254,7 +255,7 @@ def _not_listed(asked: _Asked) -> Explanation | None:
     if folder in listing.facts.get("skipped_slices", ()):
         because = "its slice was made after the cutoff, so it was not looked at"
         return asked.is_because("too young", because)
-    if asked.row(_LISTING) is None:
+    if asked.listed is None:
         because = "the store did not hold it when it was listed"
         if listing.mode == "committed":
             because = (
@@ -332,17 +333,6 @@ def _referenced(asked: _Asked) -> Explanation | None:
         return asked.is_because("live", relations.SAME_HASH)
     facts = {name: row[name] for name in ("repository", "held")}
     return asked.is_because("live", references.sentence(**facts), **facts)
-
-
-def _too_young(asked: _Asked) -> Explanation | None:
-    row, cutoff = asked.row(_LISTING), asked.chain[_LISTING].cutoff
-    if row is None:
-        return None
-    written: datetime = row["last_modified"].astimezone()
-    if written < cutoff:
-        return None
-    because = f"it was written at {written.isoformat()}, after the cutoff {cutoff}"
-    return asked.is_because("too young", because)
 
 
 def staging_areas(
