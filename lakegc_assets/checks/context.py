@@ -285,6 +285,8 @@ class Case:
 
     def named(self) -> dict[str, DataFrame]:
         """Addresses that no candidate may have, by what names them; only of what names any."""
+        # First, since that reads the cache as well, and forgets what is damaged there.
+        served_now = self.served
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
         retained = []
         if range_ids := self.refs.of("retained").keys() - self.head_ranges:
@@ -298,6 +300,8 @@ class Case:
             found[RETAINED] = _united(retained)
         if self.refs.staged:
             found[STAGED] = self.dataset(self.refs.staged)
+        if served_now:
+            found[SERVED] = self.dataset(served_now)
         if self._pinned:
             found[PINNED] = self.dataset(self._pinned)
         if self.tags:
@@ -346,19 +350,13 @@ class Case:
         )
 
     @cached_property
-    def served(self) -> DataFrame | None:
-        """The candidates that lakeFS serves; None where it serves nothing that looks like one."""
-        if not self.questions:
-            return None
+    def served(self) -> Sequence[Part]:
+        """Files of the addresses that lakeFS serves where a HEAD has what is like a candidate."""
         cost = sum(part.rows for part in self.questions) * served.QUESTION_S
         task = partial(served.ask, self.scratch, self.ctx.repository)
         pieces = served.pieces_of(self.questions)
         answers = self.ctx.tasks.run("check what is served", task, pieces, cost)
-        parts = [part for answer in answers for part in answer]
-        if not parts:
-            return None
-        addresses = relations.named(self.dataset(parts), SERVED)
-        return relations.found(addresses, self.candidates)
+        return [part for answer in answers for part in answer]
 
     # Computing
 

@@ -8,7 +8,6 @@ code of the mark: they read commits, ranges and lists on a path of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Final
 
@@ -25,15 +24,9 @@ from lakegc_assets.wording import counted
 def _verdict(context: Case, name: str, what: str, then: str) -> CheckResult:
     """A blocking invariant that holds if no candidate is wrong."""
     count = sum(context.counts.get(name, {}).values())
-    return _judged(name, count, lambda: context.examples(name), what, then)
-
-
-def _judged(
-    name: str, count: int, some: Callable[[], list[str | None]], what: str, then: str
-) -> CheckResult:
     if count == 0:
         return CheckResult(name, passed=True, summary=f"no candidate {what}")
-    examples = some()
+    examples = context.examples(name)
     summary = f"{counted(count, 'candidate')}: each {what}, for example {examples}. {then}"
     facts = {"count": count, "examples": examples}
     return CheckResult(name, passed=False, summary=summary, facts=facts)
@@ -104,13 +97,7 @@ def none_staged(context: Case) -> CheckResult:
 
 def none_shadowed(context: Case) -> CheckResult:
     """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
-    found = context.served
-    count = 0 if found is None else context.total(found, "count candidates that are served")
-
-    def examples() -> list[str | None]:
-        return [] if found is None else context.first(found)
-
-    return _judged(checked.SERVED, count, examples, "is served by lakeFS", _MOVED)
+    return _verdict(context, checked.SERVED, "is served by lakeFS", _MOVED)
 
 
 def none_pinned(context: Case) -> CheckResult:
