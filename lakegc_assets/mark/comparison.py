@@ -203,29 +203,29 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     if not objects:
         return Difference(Total(), {}, {}, [])
     alone = frames.read(asked.compared).where(f"named_by = '{which}'")
-    found = _survivors_of(asked, f"{which}/", other, alone)
+    kept, totals = _survivors_of(asked, f"{which}/", other, alone)
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
-    whys = _by((row["why"], row) for row in found.totals)
+    whys = _by((row["why"], row) for row in totals)
     reasons = marked if side.attempt else whys
     size = sum(total.bytes or 0 for total in reasons.values()) if reasons else None
-    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, found))
+    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
 
 
 def _survivors_of(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Survivors:
     """The objects that the run of the other side keeps; nothing of a foreign mark."""
     attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
-        return Survivors(Dataset(work.url, [], SURVIVORS))
+        return Dataset(work.url, [], SURVIVORS), []
     parts = attempt.manifest("deletion_candidates").parts
     candidates = work.frames.read(Dataset(attempt.url, parts["data"], HASHES))
     return survivors(work, attempt, parts["spared"], alone, candidates)
 
 
-def _largest(asked: _Asked, alone: DataFrame, found: Survivors) -> list[dict[str, Any]]:
+def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, Any]]:
     """The largest objects of a difference; those that are not there come last."""
     if not asked.listed:
         return []
-    judged = comparison_relations.with_survivors(alone, asked.work.frames.read(found.rows))
+    judged = comparison_relations.with_survivors(alone, asked.work.frames.read(kept))
     largest = comparison_relations.largest(judged, asked.listed)
     rows = asked.work.collect(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}

@@ -96,7 +96,7 @@ def _named_by_none(
     active: pa.Table,
 ) -> tuple[Sequence[Part], Damaged]:
     """Addresses of ranges of B (``others``) and none of A (``NAMED``); unreadable ranges of B."""
-    damaged = dict(cache_ranges(ctx, connections, others, strict=False).damaged)
+    _, damaged = cache_ranges(ctx, connections, others, strict=False)
     whole = others.filter(pc.invert(pc.is_in(others["range_id"], pa.array(damaged, pa.string()))))
     with ctx.frames(connections) as frames:
         every = pa.concat_tables([whole.select(active.column_names), active])
