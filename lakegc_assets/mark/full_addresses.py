@@ -72,7 +72,8 @@ def read_full(
             missing.append(one.range_id)
             continue
         require_length(connections, one, one.slot.facts["entries"])
-        if _may_hold(namespace, one.slot.facts["starts"]):
+        starts = one.slot.facts["starts"]
+        if starts is None or any(map(namespace.may_hold, starts)):
             slots[one.range_id] = one.slot
         else:
             yield one.range_id, _NONE
@@ -80,10 +81,6 @@ def read_full(
     cache = TableCache(connections.cache(), _KIND)
     for found, _ in cache.read_or_decode(slots, missing, decode, _FILE_ROWS):
         yield found.table_id, _joined(found.rows["address"])
-
-
-def _may_hold(namespace: StorageNamespace, starts: Sequence[str] | None) -> bool:
-    return starts is None or any(map(namespace.may_hold, starts))
 
 
 def _decode(
