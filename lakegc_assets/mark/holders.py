@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.graveler.entry import CommitData, decode_commit_data
+from lakegc_assets.graveler.entry import decode_commit_data
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -185,20 +186,14 @@ def _commit_of(
     client: LakeFSClient, connections: Connections, repository: str, metaranges: Collection[str]
 ) -> str | None:
     """A commit with one of some metaranges; None where lakeFS lists none, or does not list."""
-    try:
-        listed = _commits(connections, client.dump_refs(repository).commits_meta_range_id)
-        return next((one.id for one in listed if one.metarange_id in metaranges), None)
-    except LakegcError:
-        return None
 
+    def records(name: str) -> list[Record]:
+        return read_dump(connections.fetch_table(name), name, "commit").records
 
-def _commits(connections: Connections, dump: str) -> Iterator[CommitData]:
-    """The commits of a dump of refs."""
-    for found in _records(connections, dump):
-        for record in _records(connections, found.identity.decode()):
-            yield decode_commit_data(record.value)
-
-
-def _records(connections: Connections, name: str) -> list[Record]:
-    data = connections.fetch_table(name)
-    return read_dump(data, name, "commit").records
+    with suppress(LakegcError):
+        for dumped in records(client.dump_refs(repository).commits_meta_range_id):
+            for record in records(dumped.identity.decode()):
+                commit = decode_commit_data(record.value)
+                if commit.metarange_id in metaranges:
+                    return commit.id
+    return None
