@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,7 @@ from lakegc_assets.mark.incremental_listing import Carried, carried, copy_parts,
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listing_pages import (
+    NEVER,
     Listed,
     Listing,
     Slice,
@@ -55,8 +56,6 @@ _RANGE_S: Final = 0.004
 _THREADS: Final = 8
 #: Work of a stat, in seconds.
 _NAME_S: Final = 0.002
-#: No slice was made before this time.
-_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ def _stat_expired(
     listed = added_up(found)
     require_ages(ctx, listed.slices, start)
     facts = {"mode": "by name", "because": because, "named": named, "passed_over": passed_over}
-    return attempt, _Found(listed, _NEVER, facts)
+    return attempt, _Found(listed, NEVER, facts)
 
 
 def _read_inventory(
@@ -226,12 +225,12 @@ def _read_inventory(
         "inventory_begun": found.report.started.isoformat(),
         "named_twice": sum(part.rows for part in twice),
     }
-    return attempt, _Found(listed, _NEVER, facts, {"twice": twice})
+    return attempt, _Found(listed, NEVER, facts, {"twice": twice})
 
 
 def _stat(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:
     artifacts, store = connections.open(url), connections.store()
-    listing = Listing(artifacts, _NEVER)
+    listing = Listing(artifacts, NEVER)
     for names in read_parts(artifacts, parts):
         for page in stat_many(store, names["address"].to_pylist()):
             listing.add(listing_rows(page), at_cut=False)
