@@ -60,20 +60,15 @@ _TOTAL: Final = pa.schema([("objects", pa.int64())])
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one invariant.
-
-    Attributes:
-        name: of the invariant, which is the name of its asset check.
-        passed: whether it holds.
-        summary: what was found and what to do about it.
-        facts: figures, as JSON values.
-        blocking: whether a run must stop where it does not.
-    """
+    """The result of one invariant, whose name is that of its asset check."""
 
     name: str
     passed: bool
+    #: What was found and what to do about it.
     summary: str
+    #: Figures, as JSON values.
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether a run must stop where it does not hold.
     blocking: bool = True
 
 

@@ -51,14 +51,11 @@ _THREADS: Final = 8
 
 
 class Below(NamedTuple):
-    """Entries of ranges below the paths of rules.
+    """Entries of ranges below the paths of rules."""
 
-    Attributes:
-        entries: how many each range holds in all, by the metarange's word, by its id.
-        spans: ``SPANS``.
-    """
-
+    #: How many each range holds in all, by the metarange's word, by its id.
     entries: Mapping[str, int]
+    #: Rows of ``SPANS``.
     spans: pa.Table
 
 

@@ -39,16 +39,13 @@ _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
 
 @dataclass(frozen=True)
 class Refs:
-    """Ranges of commits and staged addresses that lakeFS names.
+    """Ranges of commits and staged addresses that lakeFS names."""
 
-    Attributes:
-        ranges: of all commits of a role, with the number of entries that metaranges tell.
-        pairs: files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
-        staged: files of the addresses that are staged, in every spelling.
-    """
-
+    #: Of all commits of a role, with the number of entries that metaranges tell.
     ranges: Mapping[Role, Mapping[str, int]]
+    #: Files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
     pairs: Sequence[Part]
+    #: Files of the addresses that are staged, in every spelling.
     staged: Sequence[Part]
 
     def of(self, role: Role) -> Mapping[str, int]:
