@@ -27,13 +27,13 @@ from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnes
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.relation import union_all
 from lakegc_assets.engine.session import Dataset, Session
-from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.scratch import remove
 
 T = TypeVar("T")
 
@@ -61,21 +61,16 @@ _TOTAL: Final = pa.schema([("objects", pa.int64())])
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one invariant.
-
-    Attributes:
-        name: of the invariant, which is the name of its asset check.
-        passed: whether it holds.
-        blocking: whether a run must stop where it does not.
-        summary: what was found and what to do about it.
-        facts: figures, as JSON values.
-    """
+    """The result of one invariant, whose name is that of its asset check."""
 
     name: str
     passed: bool
-    blocking: bool
+    #: What was found and what to do about it.
     summary: str
+    #: Figures, as JSON values.
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether a run must stop where it does not hold.
+    blocking: bool = True
 
 
 @dataclass
@@ -101,7 +96,7 @@ class Case:
     def close(self) -> None:
         """Remove what was written."""
         if "scratch" in self.__dict__:
-            self.scratch.remove()
+            remove(self.scratch.artifacts(), self.scratch.folder)
 
     # What lakeFS names
 
@@ -130,13 +125,16 @@ class Case:
         return {row["tag"]: row["commit_id"] for row in rows if not row["active"]}
 
     @cached_property
+    def _tags_now(self) -> dict[str, str]:
+        return {tag.id: tag.commit_id for tag in self.client.tags(self.ctx.repository)}
+
+    @cached_property
     def retained(self) -> set[str]:
         """The commits that rules which lakeFS does not have keep now, whatever their age is."""
         retain, repository = self.ctx.settings.retained, self.ctx.repository
         if not retain or self.chain["active_commits"].facts["rules"] is None:
             return set()
-        tags = {tag.id: tag.commit_id for tag in self.client.tags(repository)}
-        return kept_commits(self.client, repository, self.heads, tags, retain)
+        return kept_commits(self.client, repository, self.heads, self._tags_now, retain)
 
     @cached_property
     def below(self) -> Below:
@@ -144,15 +142,11 @@ class Case:
         retain, active = self.ctx.settings.retained, self.chain["active_commits"]
         if not retain.paths or active.facts["rules"] is None:
             return Below({}, SPANS.empty_table())
-        client, repository = self.client, self.ctx.repository
         found = path_commits(
-            client,
-            repository,
-            self.heads,
-            {tag.id: tag.commit_id for tag in client.tags(repository)},
+            *(self.client, self.ctx.repository, self.heads, self._tags_now),
             Rules.parse(active.facts["rules"]),
             retain,
-            datetime.fromisoformat(str(self.chain["store_listing"].facts["start"])),
+            self.chain["store_listing"].start,
         )
         metaranges = {
             pattern: {of for commit, of in commits.items() if of and commit not in self.active}
@@ -174,18 +168,11 @@ class Case:
             roles.setdefault(commit, set()).add("retained")
         for commit in roles.keys() & self.active:
             roles[commit].add("active")
-        items = [(commit, True) for commit in sorted(roles)] + [(key, False) for key in lists]
-        costs = [refs.COMMIT_S if commit else refs.LIST_S for _, commit in items]
-        groups = bin_pack(items, costs, self.ctx.settings.range_num_partitions)
-        orders = [
-            (
-                {name: roles[name] for name, commit in group if commit},
-                [name for name, commit in group if not commit],
-            )
-            for group in groups
-        ]
+        items = [*sorted(roles.items()), *((key, frozenset[refs.Role]()) for key in lists)]
+        costs = [refs.COMMIT_S if of else refs.LIST_S for _, of in items]
         task = partial(refs.read_refs, self.scratch, self.ctx.repository)
-        return refs.united(self.ctx.tasks.run("check what lakeFS names", task, orders, sum(costs)))
+        what, most = "check what lakeFS names", self.ctx.settings.range_num_partitions
+        return refs.united(self.ctx.tasks.run_grouped(what, task, items, costs, most))
 
     @cached_property
     def head_ranges(self) -> set[str]:
@@ -294,6 +281,8 @@ class Case:
 
     def named(self) -> dict[str, DataFrame]:
         """Addresses that no candidate may have, by what names them; only of what names any."""
+        # First, since that reads the cache as well, and forgets what is damaged there.
+        served_now = self.served
         found = {HELD: self._held(["address"])} if self.head_ranges else {}
         retained = []
         if range_ids := self.refs.of("retained").keys() - self.head_ranges:
@@ -307,6 +296,8 @@ class Case:
             found[RETAINED] = union_all(*retained)
         if self.refs.staged:
             found[STAGED] = self.dataset(self.refs.staged)
+        if served_now:
+            found[SERVED] = self.dataset(served_now)
         if self._pinned:
             found[PINNED] = self.dataset(self._pinned)
         if self.tags:
@@ -326,7 +317,7 @@ class Case:
         if not self.rows:
             return {}
         rows = self.from_cache(
-            lambda: self.collect(self._counts(), _COUNTS, "check candidates").to_pylist()
+            lambda: self.frames.collect_rows(self._counts(), _COUNTS, "check candidates")
         )
         found: dict[str, dict[str | None, int]] = {}
         for row in rows:
@@ -355,19 +346,13 @@ class Case:
         )
 
     @cached_property
-    def served(self) -> DataFrame | None:
-        """The candidates that lakeFS serves; None where it serves nothing that looks like one."""
-        if not self.questions:
-            return None
+    def served(self) -> Sequence[Part]:
+        """Files of the addresses that lakeFS serves where a HEAD has what is like a candidate."""
         cost = sum(part.rows for part in self.questions) * served.QUESTION_S
         task = partial(served.ask, self.scratch, self.ctx.repository)
         pieces = served.pieces_of(self.questions)
         answers = self.ctx.tasks.run("check what is served", task, pieces, cost)
-        parts = [part for answer in answers for part in answer]
-        if not parts:
-            return None
-        addresses = relations.named(self.dataset(parts), SERVED)
-        return relations.found(addresses, self.candidates)
+        return [part for answer in answers for part in answer]
 
     # Computing
 
@@ -381,18 +366,14 @@ class Case:
         """Compute a frame, and write its rows to files that go with this."""
         return self.frames.write(frame, self.attempt.url, self.scratch.folder, schema, what)
 
-    def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
-        """Compute a frame of few rows."""
-        return self.frames.collect(frame, schema, what)
-
     def total(self, frame: DataFrame, what: str) -> int:
         """The number of rows of a frame."""
-        (row,) = self.collect(relations.total(frame), _TOTAL, what).to_pylist()
+        (row,) = self.frames.collect_rows(relations.total(frame), _TOTAL, what)
         return int(row["objects"])
 
     def first(self, frame: DataFrame, most: int = EXAMPLES) -> list[str | None]:
         """Some addresses of a frame, in order."""
-        rows = self.collect(relations.first(frame, most), ADDRESSES, "find examples")
+        rows = self.frames.collect(relations.first(frame, most), ADDRESSES, "find examples")
         found: list[str | None] = rows["address"].to_pylist()
         return found
 

@@ -8,7 +8,6 @@ code of the mark: they read commits, ranges and lists on a path of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Final
 
@@ -25,18 +24,12 @@ from lakegc_assets.wording import counted
 def _verdict(context: Case, name: str, what: str, then: str) -> CheckResult:
     """A blocking invariant that holds if no candidate is wrong."""
     count = sum(context.counts.get(name, {}).values())
-    return _judged(name, count, lambda: context.examples(name), what, then)
-
-
-def _judged(
-    name: str, count: int, some: Callable[[], list[str | None]], what: str, then: str
-) -> CheckResult:
     if count == 0:
-        return CheckResult(name, passed=True, blocking=True, summary=f"no candidate {what}")
-    examples = some()
+        return CheckResult(name, passed=True, summary=f"no candidate {what}")
+    examples = context.examples(name)
     summary = f"{counted(count, 'candidate')}: each {what}, for example {examples}. {then}"
     facts = {"count": count, "examples": examples}
-    return CheckResult(name, passed=False, blocking=True, summary=summary, facts=facts)
+    return CheckResult(name, passed=False, summary=summary, facts=facts)
 
 
 _REPORT: Final = "This is a fault of the mark, please report it"
@@ -74,7 +67,7 @@ def older_than_cutoff(context: Case) -> CheckResult:
 def none_head_reachable(context: Case) -> CheckResult:
     """No candidate is held by the HEAD of any branch, and both readers say the same of them."""
     if disagreement := _disagreement(context):
-        return CheckResult(checked.HELD, passed=False, blocking=True, summary=disagreement)
+        return CheckResult(checked.HELD, passed=False, summary=disagreement)
     return _verdict(context, checked.HELD, "is held by a branch HEAD", _MOVED)
 
 
@@ -104,13 +97,7 @@ def none_staged(context: Case) -> CheckResult:
 
 def none_shadowed(context: Case) -> CheckResult:
     """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
-    found = context.served
-    count = 0 if found is None else context.total(found, "count candidates that are served")
-
-    def examples() -> list[str | None]:
-        return [] if found is None else context.first(found)
-
-    return _judged(checked.SERVED, count, examples, "is served by lakeFS", _MOVED)
+    return _verdict(context, checked.SERVED, "is served by lakeFS", _MOVED)
 
 
 def none_pinned(context: Case) -> CheckResult:
@@ -135,7 +122,7 @@ def active_commits_complete(context: Case) -> CheckResult:
     expected = set(heads.values())
     rules = context.chain["active_commits"].facts["rules"]
     if rules is not None:
-        start = datetime.fromisoformat(str(context.chain["store_listing"].facts["start"]))
+        start = context.chain["store_listing"].start
         # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
         client, repository = context.client, context.ctx.repository
         commits = main_ancestries(client, repository, heads.values())
@@ -153,7 +140,7 @@ def active_commits_complete(context: Case) -> CheckResult:
             f"for example {missing[:EXAMPLES]}. {_REPORT}"
         )
     facts = {"active": len(active), "missing": len(missing)}
-    return CheckResult(name, not missing, blocking=True, summary=summary, facts=facts)
+    return CheckResult(name, not missing, summary, facts)
 
 
 def candidate_share(context: Case) -> CheckResult:
@@ -179,9 +166,7 @@ def candidate_share(context: Case) -> CheckResult:
             f"this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
         )
     facts = {"candidates": context.rows, "listed": listed, "share": share, "limit": limit}
-    return CheckResult(
-        "candidate_share", share <= limit, blocking=True, summary=summary, facts=facts
-    )
+    return CheckResult("candidate_share", share <= limit, summary, facts)
 
 
 def _up(share: float) -> str:
@@ -204,10 +189,5 @@ def tagged_commits_whole(context: Case) -> CheckResult:
         summary = (
             f"tagged commits lose objects: {losing}. Set protect_tags (--protect-tags) to keep them"
         )
-    return CheckResult(
-        checked.TAGGED,
-        not losing,
-        blocking=False,
-        summary=summary,
-        facts={"tags": losing, "at": datetime.now(timezone.utc).isoformat()},
-    )
+    facts = {"tags": losing, "at": datetime.now(timezone.utc).isoformat()}
+    return CheckResult(checked.TAGGED, not losing, summary, facts, blocking=False)

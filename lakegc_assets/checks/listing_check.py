@@ -28,6 +28,7 @@ from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.storage import parquet
 from lakegc_assets.wording import counted
 
 NAME: Final = "listing_holds_heads"
@@ -75,7 +76,7 @@ def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
             f"{counted(count, 'object')} of it, for example {examples}: what it lacks stays"
         )
     facts = {"lacked": count} if count else {}
-    return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
+    return CheckResult(NAME, passed=True, summary=summary, facts=facts)
 
 
 def _missing(case: Case) -> Sequence[Part]:
@@ -99,12 +100,12 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
 
     def chosen() -> pa.Table:
         held = relations.distinct(case.expected())
-        return case.collect(relations.sample(held, _SAMPLE), ADDRESSES, _CHOOSE)
+        return case.frames.collect(relations.sample(held, _SAMPLE), ADDRESSES, _CHOOSE)
 
     some = set(case.from_cache(chosen)["address"].to_pylist())
     if lacked:
         frame = relations.sample(case.dataset(lacked), _CONFIRM)
-        some |= set(case.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
+        some |= set(case.frames.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
     asked = sorted(some)
     there = thread_map(case.connections.store().exists, asked, _THREADS)
     lost = [address for address, found in zip(asked, there, strict=True) if not found]
@@ -115,7 +116,7 @@ def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
     count = sum(part.rows for part in lost)
     if count == 0:
         summary = "what branch HEADs name and the listing lacks was deleted or accepted before"
-        return CheckResult(NAME, passed=True, blocking=True, summary=summary)
+        return CheckResult(NAME, passed=True, summary=summary)
     digest = _digest(case, lost)
     objects = counted(
         count, "object that branch HEADs name is", "objects that branch HEADs name are"
@@ -135,18 +136,18 @@ def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
                 ", with --clean (setting `clean`): most of this listing was carried forward from "
                 "an earlier run"
             )
-        return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
+        return CheckResult(NAME, passed=False, summary=summary, facts=facts)
     if case.ctx.settings.accept_missing == digest:
         _accept(case, lost, digest)
         summary = f"{counted(count, 'object')} of branch HEADs missing; the operator accepts that"
-        return CheckResult(NAME, passed=True, blocking=True, summary=summary, facts=facts)
+        return CheckResult(NAME, passed=True, summary=summary, facts=facts)
     summary = (
         f"{objects} neither in the listing nor in the "
         f"store at {case.connections.namespace_url}, for example {examples[:EXAMPLES]}. If this "
         "is the wrong place, correct the connection. If they are known to be lost, accept them "
         f"once: --accept-missing {digest} (setting accept_missing)"
     )
-    return CheckResult(NAME, passed=False, blocking=True, summary=summary, facts=facts)
+    return CheckResult(NAME, passed=False, summary=summary, facts=facts)
 
 
 def _digest(case: Case, lost: Sequence[Part]) -> str:
@@ -162,10 +163,8 @@ def _digest(case: Case, lost: Sequence[Part]) -> str:
 def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
     store = case.ctx.root.open(case.ctx.repository)
     for number, table in enumerate(read_parts(case.attempt.store(), lost)):
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink)
         name = f"{digest}-{number}" if number else digest
-        store.put(f"{_ACCEPTED}/{name}.parquet", sink.getvalue().to_pybytes())
+        store.put(f"{_ACCEPTED}/{name}.parquet", parquet.encode(table))
 
 
 def _known(case: Case) -> Sequence[Part]:

@@ -7,21 +7,21 @@ as that of the witness is: so each is read for this once in the life of the repo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of
-from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import table_of
-from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_each
+from lakegc_assets.engine.tasks import Tasks, thread_each
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.retention.retain import MOST_FOLDERS, prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
+
+T = TypeVar("T")
 
 #: Rows: the numbers, from the first and behind the last, of entries of a range below a path.
 SPANS: Final = pa.schema([("range_id", pa.string()), ("first", pa.int64()), ("behind", pa.int64())])
@@ -51,14 +51,11 @@ _THREADS: Final = 8
 
 
 class Below(NamedTuple):
-    """Entries of ranges below the paths of rules.
+    """Entries of ranges below the paths of rules."""
 
-    Attributes:
-        entries: how many each range holds in all, by the metarange's word, by its id.
-        spans: ``SPANS``.
-    """
-
+    #: How many each range holds in all, by the metarange's word, by its id.
     entries: Mapping[str, int]
+    #: Rows of ``SPANS``.
     spans: pa.Table
 
 
@@ -71,16 +68,8 @@ class _Part(NamedTuple):
     whole: bool
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The input of one task."""
-
-    connections: Connections
-    kind: Kind
-    #: Of tables that are cached, by id.
-    slots: Mapping[str, Slot]
-    #: Beginnings of paths, by the table's id.
-    prefixes: Mapping[str, Sequence[bytes]]
+#: A table: its id, where it is cached if it is, and beginnings of paths.
+_Table = tuple[str, Slot | None, Sequence[bytes]]
 
 
 def entries_below(
@@ -97,65 +86,56 @@ def entries_below(
     for pattern, ids in metaranges.items():
         for one in ids:
             prefixes.setdefault(one, []).append(prefix_of(pattern).encode())
-    orders, cost = _orders(connections, METARANGES, prefixes, _METARANGE_S, most)
-    what = "check what rules of paths keep"
-    parts = {part for some in tasks.run(what, _parts, orders, cost) for part in some}
+    of = connections, tasks, most
+    found = _run(*of, METARANGES, _METARANGE_S, _parts, prefixes)
+    parts = set[_Part]().union(*found)
     cut: dict[str, list[bytes]] = {}
     for part in sorted(parts):
         if not part.whole:
             cut.setdefault(part.range_id, []).append(part.prefix)
-    orders, cost = _orders(connections, FOLDERS, cut, _RANGE_S, most)
     rows = [(part.range_id, 0, part.entries) for part in sorted(parts) if part.whole]
-    rows += [span for some in tasks.run(what, _spans, orders, cost) for span in some]
+    rows += [span for some in _run(*of, FOLDERS, _RANGE_S, _spans, cut) for span in some]
     held = {row[0] for row in rows}
     entries = {part.range_id: part.entries for part in parts if part.range_id in held}
     return Below(entries, table_of(rows, SPANS))
 
 
-def _orders(
+def _run(
     connections: Connections,
-    kind: Kind,
-    prefixes: Mapping[str, Sequence[bytes]],
-    seconds: float,
+    tasks: Tasks,
     most: int,
-) -> tuple[list[_Order], float]:
-    """Inputs of the tasks, and the estimated work of all, in seconds on one core."""
-    names = sorted(prefixes)
-    slots = TableCache(connections.cache(), kind).compact() if names else {}
-    costs = [_CACHED_S if one in slots else seconds for one in names]
-    orders = [
-        _Order(
-            connections,
-            kind,
-            {one: slots[one] for one in group if one in slots},
-            {one: prefixes[one] for one in group},
-        )
-        for group in bin_pack(names, costs, most)
-    ]
-    return orders, sum(costs)
+    kind: Kind,
+    seconds: float,
+    task: Callable[[Connections, Sequence[_Table]], T],
+    prefixes: Mapping[str, Sequence[bytes]],
+) -> list[T]:
+    """The answers of at most so many tasks that read tables, each in some seconds if not cached."""
+    slots = TableCache(connections.cache(), kind).compact() if prefixes else {}
+    tables = [(one, slots.get(one), prefixes[one]) for one in sorted(prefixes)]
+    costs = [seconds if slot is None else _CACHED_S for _, slot, _ in tables]
+    what = "check what rules of paths keep"
+    return tasks.run_grouped(what, partial(task, connections), tables, costs, most)
 
 
-def _parts(order: _Order) -> set[_Part]:
+def _parts(connections: Connections, tables: Sequence[_Table]) -> set[_Part]:
     found: set[_Part] = set()
-    for metarange_id, table in _tables(order, partial(_ranges, order.connections)):
-        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            range_id, entries, first, last = row
+    for _, prefixes, rows in _read(connections, METARANGES, _ranges, tables):
+        for range_id, entries, first, last in rows:
             found |= {
                 _Part(
                     range_id, entries, prefix, first.startswith(prefix) and last.startswith(prefix)
                 )
-                for prefix in order.prefixes[metarange_id]
+                for prefix in prefixes
                 # What begins with it stands behind it, and before all that is greater in its place.
                 if last >= prefix and first[: len(prefix)] <= prefix
             }
     return found
 
 
-def _spans(order: _Order) -> list[tuple[str, int, int]]:
+def _spans(connections: Connections, tables: Sequence[_Table]) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
-    for range_id, table in _tables(order, partial(_folders, order.connections)):
-        rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-        for prefix in order.prefixes[range_id]:
+    for range_id, prefixes, rows in _read(connections, FOLDERS, _folders, tables):
+        for prefix in prefixes:
             below = [(first, behind) for of, first, behind in rows if of.startswith(prefix)]
             # Paths are in order, so those that begin alike follow each other.
             if below:
@@ -163,28 +143,36 @@ def _spans(order: _Order) -> list[tuple[str, int, int]]:
     return found
 
 
-def _tables(order: _Order, read: Callable[[str], pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """Contents of tables with their ids; tables that are not cached are read and cached."""
+def _read(
+    connections: Connections,
+    kind: Kind,
+    read: Callable[[Connections, str], pa.Table],
+    tables: Sequence[_Table],
+) -> Iterator[tuple[str, Sequence[bytes], list[tuple[Any, ...]]]]:
+    """Ids, beginnings of paths and rows of tables; what is not cached is read, and cached."""
 
     def decode(ids: Sequence[str]) -> Iterator[Decoded]:
-        for table_id, table in thread_each(read, ids, _THREADS, _AT_ONCE):
+        for table_id, table in thread_each(partial(read, connections), ids, _THREADS, _AT_ONCE):
             yield Decoded(table_id, table, {})
 
-    cache = TableCache(order.connections.cache(), order.kind)
-    missing = [one for one in order.prefixes if one not in order.slots]
-    for found, _ in cache.read_or_decode(order.slots, missing, decode, _FILE_ROWS):
-        yield found.table_id, found.rows
+    prefixes = {table_id: some for table_id, _, some in tables}
+    slots = {table_id: slot for table_id, slot, _ in tables if slot}
+    missing = [table_id for table_id in prefixes if table_id not in slots]
+    cache = TableCache(connections.cache(), kind)
+    for found, _ in cache.read_or_decode(slots, missing, decode, _FILE_ROWS):
+        rows = list(zip(*(column.to_pylist() for column in found.rows.columns), strict=True))
+        yield found.table_id, prefixes[found.table_id], rows
 
 
 def _ranges(connections: Connections, metarange_id: str) -> pa.Table:
-    url = table_url(connections, metarange_id)
-    infos = read_metarange(fetch(connections, metarange_id), url)
+    url = connections.table_url(metarange_id)
+    infos = read_metarange(connections.fetch_table(metarange_id), url)
     return table_of([(one.id, one.count, one.min_key, one.max_key) for one in infos], _RANGES)
 
 
 def _folders(connections: Connections, range_id: str) -> pa.Table:
-    url = table_url(connections, range_id)
-    paths = paths_of(fetch(connections, range_id), url)
+    url = connections.table_url(range_id)
+    paths = paths_of(connections.fetch_table(range_id), url)
     rows: list[tuple[bytes, int, int]] = []
     first = 0
     for folder, some in groupby(paths, _folder):

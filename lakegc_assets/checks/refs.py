@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,6 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import KIND
-from lakegc_assets.checks.witness_cache import fetch, table_url
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.graveler.ranges import read_metarange
@@ -39,16 +39,13 @@ _ODD: Final = r"://|(^|/)\.{0,2}(/|$)|\\"
 
 @dataclass(frozen=True)
 class Refs:
-    """Ranges of commits and staged addresses that lakeFS names.
+    """Ranges of commits and staged addresses that lakeFS names."""
 
-    Attributes:
-        ranges: of all commits of a role, with the number of entries that metaranges tell.
-        pairs: files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
-        staged: files of the addresses that are staged, in every spelling.
-    """
-
+    #: Of all commits of a role, with the number of entries that metaranges tell.
     ranges: Mapping[Role, Mapping[str, int]]
+    #: Files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
     pairs: Sequence[Part]
+    #: Files of the addresses that are staged, in every spelling.
     staged: Sequence[Part]
 
     def of(self, role: Role) -> Mapping[str, int]:
@@ -57,19 +54,18 @@ class Refs:
 
 
 def read_refs(
-    scratch: Scratch,
-    repository: str,
-    order: tuple[Mapping[str, Collection[Role]], Sequence[str]],
+    scratch: Scratch, repository: str, named: Sequence[tuple[str, AbstractSet[Role]]]
 ) -> Refs:
     """Ask for commits and read lists; a task.
 
-    ``order``: the roles of each commit, by its id; and the keys of lists of staged objects.
+    ``named``: ids of commits with their roles, and keys of lists of staged objects, with none.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
         LakeFSError: lakeFS does not know a commit.
     """
-    connections, (commits, lists) = scratch.connections, order
+    connections = scratch.connections
+    commits = {commit: roles for commit, roles in named if roles}
     ranges: dict[Role, dict[str, int]] = {}
 
     def pairs() -> Iterator[pa.Table]:
@@ -80,7 +76,9 @@ def read_refs(
             yield pa.table([[*found], [commit_id] * len(found)], schema=PAIRS)
 
     written = scratch.write_rows(pairs(), PAIRS)
-    staged = scratch.write(some for key in lists for some in _staged(connections, key))
+    staged = scratch.write(
+        some for key, roles in named if not roles for some in _staged(connections, key)
+    )
     return Refs(ranges, written, staged)
 
 
@@ -98,8 +96,8 @@ def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[s
     metarange_id = connections.client().commit(repository, commit_id).meta_range_id
     if not metarange_id:
         return {}
-    data = fetch(connections, metarange_id)
-    infos = read_metarange(data, table_url(connections, metarange_id))
+    data = connections.fetch_table(metarange_id)
+    infos = read_metarange(data, connections.table_url(metarange_id))
     return {info.id: info.count for info in infos}
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.datasets import Part, write_tables
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
 
@@ -31,28 +31,10 @@ class Scratch:
         return self.connections.open(self.url)
 
     def write(self, addresses: Iterable[pa.Array]) -> list[Part]:
-        """Write addresses to files, none of which is empty.
-
-        Args:
-            addresses: some at a time; strings, or what can be made strings.
-        """
+        """Write addresses, or what can be made strings, to files, none of which is empty."""
         texts = (pa.table([some.cast(pa.string())], schema=ADDRESSES) for some in addresses)
         return self.write_rows(texts, ADDRESSES)
 
     def write_rows(self, tables: Iterable[pa.Table], schema: pa.Schema) -> list[Part]:
-        """Write rows to files, none of which is empty.
-
-        Args:
-            tables: the rows, some at a time.
-            schema: of each.
-        """
-        writer = PartWriter(self.artifacts(), self.folder, schema)
-        for table in tables:
-            writer.add(table)
-        return writer.finish() if writer.rows else []
-
-    def remove(self) -> None:
-        """Remove all that was written."""
-        store = self.artifacts()
-        for batch in store.list(self.folder):
-            store.delete_many(batch["key"].to_pylist())
+        """Write rows to files, none of which is empty."""
+        return write_tables(self.artifacts(), self.folder, schema, tables)

@@ -14,7 +14,6 @@ import pyarrow as pa
 from lakegc_assets.checks.refs import as_paths
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import paths_of
-from lakegc_assets.checks.witness_cache import fetch
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
@@ -63,7 +62,7 @@ def _places(scratch: Scratch, piece: tuple[Part, int]) -> Iterator[tuple[str, st
 def _paths(connections: Connections, range_id: str, numbers: set[int]) -> dict[int, str]:
     """The paths of some entries of a range, by their numbers."""
     wanted = sorted(numbers)
-    paths = paths_of(fetch(connections, range_id), range_id, wanted)
+    paths = paths_of(connections.fetch_table(range_id), range_id, wanted)
     # A path that is no UTF-8 is shown with escapes; nobody can ask the API for it.
     texts = [path.decode(errors="backslashreplace") for path in paths]
     return dict(zip(wanted, texts, strict=True))

@@ -21,7 +21,6 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.table_cache import CacheFile, Decoded, Slot, TableCache, by_file
-from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Work on one core, in seconds: to fetch a range, to witness an entry, to compare a cached one.
 _FETCH_S: Final = 0.02
@@ -88,26 +87,6 @@ def forget_damaged(found: Witnessed, tasks: Tasks, most: int) -> bool:
     return any(tasks.run_grouped("compare cached ranges", task, files, costs, most))
 
 
-def table_url(connections: Connections, table_id: str) -> str:
-    """The URL of the file of a range or metarange: its name in messages."""
-    return f"{connections.namespace_url}/_lakefs/{table_id}"
-
-
-def fetch(connections: Connections, table_id: str) -> bytes:
-    """The file of a range or metarange.
-
-    Raises:
-        IntegrityError: it is missing.
-    """
-    try:
-        return connections.store().get(f"_lakefs/{table_id}")
-    except ObjectNotFoundError as error:
-        raise IntegrityError(
-            f"{table_url(connections, table_id)}, which a branch or tag needs, is missing: restore "
-            "it, then run again",
-        ) from error
-
-
 def _is_damaged(connections: Connections, files: Sequence[CacheFile]) -> bool:
     cache = TableCache(connections.cache(), KIND)
     # All of them, so that each that is damaged is forgotten.
@@ -123,9 +102,9 @@ def _witness_and_cache(connections: Connections, range_ids: Sequence[str]) -> di
 
 def _witness(connections: Connections, range_ids: Sequence[str]) -> Iterator[Decoded]:
     namespace = connections.namespace()
-    for range_id, data in thread_each(partial(fetch, connections), range_ids, _THREADS):
+    for range_id, data in thread_each(connections.fetch_table, range_ids, _THREADS):
         try:
             yield witness(data, range_id, namespace)
         except FormatError as error:
-            url = table_url(connections, range_id)
+            url = connections.table_url(range_id)
             raise FormatError(url, error.offset, error.reason) from error

@@ -21,7 +21,7 @@ from lakegc_assets.forecast.commits import Span
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.candidates import UNRESOLVED, uploads_seen
 from lakegc_assets.mark.incremental_listing import SWEPT, sweeps_since
-from lakegc_assets.mark.metaranges import cached_metaranges, ranges_of, ranked_path_ranges
+from lakegc_assets.mark.metaranges import cached_metaranges, path_ranges, ranges_of
 from lakegc_assets.mark.ranges import cached_ranges, range_frame
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.retention.commits import Commit
@@ -217,7 +217,7 @@ def _below(
         there[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
         missing += [span for i, span in of_pattern.items() if i not in cached]
     by_days, by_left = (
-        ranked_path_ranges(ctx, connections, ranks).to_pylist()
+        path_ranges(ctx, connections, ranks).to_pylist()
         for ranks in (
             {p: {i: -span.days for i, span in of.items()} for p, of in there.items()},
             {p: {i: span.left for i, span in of.items()} for p, of in there.items()},

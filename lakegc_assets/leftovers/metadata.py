@@ -31,7 +31,7 @@ from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.sstable import SSTable, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.live_ranges import Tables, all_tables
-from lakegc_assets.mark.metaranges import fetch, ranges_of, table_url
+from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -91,15 +91,15 @@ def _read_dump_of(connections: Connections, metarange_id: str, listed: Collectio
     metarange = _read_dumps(connections, [metarange_id])
     if missing := sorted({metarange_id, *metarange.ranges} - set(listed)):
         raise IntegrityError(
-            f"{table_url(connections, missing[0])}, which lakeFS has just written, "
+            f"{connections.table_url(missing[0])}, which lakeFS has just written, "
             "is not listed: run again"
         )
     return metarange | _read_dumps(connections, metarange.ranges)
 
 
 def _read(connections: Connections, table_id: str) -> Dumped:
-    data = fetch(connections, table_id)
-    entity, table = _table(data, table_url(connections, table_id))
+    data = connections.fetch_table(table_id)
+    entity, table = _table(data, connections.table_url(table_id))
     named = {one.decode() for record in table.records for one in _ID.findall(record.value)}
     ids = {r.identity.decode() for r in table.records if _PLAIN_ID.fullmatch(r.identity)}
     if table.properties["type"] == b"metaranges":
@@ -251,7 +251,7 @@ def _known(
         )
     if missing := sorted(commits.metaranges - metaranges):
         raise IntegrityError(
-            f"{table_url(connections, missing[0])}, the metarange of a commit, is "
+            f"{connections.table_url(missing[0])}, the metarange of a commit, is "
             "not listed: what it names would be taken for unreferenced. If it is in the store, run "
             "again; else restore it"
         )

@@ -28,11 +28,6 @@ _ODD: Final = r"(^|/)\.\.?(/|$)|://"
 UNNAMEABLE: Final = r"[\x00-\x1f\x7f-\x9f\x{fffd}-\x{ffff}]"
 
 
-def last_parts(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The last path component of each address."""
-    return pc.replace_substring_regex(addresses, r"(?s)^.*/", "")
-
-
 def plain_path(address: str) -> str:
     """A relative address as file systems, Azure and older servers read it.
 

@@ -6,6 +6,7 @@ reason; what only ours names is left for a run of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
 from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, read_mark
-from lakegc_assets.mark.reasons import Survivors, survivors
+from lakegc_assets.mark.reasons import survivors
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
@@ -112,21 +113,24 @@ def adopt(
     by_list = comparison_relations.by_list(dead, frames.read(listed))
     compared = work.written(by_list, "compared", _COMPARED, _WHAT)
     adopted = work.written(frames.read(compared).where("is_named"), "data", LISTING, _WHAT)
-    found = survivors(work, attempt, spared, frames.read(listed), frames.read(adopted))
+    kept, totals = survivors(work, attempt, spared, frames.read(listed), frames.read(adopted))
+    by_why = Counter[str]()
+    for row in totals:
+        by_why[row["why"]] += row["objects"]
     facts = {
         "mark": mark.id,
         "form": mark.form,
         "url": mark.url,
         "made": mark.made.isoformat(),
         "objects": listed.rows,
-        "kept": _by_why(found),
+        "kept": dict(by_why),
         "not_named": _not_named(work, compared),
     }
-    new = frames.read(found.rows).where(f"kind <> '{SPARED_BY_MARK}'")
+    new = frames.read(kept).where(f"kind <> '{SPARED_BY_MARK}'")
     return Adopted(
         adopted,
         work.write(new, "spared", SPARED, _WHAT),
-        {"kept": found.rows.parts},
+        {"kept": kept.parts},
         {"adopted": facts},
     )
 
@@ -137,10 +141,3 @@ def _not_named(work: Workspace, compared: Dataset) -> dict[str, int]:
     rows = work.collect(totals, _TOTALS, _WHAT)
     found = next((row for row in rows if not row["is_named"]), {"objects": 0, "bytes": 0})
     return {name: found[name] for name in ("objects", "bytes")}
-
-
-def _by_why(survivors: Survivors) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for row in survivors.totals:
-        found[row["why"]] = found.get(row["why"], 0) + row["objects"]
-    return found

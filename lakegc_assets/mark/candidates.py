@@ -6,6 +6,7 @@ reported as unknown and left alone. What cannot be proven dead is spared, with t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -14,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.datasets import Part, write_part, write_tables
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import relations
@@ -22,6 +23,7 @@ from lakegc_assets.mark.adoption import adopt
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.installation import require_one_server
+from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_candidates
 from lakegc_assets.mark.served import (
     COMPARED_BY_ETAG,
@@ -120,20 +122,17 @@ def _served(
     """Candidates that lakeFS serves or may serve although no live set holds them (``SPARED``)."""
     listing, store = chain["store_listing"], attempt.store()
     spent = (work.ctx.clocks.now() - listing.started).total_seconds()
-    served = served_candidates(
+    deadline = time.time() + max(LEAST_SECONDS, spent)
+    staged = int(chain["uncommitted_snapshot"].facts["listed"])
+    spared, compared = served_candidates(
         work.ctx,
         work.connections,
+        Inquiry(store.url, f"{ASSET}/served/", deadline, staged),
         attempt.read("active_commits", "heads"),
-        store,
-        f"{ASSET}/served/",
         unlisted,
         etag_files(listing),
-        max(LEAST_SECONDS, spent),
-        int(chain["uncommitted_snapshot"].facts["listed"]),
     )
-    spared = served.spared
-    parts = [write_part(store, f"{ASSET}/spared/", spared)] if spared.num_rows else []
-    return parts, served.compared
+    return write_tables(store, f"{ASSET}/spared/", SPARED, [spared]), compared
 
 
 # Store DF - Committed DF - Uncommitted DF

@@ -242,10 +242,10 @@ class Liveness:
         """The metaranges of the active commits."""
         return {self.commits[commit].metarange_id for commit in self.active.active}
 
-    def path_metaranges(self) -> dict[str, set[str]]:
-        """For each pattern of paths the metaranges of the commits that have something below it."""
+    def path_metaranges(self) -> dict[str, dict[str, int]]:
+        """The metaranges of commits of which paths stay, by the pattern, for ``path_ranges``."""
         return {
-            pattern: {self.commits[commit].metarange_id for commit in commits} - {""}
+            pattern: dict.fromkeys({self.commits[i].metarange_id for i in commits} - {""}, 0)
             for pattern, commits in self.paths.items()
         }
 
@@ -303,7 +303,7 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     require_one_server(client, ctx.repository, connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    start = chain["store_listing"].start
     latest = latest_mark(ctx, connections)
     known = _NO_REFS if latest is None else refs_of(ctx, latest.attempt, latest.manifest)
     liveness = find_liveness(ctx, client, connections, start, known)

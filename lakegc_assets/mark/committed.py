@@ -7,7 +7,6 @@ over to one of them is seen here or there.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -61,7 +60,7 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
         below = _path_ranges(ctx, connections, attempt, live.ranges)
         partly = read_path_ranges(ctx, connections, below, store, f"{ASSET}/below/")
         live = replace(live + partly, ranges=live.ranges)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    start = chain["store_listing"].start
     others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
     strange = left_alone(connections.namespace_url, found.foreign)
@@ -99,10 +98,10 @@ def _path_ranges(
     ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, active: pa.Table
 ) -> pa.Table:
     """The ranges that hold something below paths of rules, but for those of active commits."""
-    metaranges: dict[str, set[str]] = {}
+    metaranges: dict[str, dict[str, int]] = {}
     rows = attempt.read("active_commits", PATHS, ["pattern", "metarange_id"])
     for row in rows.to_pylist():
         if row["metarange_id"]:
-            metaranges.setdefault(row["pattern"], set()).add(row["metarange_id"])
+            metaranges.setdefault(row["pattern"], {})[row["metarange_id"]] = 0
     whole = frozenset(active["range_id"].to_pylist())
-    return path_ranges(ctx, connections, metaranges, whole)
+    return path_ranges(ctx, connections, metaranges, whole).drop_columns(["rank"])

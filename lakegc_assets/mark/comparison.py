@@ -79,7 +79,7 @@ def side_of(work: Workspace, name: str) -> Side:
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     candidates = chain["deletion_candidates"]
     marked = frames.read(Dataset(attempt.url, candidates.parts["data"], _MARKED))
-    made = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    made = chain["store_listing"].start
     as_named = comparison_relations.as_named(marked)
     return Side(name, "run", made, candidates.rows, as_named, attempt)
 
@@ -203,39 +203,42 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     if not objects:
         return Difference(Total(), {}, {}, [])
     alone = frames.read(asked.compared).where(f"named_by = '{which}'")
-    found = _survivors_of(asked, f"{which}/", other, alone)
+    kept, totals = _survivors_of(asked, f"{which}/", other, alone)
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
-    whys = _by((row["why"], row) for row in found.totals)
+    whys = _by((row["why"], row) for row in totals)
     reasons = marked if side.attempt else whys
     size = sum(total.bytes or 0 for total in reasons.values()) if reasons else None
-    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, found))
+    return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
 
 
 def _survivors_of(asked: _Asked, folder: str, other: Side, alone: DataFrame) -> Survivors:
     """The objects that the run of the other side keeps; nothing of a foreign mark."""
     attempt, work = other.attempt, asked.work.below(folder)
     if attempt is None:
-        return Survivors(Dataset(work.url, [], SURVIVORS))
+        return Dataset(work.url, [], SURVIVORS), []
     parts = attempt.manifest("deletion_candidates").parts
     candidates = work.frames.read(Dataset(attempt.url, parts["data"], HASHES))
     return survivors(work, attempt, parts["spared"], alone, candidates)
 
 
-def _largest(asked: _Asked, alone: DataFrame, found: Survivors) -> list[dict[str, Any]]:
+def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, Any]]:
     """The largest objects of a difference; those that are not there come last."""
     if not asked.listed:
         return []
-    judged = comparison_relations.with_survivors(alone, asked.work.frames.read(found.rows))
+    judged = comparison_relations.with_survivors(alone, asked.work.frames.read(kept))
     largest = comparison_relations.largest(judged, asked.listed)
     rows = asked.work.collect(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}
-    areas = _staging_areas(asked, staged) if staged else {}
+    of = asked.work.ctx.repository, asked.work.connections
+    areas = staging_areas(asked.client, *of, staged) if staged else {}
     return [
         {
             "address": row["address"],
             "size": row["size"],
             "marked": _marked_sentence(row),
-            "kept": areas.get(row["address"], _survivor_sentence(row)),
+            "kept": "it is staged on branch {!r} at {!r}".format(*areas[row["address"]])
+            if row["address"] in areas
+            else _survivor_sentence(row),
         }
         for row in rows
     ]
@@ -275,17 +278,6 @@ def _survivor_sentence(row: Mapping[str, Any]) -> str | None:
         return None
     of_run = {"size": "kept_size", "commit_id": "kept_commit", "branch": "kept_branch"}
     return sentence({**row, **{name: row[column] for name, column in of_run.items()}})
-
-
-def _staging_areas(asked: _Asked, staged: set[str]) -> dict[str, str]:
-    """On which branch and path objects are staged; the search ends with the last of them."""
-    found: dict[str, str] = {}
-    areas = staging_areas(asked.client, asked.work.ctx.repository, asked.work.connections, staged)
-    for address, branch, path in areas:
-        found.setdefault(address, f"it is staged on branch {branch!r} at {path!r}")
-        if len(found) == len(staged):
-            break
-    return found
 
 
 # What has to be known to read it

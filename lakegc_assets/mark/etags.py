@@ -29,7 +29,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.metaranges import COUNTED, fetch, table_url
+from lakegc_assets.mark.metaranges import COUNTED
 from lakegc_assets.mark.ranges import Wanted, range_frame
 from lakegc_assets.mark.signature_relations import etag_evidence
 from lakegc_assets.mark.workspace import Workspace
@@ -115,7 +115,11 @@ def evidence_of(work: Workspace, ranges: Sequence[Wanted], etags: EtagFiles) -> 
     cache = work.connections.cache()
     lengths = sorted({length for length in (*etags.shared, len(etags.parts)) if length})
     caches = {length: _cache_of(cache, etags.parts[:length]) for length in lengths}
-    known = {length: _read_cached(caches[length]) for length in lengths} if ranges else {}
+    # All that is known of a range are its facts; damaged files are left out.
+    known = {
+        length: {i: Evidence(**slot.facts) for i, slot in caches[length].slots().items()}
+        for length in (lengths if ranges else ())
+    }
     # The most files of which it is known what they say beside the range.
     begins = {
         one.range_id: max((n for n in lengths if one.range_id in known[n]), default=0)
@@ -138,7 +142,7 @@ def evidence_of(work: Workspace, ranges: Sequence[Wanted], etags: EtagFiles) -> 
         total += so_far
     for length, rows in new.items():
         if rows:
-            _write_cached(caches[length], rows)
+            caches[length].write([Decoded(i, pa.table({}), asdict(e)) for i, e in rows.items()])
     return total
 
 
@@ -172,23 +176,10 @@ def _compared(
 
 
 def _cache_of(store: ObjectStore, parts: Sequence[Part]) -> TableCache:
-    """The cache of evidence beside some files, keyed by their content, in any order.
-
-    All that is known of a range are its facts.
-    """
+    """The cache of evidence beside some files, keyed by their content, in any order."""
     digests = sorted(part.sha256 for part in parts)
     key = hashlib.sha256("-".join([str(DECODER_VERSION), *digests]).encode()).hexdigest()
     return TableCache(store, Kind(f"{KIND}/{key}", VERSION, "range_id"))
-
-
-def _read_cached(cache: TableCache) -> dict[str, Evidence]:
-    """Cached evidence of ranges; damaged files are left out."""
-    return {range_id: Evidence(**slot.facts) for range_id, slot in cache.slots().items()}
-
-
-def _write_cached(cache: TableCache, found: Mapping[str, Evidence]) -> None:
-    nothing = pa.table({})
-    cache.write([Decoded(range_id, nothing, asdict(one)) for range_id, one in found.items()])
 
 
 #: Objects that are read to learn a habit, in bytes at most.
@@ -267,8 +258,8 @@ def entries_are_checksums(
     store, namespace = connections.store(), connections.namespace()
     agreed: list[bool] = []
     for range_id in range_ids:
-        url = table_url(connections, range_id)
-        items = read_range(fetch(connections, range_id), url)
+        url = connections.table_url(range_id)
+        items = read_range(connections.fetch_table(range_id), url)
         found = [entry for _, entry in items if entry.size in sizes]
         for entry in found[:: max(1, len(found) // (NEWEST + AT_RANDOM))]:
             spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)

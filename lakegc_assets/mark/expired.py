@@ -9,7 +9,6 @@ the names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -27,7 +26,6 @@ from lakegc_assets.mark import relations
 from lakegc_assets.mark.addresses import UNNAMEABLE, are_plain, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
 from lakegc_assets.mark.live_ranges import live_ranges, passed_over
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted, cache_ranges, range_frame, run_on_ranges, wanted
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -47,38 +45,24 @@ _WHAT: Final = "compare expired ranges"
 Damaged = dict[str, IntegrityError]
 
 
-@dataclass(frozen=True)
-class Expired:
-    """Addresses that only ranges of B name."""
-
-    #: Files of addresses (``NAMED``), in order: each folder is in one file, or in two that follow
-    #: each other.
-    parts: Sequence[Part]
-    #: How many B has, and A.
-    ranges: int
-    active: int
-    #: Sentences about files that were not read: what only they name stays.
-    passed_over: Sequence[str] = ()
-
-    @property
-    def addresses(self) -> int:
-        """The number of addresses."""
-        return sum(part.rows for part in self.parts)
-
-
 def expired_addresses(
     ctx: RunContext,
     client: LakeFSClient,
     connections: Connections,
     attempt: AttemptArtifacts,
     start: datetime,
-) -> Expired:
+) -> tuple[Sequence[Part], int, list[str]]:
     """Find what expired ranges name and active ones do not.
 
     Commits are read here for the first time, to know what to stat. What is live is read again
     by the stages behind the listing, as in any mode.
 
     Nothing that is live depends on B: what cannot be read of it is passed over.
+
+    Returns:
+        Files of addresses (``NAMED``), in order: each folder is in one file, or in two that follow
+        each other. How many ranges B has; and sentences about files that were not read: what only
+        they name stays.
 
     Raises:
         IntegrityError: a metarange or range of an active commit is missing or damaged, or lakeFS's
@@ -94,13 +78,13 @@ def expired_addresses(
     is_active = pc.is_in(every["range_id"], active["range_id"].combine_chunks())
     others = every.filter(pc.invert(is_active))
     if not others.num_rows:
-        return Expired((), 0, active.num_rows, passed)
+        return (), 0, passed
     parts, damaged = _named_by_none(ctx, connections, attempt, others, active)
     passed += [
         f"passed over, since no active commit has it: {error}. What it alone names stays"
         for _, error in sorted(damaged.items())
     ]
-    return Expired(parts, others.num_rows, active.num_rows, passed)
+    return parts, others.num_rows, passed
 
 
 @reads_tables
@@ -112,7 +96,7 @@ def _named_by_none(
     active: pa.Table,
 ) -> tuple[Sequence[Part], Damaged]:
     """Addresses of ranges of B (``others``) and none of A (``NAMED``); unreadable ranges of B."""
-    damaged = dict(cache_ranges(ctx, connections, others, strict=False).damaged)
+    _, damaged = cache_ranges(ctx, connections, others, strict=False)
     whole = others.filter(pc.invert(pc.is_in(others["range_id"], pa.array(damaged, pa.string()))))
     with ctx.frames(connections) as frames:
         every = pa.concat_tables([whole.select(active.column_names), active])
@@ -152,8 +136,8 @@ def _read_names(
     damaged: Damaged = {}
     for range_id, _, _ in ranges:
         try:
-            data = fetch(connections, range_id)
-            entries = decode_range(data, table_url(connections, range_id))
+            data = connections.fetch_table(range_id)
+            entries = decode_range(data, connections.table_url(range_id))
         except IntegrityError as error:
             damaged[range_id] = error
             continue

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -319,36 +319,24 @@ def read_mark(work: Workspace, mark: ForeignMark) -> Dataset:
     """
     connections = work.connections
     read = partial(_read_files, connections, work.url, work.folder)
-    found = sum(_over(work.ctx, read, mark.lists or mark.texts), _Read())
-    if mark.objects not in {None, found.rows}:
+    found = _over(work.ctx, read, mark.lists or mark.texts)
+    parts = [part for parts, _ in found for part in parts]
+    rows = sum(part.rows for part in parts)
+    if mark.objects not in {None, rows}:
         raise IntegrityError(
-            f"{mark.url} names {counted(found.rows, 'object')}, and the summary of mark "
+            f"{mark.url} names {counted(rows, 'object')}, and the summary of mark "
             f"{mark.id!r} says {mark.objects}: it is not whole"
         )
     texts = sum(_over(work.ctx, partial(_lines_of, connections), mark.texts), KeyDigest())
-    if mark.lists and mark.texts and texts != found.lines:
+    if mark.lists and mark.texts and texts != sum((lines for _, lines in found), KeyDigest()):
         raise IntegrityError(
             f"the lists of mark {mark.id!r} in text do not name what those in {mark.url} do: one "
             "of them is not whole"
         )
-    if not found.rows:
+    if not rows:
         return Dataset(work.url, [], NAMED)
-    once = comparison_relations.each_once(work.read(found.parts, NAMED))
+    once = comparison_relations.each_once(work.read(parts, NAMED))
     return work.written(once, "named", NAMED, "read a mark of lakeFS's collector")
-
-
-@dataclass(frozen=True)
-class _Read:
-    """Contents of some lists of a mark: files of ``NAMED``, as often as they name an object."""
-
-    parts: Sequence[Part] = ()
-    #: Of the lists.
-    rows: int = 0
-    #: Of the addresses as they stand, split at line breaks as lists in text are.
-    lines: KeyDigest = field(default_factory=KeyDigest)
-
-    def __add__(self, other: _Read) -> _Read:
-        return _Read([*self.parts, *other.parts], self.rows + other.rows, self.lines + other.lines)
 
 
 def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[str, int]) -> list[T]:
@@ -357,15 +345,17 @@ def _over(ctx: RunContext, task: Callable[[Sequence[str]], T], files: Mapping[st
     return ctx.tasks.run_grouped(what, task, list(files), costs, most)
 
 
-def _read_files(connections: Connections, url: str, folder: str, keys: Sequence[str]) -> _Read:
+def _read_files(
+    connections: Connections, url: str, folder: str, keys: Sequence[str]
+) -> tuple[list[Part], KeyDigest]:
+    """Files of ``NAMED``, as often as lists name an object; and the digest of the lists' lines."""
     store, namespace = connections.store(), connections.namespace()
     writer = PartWriter(connections.open(url), f"{folder}listed/", NAMED)
-    rows, lines = 0, KeyDigest()
+    lines = KeyDigest()
     for addresses in _lists(store, keys):
-        rows += len(addresses)
         lines += _digest_of_lines(addresses)
         writer.add(_named(*_placed(namespace, addresses)))
-    return _Read([part for part in writer.finish() if part.rows], rows, lines)
+    return [part for part in writer.finish() if part.rows], lines
 
 
 def _named(addresses: pa.Array, elsewhere: pa.Array) -> pa.Table:

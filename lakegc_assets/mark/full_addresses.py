@@ -18,7 +18,6 @@ from lakegc_assets.graveler.decode import DECODER_VERSION, decode_range
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted, require_length
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
@@ -73,7 +72,8 @@ def read_full(
             missing.append(one.range_id)
             continue
         require_length(connections, one, one.slot.facts["entries"])
-        if _may_hold(namespace, one.slot.facts["starts"]):
+        starts = one.slot.facts["starts"]
+        if starts is None or any(map(namespace.may_hold, starts)):
             slots[one.range_id] = one.slot
         else:
             yield one.range_id, _NONE
@@ -83,15 +83,11 @@ def read_full(
         yield found.table_id, _joined(found.rows["address"])
 
 
-def _may_hold(namespace: StorageNamespace, starts: Sequence[str] | None) -> bool:
-    return starts is None or any(map(namespace.may_hold, starts))
-
-
 def _decode(
     connections: Connections, ranges: Mapping[str, Wanted], ids: Sequence[str]
 ) -> Iterator[Decoded]:
-    for range_id, data in thread_each(partial(fetch, connections), ids, _THREADS):
-        entries = decode_range(data, table_url(connections, range_id))
+    for range_id, data in thread_each(connections.fetch_table, ids, _THREADS):
+        entries = decode_range(data, connections.table_url(range_id))
         require_length(connections, ranges[range_id], entries.num_rows)
         addresses = full_addresses(connections.namespace_url, entries)
         starts = pc.unique(_starts(addresses)).to_pylist()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.graveler.entry import CommitData, decode_commit_data
+from lakegc_assets.graveler.entry import decode_commit_data
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -19,10 +20,9 @@ from lakegc_assets.mark.committed import PATH_RANGES
 from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import (
     each_once,
-    fetch,
     pairs_of,
+    path_ranges,
     ranges_of,
-    ranked_path_ranges,
     uncounted,
 )
 from lakegc_assets.mark.ranges import range_frame
@@ -56,23 +56,17 @@ def ranges_naming(
     return sorted(ids["range_id"].to_pylist())
 
 
-def path_in(connections: Connections, range_id: str, address: str, prefix: str = "") -> str | None:
-    """The first path at which a range names this very address, in whatever spelling; else None.
-
-    ``prefix``: what the path must begin with.
-
-    Raises:
-        IntegrityError: the range is missing.
-        FormatError: it is damaged.
-    """
-    return paths_in(connections, range_id, {address}, prefix).get(address)
-
-
 def paths_in(
     connections: Connections, range_id: str, addresses: Collection[str], prefix: str = ""
 ) -> dict[str, str]:
-    """The first paths at which a range names some addresses, by these; as ``path_in``."""
-    data = fetch(connections, range_id)
+    """The first paths at which a range names some addresses, in whatever spelling, by these.
+
+    ``prefix``: what the paths must begin with.
+
+    Raises:
+        IntegrityError: the range is missing or damaged.
+    """
+    data = connections.fetch_table(range_id)
     namespace = connections.namespace()
     paths: dict[str, str] = {}
     for path, entry in read_range(data, range_id):
@@ -107,14 +101,13 @@ def path_holder(
     ranks: dict[str, dict[str, int]] = {}
     for rank, row in enumerate(commits):
         ranks.setdefault(row["pattern"], {})[row["metarange_id"]] = rank
-    ranges = ranked_path_ranges(ctx, connections, ranks)
+    ranges = path_ranges(ctx, connections, ranks)
     suspected = set(ranges_naming(ctx, connections, each_once(ranges), {address}))
     for found in ranges.to_pylist():
         if found["range_id"] in suspected:
-            path = path_in(connections, found["range_id"], address, prefix_of(found["pattern"]))
-            if path is not None:
-                row = commits[found["rank"]]
-                return PathHolder(row["commit_id"], row["branch"], path, row[RULE])
+            prefix, row = prefix_of(found["pattern"]), commits[found["rank"]]
+            if paths := paths_in(connections, found["range_id"], {address}, prefix):
+                return PathHolder(row["commit_id"], row["branch"], paths[address], row[RULE])
     return None
 
 
@@ -182,11 +175,10 @@ def unreachable_holder(
     }
     ranges = uncounted(sorted(there["ranges"] - without))
     for range_id in ranges_naming(ctx, connections, ranges, {address}):
-        path = path_in(connections, range_id, address)
-        if path is not None:
+        if paths := paths_in(connections, range_id, {address}):
             pairs = pairs_of(ctx, connections, there["metaranges"], [range_id])
             of = set(pairs["metarange_id"].to_pylist())
-            return Held(path, _commit_of(client, connections, ctx.repository, of))
+            return Held(paths[address], _commit_of(client, connections, ctx.repository, of))
     return None
 
 
@@ -194,20 +186,14 @@ def _commit_of(
     client: LakeFSClient, connections: Connections, repository: str, metaranges: Collection[str]
 ) -> str | None:
     """A commit with one of some metaranges; None where lakeFS lists none, or does not list."""
-    try:
-        listed = _commits(connections, client.dump_refs(repository).commits_meta_range_id)
-        return next((one.id for one in listed if one.metarange_id in metaranges), None)
-    except LakegcError:
-        return None
 
+    def records(name: str) -> list[Record]:
+        return read_dump(connections.fetch_table(name), name, "commit").records
 
-def _commits(connections: Connections, dump: str) -> Iterator[CommitData]:
-    """The commits of a dump of refs."""
-    for found in _records(connections, dump):
-        for record in _records(connections, found.identity.decode()):
-            yield decode_commit_data(record.value)
-
-
-def _records(connections: Connections, name: str) -> list[Record]:
-    data = fetch(connections, name)
-    return read_dump(data, name, "commit").records
+    with suppress(LakegcError):
+        for dumped in records(client.dump_refs(repository).commits_meta_range_id):
+            for record in records(dumped.identity.decode()):
+                commit = decode_commit_data(record.value)
+                if commit.metarange_id in metaranges:
+                    return commit.id
+    return None

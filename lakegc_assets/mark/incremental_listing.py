@@ -187,7 +187,7 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
     """The sweeps since the last clean run, and how many objects each deleted."""
     found: list[tuple[Earlier, int]] = []
     for one in runs:
-        begun = datetime.fromisoformat(str(one.manifest.facts["start"]))
+        begun = one.manifest.start
         if one.attempt.has("swept_set"):
             swept = one.attempt.manifest("swept_set")
             # The mark may be older than the clean run: what counts is when it was swept.

@@ -8,7 +8,7 @@ and the age of what it names is counted from the beginning of its scan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.incremental_listing import SWEPT
 from lakegc_assets.mark.key_ranges import LAKEFS_PREFIX
-from lakegc_assets.mark.listing_pages import Listed, Listing, added_up, listing_rows
+from lakegc_assets.mark.listing_pages import NEVER, Listed, Listing, added_up, listing_rows
 from lakegc_assets.mark.relations import without_swept
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -41,9 +41,6 @@ _FILE_S: Final = 0.05
 _BYTE_S: Final = 1e-7
 #: Size of a file without one in the manifest, in bytes.
 _USUAL: Final = 32 << 20
-#: Nothing that was listed so is settled: a report may lack objects, and no later run may take what
-#: it has of a slice for all that is there.
-_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 #: What ``lacked`` gives.
 LACKED: Final = pa.schema(
     [("objects", pa.int64()), ("bytes", pa.int64()), ("example", pa.string())]
@@ -111,7 +108,8 @@ def _read_files(
     connections: Connections, url: str, inventory: Inventory, files: Sequence[ReportFile]
 ) -> tuple[Listed, int]:
     """Read files of a report, and count their rows; a task."""
-    listing = Listing(connections.open(url), _NEVER)
+    # A report may lack objects, and no later run may take what it has of a slice for all of it.
+    listing = Listing(connections.open(url), NEVER)
     place, rows = connections.open(inventory.place), 0
     for file in files:
         for read, batch in inventory.rows(place, file):

@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from lakegc_assets.engine.datasets import Part, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
@@ -27,6 +27,7 @@ from lakegc_assets.mark.incremental_listing import Carried, carried, copy_parts,
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listing_pages import (
+    NEVER,
     Listed,
     Listing,
     Slice,
@@ -55,8 +56,6 @@ _RANGE_S: Final = 0.004
 _THREADS: Final = 8
 #: Work of a stat, in seconds.
 _NAME_S: Final = 0.002
-#: No slice was made before this time.
-_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -88,16 +87,17 @@ def list_store(ctx: RunContext) -> Manifest:
     grace_period = client.grace_period()
     require_unused(store, ctx.run, ctx.settings.publish)
     settled = settled_before(ctx.settings.clock_skew, grace_period, start)
-    if ctx.settings.mode != "committed" and ctx.settings.listing == "inventory":
+    cutoff = ctx.settings.cutoff(start, grace_period)
+    if ctx.settings.mode == "committed":
+        attempt, found = _stat_expired(ctx, client, connections, start)
+    elif ctx.settings.listing == "inventory":
         report = inventory.find_inventory(ctx, connections, start)
         # Counted from its beginning, in whole seconds, as the times in a report are.
         began = min(start, report.report.started).replace(microsecond=0)
         cutoff = ctx.settings.cutoff(began, grace_period)
         attempt, found = _read_inventory(ctx, connections, report, start)
     else:
-        cutoff = ctx.settings.cutoff(start, grace_period)
-        find = _stat_expired if ctx.settings.mode == "committed" else _list_all
-        attempt, found = find(ctx, client, connections, _Moments(start, cutoff, settled))
+        attempt, found = _list_all(ctx, client, connections, start, cutoff, settled)
     listed = found.listed
     slices = slices_table(listed.slices, found.settled_before)
     note_rows(ctx.root, ctx.repository, ctx.run, listed.digest.count)
@@ -139,29 +139,26 @@ def list_store(ctx: RunContext) -> Manifest:
     )
 
 
-class _Moments(NamedTuple):
-    """Start of a run, its cutoff, and the age from which slices receive no more objects."""
-
-    start: datetime
-    cutoff: datetime
-    settled_before: datetime
-
-
 def _list_all(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, at: _Moments
+    ctx: RunContext,
+    client: LakeFSClient,
+    connections: Connections,
+    start: datetime,
+    cutoff: datetime,
+    settled: datetime,
 ) -> tuple[AttemptArtifacts, _Found]:
     """List the store, but for what can be carried forward."""
     # What earlier runs left is read before this one begins.
     cuts = earlier_cuts(ctx, connections.namespace_url)
-    taken, because = carried(ctx, client, connections, at.start)
+    taken, because = carried(ctx, client, connections, start)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
 
-    new = TimeRange(at.cutoff, at.start + ctx.settings.clock_skew)
+    new = TimeRange(cutoff, start + ctx.settings.clock_skew)
     known = taken.slices if taken else frozenset()
     found = plan_listing(connections, new if ctx.settings.skip_new_slices else None, cuts, known)
-    listed = _list(ctx, connections, attempt, found, at.settled_before)
-    require_ages(ctx, listed.slices, at.start)
+    listed = _list(ctx, connections, attempt, found, settled)
+    require_ages(ctx, listed.slices, start)
     named = [s.name for s in listed.slices if s.name and "/" not in s.name]
     unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
     if taken and unsettled:
@@ -176,7 +173,7 @@ def _list_all(
         "mode": "optimized" if taken else "clean",
         "because": because,
         "clean_run": taken.clean_run if taken else ctx.run,
-        "clean_at": (taken.clean_at if taken else at.start).isoformat(),
+        "clean_at": (taken.clean_at if taken else start).isoformat(),
         "listed": listed.digest.count,
         "carried": taken.digest.count if taken else 0,
         "carried_and_gone": taken.gone if taken else 0,
@@ -184,37 +181,33 @@ def _list_all(
     }
     whole = listed if taken is None else _with_carried(ctx, attempt, listed, taken)
     if ctx.settings.listing_check == "inventory":
-        since = taken.clean_at if taken else at.start
+        since = taken.clean_at if taken else start
         facts["inventory_check"] = inventory.compare_with_inventory(
-            ctx, connections, attempt.url, whole, at.cutoff, since
+            ctx, connections, attempt.url, whole, cutoff, since
         )
-    return attempt, _Found(whole, at.settled_before, facts)
+    return attempt, _Found(whole, settled, facts)
 
 
 def _stat_expired(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, at: _Moments
+    ctx: RunContext, client: LakeFSClient, connections: Connections, start: datetime
 ) -> tuple[AttemptArtifacts, _Found]:
     """Stat only what expired ranges name.
 
     Nothing of it counts as settled: no later run may take what is here for all that a slice holds.
     """
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
-    expired = expired_addresses(ctx, client, connections, attempt, at.start)
-    because = f"{counted(expired.ranges, 'range is', 'ranges are')} of expired commits alone"
-    ctx.log.info("looking at %s by name: %s", counted(expired.addresses, "object"), because)
-    costs = [part.rows * _NAME_S for part in expired.parts]
+    expired, ranges, passed_over = expired_addresses(ctx, client, connections, attempt, start)
+    because = f"{counted(ranges, 'range is', 'ranges are')} of expired commits alone"
+    named = sum(part.rows for part in expired)
+    ctx.log.info("looking at %s by name: %s", counted(named, "object"), because)
+    costs = [part.rows * _NAME_S for part in expired]
     task = partial(_stat, connections, attempt.url)
-    orders = bin_pack(expired.parts, costs, ctx.settings.listing_num_partitions)
+    orders = bin_pack(expired, costs, ctx.settings.listing_num_partitions)
     found = ctx.tasks.run("stat objects by name", task, orders or [[]], sum(costs))
     listed = added_up(found)
-    require_ages(ctx, listed.slices, at.start)
-    facts = {
-        "mode": "by name",
-        "because": because,
-        "named": expired.addresses,
-        "passed_over": list(expired.passed_over),
-    }
-    return attempt, _Found(listed, _NEVER, facts)
+    require_ages(ctx, listed.slices, start)
+    facts = {"mode": "by name", "because": because, "named": named, "passed_over": passed_over}
+    return attempt, _Found(listed, NEVER, facts)
 
 
 def _read_inventory(
@@ -232,12 +225,12 @@ def _read_inventory(
         "inventory_begun": found.report.started.isoformat(),
         "named_twice": sum(part.rows for part in twice),
     }
-    return attempt, _Found(listed, _NEVER, facts, {"twice": twice})
+    return attempt, _Found(listed, NEVER, facts, {"twice": twice})
 
 
 def _stat(connections: Connections, url: str, parts: Sequence[Part]) -> Listed:
     artifacts, store = connections.open(url), connections.store()
-    listing = Listing(artifacts, _NEVER)
+    listing = Listing(artifacts, NEVER)
     for names in read_parts(artifacts, parts):
         for page in stat_many(store, names["address"].to_pylist()):
             listing.add(listing_rows(page), at_cut=False)

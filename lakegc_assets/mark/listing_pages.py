@@ -47,6 +47,8 @@ def _one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 _ASSET: Final = "store_listing"
+#: No slice was made before this time: where slices are compared with it, none is settled.
+NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _PARTS: Final = {
     "data": LISTING,
     "settled": LISTING,

@@ -34,7 +34,6 @@ from lakegc_assets.mark.metaranges import (
     each_once,
     ranges_of,
     require_in_full,
-    table_url,
     uncounted,
 )
 from lakegc_assets.mark.ranges import (
@@ -393,7 +392,7 @@ def _kinds(connections: Connections, table_ids: Sequence[str]) -> dict[str, str 
     def kind(table_id: str) -> str | FormatError:
         data = store.get(f"_lakefs/{table_id}")
         try:
-            return table_kind(data, table_url(connections, table_id))
+            return table_kind(data, connections.table_url(table_id))
         except FormatError as error:
             require_in_full(connections, table_id, data)
             return error

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, table_of, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, table_of, write_tables
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
@@ -34,7 +34,6 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Change
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.signature_relations import ANY
 from lakegc_assets.mark.signatures import (
     MATCHES,
@@ -150,10 +149,10 @@ class Inquiry:
     #: Of the store of all files.
     url: str
     folder: str
-    #: Seconds since 1970 after which no more is asked, but for what is staged.
+    #: Seconds since 1970 after which no more is read or asked, but for what is staged.
     deadline: float
-    #: About how many objects all branches have staged.
-    staged: int
+    #: About how many objects all branches have staged, by which the work is spread.
+    staged: int = 0
     #: What the branches hold.
     heads: HeadRanges = field(default_factory=HeadRanges)
     #: Files of the candidates.
@@ -247,8 +246,8 @@ def _read_paths(
     wanted = pa.concat_tables([ASKED.empty_table(), *read_parts(artifacts, asked)])
     writer = PartWriter(artifacts, f"{folder}paths/", _PATHS)
     for position, range_id in ranges:
-        data = fetch(connections, range_id)
-        entries, paths = decode_paths(data, table_url(connections, range_id))
+        data = connections.fetch_table(range_id)
+        entries, paths = decode_paths(data, connections.table_url(range_id))
         rows = np.arange(entries.num_rows)
         by_size = np.full(entries.num_rows, ANY, np.int64)
         signatures = pa.table(
@@ -293,18 +292,14 @@ def _text(paths: Sequence[bytes], where: str) -> pa.Array:
 # Asking
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The results of the lookups."""
-
-    #: Files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves.
-    served: Sequence[Part]
-    #: Files of ``SIGNATURES`` that were not asked for on all their paths.
-    unasked: Sequence[Part]
-
-
-def ask(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Answer:
+def ask(
+    ctx: RunContext, connections: Connections, inquiry: Inquiry
+) -> tuple[list[Part], list[Part]]:
     """Ask lakeFS.
+
+    Returns:
+        Files of ``SERVED_NAMES``: addresses, and last parts of those that nobody resolves; and
+        files of ``SIGNATURES`` that were not asked for on all their paths.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
@@ -321,10 +316,8 @@ def ask(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Answer:
     task = partial(_ask, connections, ctx.repository, replace(inquiry, heads=HeadRanges()))
     orders = bin_pack(branches, costs, _TASKS)
     answers = ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
-    return Answer(
-        [part for answer in answers for part in answer.served],
-        [part for answer in answers for part in answer.unasked],
-    )
+    served = [part for parts, _ in answers for part in parts]
+    return served, [part for _, parts in answers for part in parts]
 
 
 class _Unit(NamedTuple):
@@ -341,7 +334,7 @@ def _ask(
     repository: str,
     inquiry: Inquiry,
     branches: Sequence[tuple[str, Positions]],
-) -> Answer:
+) -> tuple[list[Part], list[Part]]:
     client, store = connections.client(), connections.open(inquiry.url)
     names = [branch for branch, _ in branches]
     sizes = pa.concat_tables([SIZES.empty_table(), *read_parts(store, inquiry.sizes)])["size"]
@@ -360,14 +353,10 @@ def _ask(
     served = table_of(zip(found, strict=True), SERVED_NAMES)
     rest = pa.concat_tables([SIGNATURES.empty_table(), *(some for _, some in answers)])
     unasked = rest.group_by(SIGNATURES.names).aggregate([])
-    return Answer(
-        _written(store, f"{inquiry.folder}served/", served),
-        _written(store, f"{inquiry.folder}unasked/", unasked),
+    return (
+        write_tables(store, f"{inquiry.folder}served/", SERVED_NAMES, [served]),
+        write_tables(store, f"{inquiry.folder}unasked/", SIGNATURES, [unasked]),
     )
-
-
-def _written(store: ObjectStore, folder: str, rows: pa.Table) -> list[Part]:
-    return [write_part(store, folder, rows)] if rows.num_rows else []
 
 
 def _units(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -82,7 +81,7 @@ def published_mark(
             "no manifest): mark again under a new id",
         )
     chain = attempt.chain("gc_report", connections.namespace_url)
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    start = chain["store_listing"].start
     found = {
         "run_id": ctx.run,
         "start_time": instant(start),

@@ -29,7 +29,6 @@ from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
-from lakegc_assets.storage.errors import ObjectNotFoundError
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -43,8 +42,7 @@ _NAME: Final = pa.dictionary(pa.int32(), pa.string())
 PAIRS: Final = pa.schema([("metarange_id", _NAME), ("range_id", _NAME), ("entries", pa.int64())])
 _RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
 #: Rows: one for each range and each pattern that it can hold paths of, each once.
-PATH_RANGES: Final = pa.schema([*RANGES, ("pattern", pa.string())])
-_RANKED_PATHS: Final = PATH_RANGES.append(pa.field("rank", pa.int64()))
+PATH_RANGES: Final = pa.schema([*RANGES, ("pattern", pa.string()), ("rank", pa.int64())])
 #: Rows: a range, and how many entries metaranges say it holds; null where none names it.
 COUNTED: Final = RANGES
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
@@ -112,7 +110,7 @@ def pairs_frame(
         pairs_of(ctx, connections, missing, ())
         slots = cache.slots()
     if missing := set(metarange_ids) - slots.keys():
-        url = table_url(connections, min(missing))
+        url = connections.table_url(min(missing))
         raise IntegrityError(
             f"{connections.cache_url} does not hold {url}, which was just read: remove the cache, "
             "and try again"
@@ -144,29 +142,13 @@ def ranges_of(
 def path_ranges(
     ctx: RunContext,
     connections: Connections,
-    metaranges: Mapping[str, Collection[str]],
+    ranks: Mapping[str, Mapping[str, int]],
     without: Collection[str] = frozenset(),
 ) -> pa.Table:
     """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
 
-    ``metaranges``: ids of metaranges, by the pattern.
+    ``ranks``: a number for each metarange, by the pattern; a range has the highest of them.
     ``without``: ids of ranges that are of no interest, as those of active commits.
-
-    Raises:
-        IntegrityError: a metarange is missing or damaged.
-    """
-    ranks = {pattern: dict.fromkeys(ids, 0) for pattern, ids in metaranges.items()}
-    rows = ranked_path_ranges(ctx, connections, ranks)
-    wanted = pc.invert(pc.is_in(rows["range_id"], pa.array(sorted(without), pa.string())))
-    return rows.filter(wanted).select(PATH_RANGES.names)
-
-
-def ranked_path_ranges(
-    ctx: RunContext, connections: Connections, ranks: Mapping[str, Mapping[str, int]]
-) -> pa.Table:
-    """The same with the highest rank of the metaranges that have the range (column ``rank``).
-
-    ``ranks``: a number for each metarange, by the pattern.
 
     Raises:
         IntegrityError: a metarange is missing or damaged.
@@ -178,7 +160,8 @@ def ranked_path_ranges(
     task = partial(_read_paths, connections)
     tables, _ = _run(ctx, connections, BOUNDS_KIND, of_metaranges, task)
     keys = [("range_id", "ascending"), ("pattern", "ascending")]
-    return _highest(tables, _RANKED_PATHS).sort_by(keys)
+    rows = _highest(tables, PATH_RANGES).sort_by(keys)
+    return rows.filter(pc.invert(pc.is_in(rows["range_id"], pa.array([*without], pa.string()))))
 
 
 def _run(
@@ -234,7 +217,7 @@ def _read_ranked(
 
 
 def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> pa.Table:
-    """The rows of one task (``_RANKED_PATHS``): ranges that can hold paths of patterns."""
+    """The rows of one task (``PATH_RANGES``): ranges that can hold paths of patterns."""
     found: list[pa.Table] = []
     for rows, (_, ranks) in _read(connections, BOUNDS_KIND, _read_bounds, order):
         bounds = list(zip(rows["min_key"].to_pylist(), rows["max_key"].to_pylist(), strict=True))
@@ -243,8 +226,8 @@ def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> p
             held = rows.filter(pa.array([may_hold(prefix, *one) for one in bounds], pa.bool_()))
             same = [pa.repeat(value, held.num_rows) for value in (pattern, rank)]
             columns = [held["range_id"], held["entries"], *same]
-            found.append(pa.table(columns, schema=_RANKED_PATHS))
-    return _highest(found, _RANKED_PATHS)
+            found.append(pa.table(columns, schema=PATH_RANGES))
+    return _highest(found, PATH_RANGES)
 
 
 def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
@@ -295,11 +278,11 @@ def _read(
     order: _Order[V],
 ) -> Iterator[tuple[pa.Table, tuple[str, V]]]:
     """Contents of metaranges, with the id and the value of each; what is not cached is read."""
-    get = partial(fetch, connections)
+    get = connections.fetch_table
 
     def decoded(ids: Sequence[str]) -> Iterator[Decoded]:
         for table_id, data in thread_each(get, ids, _THREADS, _AT_ONCE):
-            url = table_url(connections, table_id)
+            url = connections.table_url(table_id)
             yield Decoded(table_id, decode(data, url), {})
 
     values = {table_id: value for table_id, _, value in order}
@@ -330,26 +313,6 @@ def uncounted(range_ids: Iterable[str]) -> pa.Table:
     return table_of(((range_id, None) for range_id in range_ids), COUNTED)
 
 
-def table_url(connections: Connections, table_id: str) -> str:
-    """The URL of the file of a range or metarange: its name in messages."""
-    return f"{connections.namespace_url}/_lakefs/{table_id}"
-
-
-def fetch(connections: Connections, table_id: str) -> bytes:
-    """The file of a range or metarange.
-
-    Raises:
-        IntegrityError: it is missing.
-    """
-    try:
-        return connections.store().get(f"_lakefs/{table_id}")
-    except ObjectNotFoundError as error:
-        raise IntegrityError(
-            f"{table_url(connections, table_id)}, which a commit needs, is missing: what that "
-            "commit keeps alive cannot be known. Restore the file, then run again",
-        ) from error
-
-
 def require_in_full(connections: Connections, table_id: str, data: bytes) -> None:
     """Require that a file is what an answer had: only real damage may be passed over.
 
@@ -359,5 +322,5 @@ def require_in_full(connections: Connections, table_id: str, data: bytes) -> Non
     store, key = connections.store(), f"_lakefs/{table_id}"
     if len(data) != store.head(key).size or store.get(key) != data:
         raise IntegrityError(
-            f"{table_url(connections, table_id)} was not read in full, or is written now: run again"
+            f"{connections.table_url(table_id)} was not read in full, or is written now: run again"
         )

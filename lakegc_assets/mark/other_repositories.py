@@ -19,11 +19,10 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.live_ranges import listed_files
 from lakegc_assets.mark.lookups import Page, changed_paths
-from lakegc_assets.mark.refs import load_commits
+from lakegc_assets.mark.refs import load_commits, require_gone
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -120,19 +119,9 @@ def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
         IntegrityError: the list lacks the default branch, which exists.
     """
     heads = {branch.id: branch.commit_id for branch in client.branches(other.name)}
-    default = other.repository.default_branch
-    if default not in heads:
-        try:
-            client.branch(other.name, default)
-        except EndpointNotFoundError:
-            raise
-        except NotFoundError:
-            # A repository that was made bare has no branches at first.
-            return heads
-        raise IntegrityError(
-            f"the list of branches of {other.name!r} has {len(heads)} branches, and not its "
-            f"default branch {default!r}: it is not complete. Run again",
-        )
+    # A repository that was made bare has no branches at first.
+    missing = {other.repository.default_branch} - heads.keys()
+    require_gone("branch", other.name, missing, client.branch)
     return heads
 
 

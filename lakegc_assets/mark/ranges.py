@@ -9,7 +9,6 @@ What is not cached is decoded by tasks; then relations read the cache itself, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from math import fsum
@@ -27,7 +26,6 @@ from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.mark.addresses import are_plain, entry_spellings
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
@@ -71,21 +69,16 @@ def cached_ranges(connections: Connections) -> dict[str, Slot]:
     return TableCache(connections.cache(), KIND).slots()
 
 
-@dataclass(frozen=True)
-class CachedRanges:
-    """Slots of ranges whose entries are cached, and what is wrong with the others."""
-
-    slots: Mapping[str, Slot]
-    damaged: Mapping[str, IntegrityError]
-
-
 def cache_ranges(
     ctx: RunContext, connections: Connections, ranges: pa.Table, *, strict: bool = True
-) -> CachedRanges:
+) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
     """Decode those of some ranges that are not cached, in tasks, and cache them.
 
     ``ranges``: range_id and entries; these are null where no metarange names the range.
     ``strict``: whether a damaged range is an error; else it is noted, and the others are read.
+
+    Returns:
+        Slots of the ranges, and what is wrong with those that are damaged.
 
     Raises:
         IntegrityError: a range is missing or damaged, is not known in full, or was not read.
@@ -108,7 +101,7 @@ def cache_ranges(
                 f"range {one.range_id} of {connections.namespace_url} was not read: what it holds "
                 "would be taken for dead. This is a fault of the mark, please report it",
             )
-    return CachedRanges(found, damaged)
+    return found, damaged
 
 
 def _cache_order(
@@ -216,7 +209,7 @@ def _decode(
 
     def get(one: Wanted) -> bytes | IntegrityError:
         try:
-            return fetch(connections, one.range_id)
+            return connections.fetch_table(one.range_id)
         except IntegrityError as error:
             return error
 
@@ -224,7 +217,7 @@ def _decode(
         try:
             if isinstance(data, IntegrityError):
                 raise data
-            url = table_url(connections, one.range_id)
+            url = connections.table_url(one.range_id)
             entries, paths = decode_paths(data, url)
         except IntegrityError as error:
             if damaged is None:
@@ -308,7 +301,7 @@ def range_frame(
         IntegrityError: a range is missing or damaged, or is not known in full.
     """
     return _frame(
-        ctx, connections, frames, columns, lambda: cache_ranges(ctx, connections, ranges).slots
+        ctx, connections, frames, columns, lambda: cache_ranges(ctx, connections, ranges)[0]
     )[0]
 
 

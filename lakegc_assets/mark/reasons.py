@@ -161,13 +161,9 @@ _SURVIVOR_TOTALS: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Survivors:
-    """Objects of a list that survive a run, with the reasons (``SURVIVORS``)."""
-
-    rows: Dataset
-    #: kind, why, objects, bytes; these are null where the store holds nothing of it.
-    totals: Sequence[Mapping[str, Any]] = ()
+#: Objects of a list that survive a run (``SURVIVORS``); and totals: kind, why, objects, and bytes,
+#: which are null where the store holds nothing of them.
+Survivors = tuple[Dataset, Sequence[Mapping[str, Any]]]
 
 
 def survivors(
@@ -216,7 +212,7 @@ def survivors(
     what = "say why objects stay"
     found = work.written(judged, "found", _FOUND, what)
     if not found.rows:
-        return Survivors(Dataset(work.url, [], SURVIVORS))
+        return Dataset(work.url, [], SURVIVORS), []
     of_kind = comparison_relations.totals(frames.read(found), ["kind", "why"])
     totals = work.collect(of_kind, _SURVIVOR_TOTALS, what)
     holders = frames.create(HOLDERS.empty_table())
@@ -224,7 +220,7 @@ def survivors(
         held = frames.read(found).where(f"kind = '{COMMITTED}'")
         holders = _active_holders(work, attempt, held)
     rows = relations.with_holders(frames.read(found), holders)
-    return Survivors(work.written(rows, "kept", SURVIVORS, what), totals)
+    return work.written(rows, "kept", SURVIVORS, what), totals
 
 
 def _has_adopted(attempt: AttemptArtifacts) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache, partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Final, NamedTuple, TypeVar
 
@@ -36,10 +36,8 @@ from lakegc_assets.mark.live_ranges import isolate, live_ranges, passed_over
 from lakegc_assets.mark.metaranges import (
     COUNTED,
     each_once,
-    fetch,
     path_ranges,
     require_in_full,
-    table_url,
     uncounted,
 )
 from lakegc_assets.mark.other_repositories import (
@@ -60,6 +58,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 COMMITTED: Final = "committed"
 STAGED: Final = "staged"
@@ -140,7 +139,7 @@ def read_references(
         UnreadableRepositoryError: one of them cannot be read; which, and why.
         IntegrityError: the list of repositories is not whole, or does not come to rest.
     """
-    read_other = partial(_read_other, client, connections)
+    read_other = partial(_or_error, partial(_read_other, client, connections))
     read: list[tuple[Other, References | LakegcError]] = []
     for _ in range(_LISTS):
         others = others_of(ctx, client, connections)
@@ -148,13 +147,16 @@ def read_references(
         if not new:
             break
         ctx.log.info("reading %d other repositories of the server: what they name", len(new))
-        reading = _Reading(ctx, client, connections, artifacts, folder, start)
         now = ["their branches, and what is staged there"]
         with report_progress(ctx.log, partial(_how_far, ctx, now, len(new))):
             reads = thread_map(read_other, new, _THREADS)
             for other, seen in zip(new, reads, strict=True):
                 now.append(f"commits and ranges of {other.name}")
-                read.append((other, reading.read(other, seen)))
+                if isinstance(seen, LakegcError):
+                    read.append((other, seen))
+                    continue
+                of = ctx, client, connections, artifacts, folder, start, other, seen
+                read.append((other, _or_error(_Reading.read, _Reading(*of))))
     else:
         raise IntegrityError(
             f"repositories are made faster than they can be read for what they name of "
@@ -165,7 +167,12 @@ def read_references(
         if isinstance(outcome, References):
             found += outcome
         elif any(other.is_same(listed.repository) for listed in others):
-            error = _unreadable(ctx, other, outcome)
+            error = UnreadableRepositoryError(
+                f"repository {other.name!r} of the same server may name objects of "
+                f"{ctx.repository!r} by their full addresses, and cannot be read: {outcome}. So "
+                f"nothing of {ctx.repository!r} is collected. Mend that; or, if {other.name!r} "
+                "names none, exclude it by its name with ignored_repositories"
+            )
             if unread is None:
                 raise error from outcome
             unread.append(str(error))
@@ -183,13 +190,12 @@ def _how_far(ctx: RunContext, now: Sequence[str], others: int) -> str:
     )
 
 
-def _unreadable(ctx: RunContext, other: Other, error: LakegcError) -> UnreadableRepositoryError:
-    return UnreadableRepositoryError(
-        f"repository {other.name!r} of the same server may name objects of {ctx.repository!r} by "
-        f"their full addresses, and cannot be read: {error}. So nothing of {ctx.repository!r} is "
-        f"collected. Mend that; or, if {other.name!r} names none, exclude it by its name with "
-        "ignored_repositories"
-    )
+def _or_error(read: Callable[[V], T], of: V) -> T | LakegcError:
+    """The answer, or the error: of repositories that are read at a time one may fail for itself."""
+    try:
+        return read(of)
+    except LakegcError as error:
+        return error
 
 
 class _Reads(NamedTuple):
@@ -200,27 +206,22 @@ class _Reads(NamedTuple):
     tables: Tables
 
 
-def _read_other(
-    client: LakeFSClient, connections: Connections, other: Other
-) -> _Reads | LakegcError:
+def _read_other(client: LakeFSClient, connections: Connections, other: Other) -> _Reads:
     def staged(branch: str) -> Inside:
         addresses, found = staged_addresses(client, other, branch), list[Inside]()
         while some := list(islice(addresses, _AT_ONCE)):
             found.append(inside(connections.namespace(), pa.array(some, pa.string())))
         return union_of(found)
 
-    try:
-        heads = heads_of(client, other)
-        found = thread_map(staged, list(heads), _BRANCHES)
-        tables = tables_of(client, other, heads, connections.cache())
-    except LakegcError as error:
-        return error
+    heads = heads_of(client, other)
+    found = thread_map(staged, list(heads), _BRANCHES)
+    tables = tables_of(client, other, heads, connections.cache())
     return _Reads(union_of(found), other.repository.default_branch in heads, tables)
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reads what other repositories name, and writes it."""
+    """Reads what another repository names, and writes it."""
 
     ctx: RunContext
     client: LakeFSClient
@@ -228,107 +229,99 @@ class _Reading:
     artifacts: ObjectStore
     folder: str
     start: datetime
+    other: Other
+    seen: _Reads
 
-    def read(self, other: Other, seen: _Reads | LakegcError) -> References | LakegcError:
-        """References of one repository; the error where it cannot be read."""
-        if isinstance(seen, LakegcError):
-            return seen
-        store = self.artifacts
-        try:
-            ranges, passed = self._ranges(other, seen)
-            write = partial(_write, self.connections, store.url, self.folder, other)
-            found = sum(self._run("write references", write, other, ranges), References())
-        except LakegcError as error:
-            return error
-        if len(seen.staged.addresses) or seen.staged.last_parts:
-            found += _written(store, self.folder, other, STAGED, [seen.staged])
-        return References(counts={other.name: 0}, passed_over=passed) + found
+    def read(self) -> References:
+        """References of the repository.
 
-    def _run(
-        self, what: str, task: Callable[[list[Wanted]], T], other: Other, ranges: pa.Table
-    ) -> list[T]:
+        Raises:
+            LakegcError: it cannot be read.
+        """
+        ranges, passed = self._ranges()
+        url = self.artifacts.url
+        write = partial(_write, self.connections, url, self.folder, self.other)
+        found = sum(self._run("write references", write, ranges), References())
+        staged = self.seen.staged
+        if len(staged.addresses) or staged.last_parts:
+            found += _written(self.artifacts, self.folder, self.other, STAGED, [staged])
+        return References(counts={self.other.name: 0}, passed_over=passed) + found
+
+    def _run(self, what: str, task: Callable[[list[Wanted]], T], ranges: pa.Table) -> list[T]:
         if not ranges.num_rows:
             return []
-        found = wanted(ranges, cached_full(other.connections))
+        found = wanted(ranges, cached_full(self.other.connections))
         return run_on_ranges(self.ctx, what, task, found)
 
-    def _ranges(self, other: Other, seen: _Reads) -> tuple[pa.Table, list[str]]:
+    def _ranges(self) -> tuple[pa.Table, list[str]]:
         """The ranges whose references count (range_id, entries), and what was passed over."""
-        liveness = cache(partial(self._liveness, other, seen))
-        recorded, passed = seen.tables.naming, dict[str, IntegrityError]()
+        recorded, passed = self.seen.tables.naming, dict[str, IntegrityError]()
         if recorded is not None:
             naming = uncounted(recorded)
         else:
-            naming, passed = self._naming(other, seen, liveness)
+            naming, passed = self._naming()
         if naming.num_rows:
             # All of them: some may have been committed since then.
-            active = self._active(other, liveness())
+            active = self._active()
             naming = naming if active is None else active
         return naming, passed_over(passed)
 
-    def _naming(
-        self, other: Other, seen: _Reads, liveness: Callable[[], Liveness | None]
-    ) -> tuple[pa.Table, dict[str, IntegrityError]]:
+    def _naming(self) -> tuple[pa.Table, dict[str, IntegrityError]]:
         """The ranges that name something, or cannot be read; and files that nothing names.
 
         Raises:
             IntegrityError: the metarange of a commit cannot be read, so that nobody knows its
                 ranges.
         """
-        tables = seen.tables
+        other, tables = self.other, self.seen.tables
         found = live_ranges(
             self.ctx, other.connections, tables.metaranges, every=True, strict=False
         )
         task = partial(_naming, self.connections.namespace(), other)
-        named = self._run(f"read ranges of {other.name}", task, other, found.ranges)
+        named = self._run(f"read ranges of {other.name}", task, found.ranges)
         damaged = {i: error for _, errors in named for i, error in errors.items()}
         # What a metarange names may name anything, until it turns out that no active commit has it.
         naming = {i for ids, _ in named for i in ids} | (damaged.keys() - found.lone)
         passed = {**found.passed_over, **{i: damaged[i] for i in damaged.keys() & found.lone}}
         if passed:
             # Not recorded: what is restored is to be read.
-            self._require_no_metarange(other, liveness(), passed)
+            self._require_no_metarange(passed)
         else:
             record_naming(self.connections.cache(), other, tables.state, sorted(naming))
         which = pc.is_in(found.ranges["range_id"], pa.array(sorted(naming), pa.string()))
         return found.ranges.filter(which).cast(COUNTED), passed
 
-    def _require_no_metarange(
-        self, other: Other, liveness: Liveness | None, passed: Mapping[str, IntegrityError]
-    ) -> None:
+    def _require_no_metarange(self, passed: Mapping[str, IntegrityError]) -> None:
         """Raise what is wrong with a metarange that is passed over, and that a commit has.
 
         No branch leads to that commit: it is tagged, or only lakeFS's own list names it.
         """
-        if liveness is not None:
-            commits = liveness.commits
+        if self._liveness is not None:
+            commits = self._liveness.commits
         else:
-            tagged = read_tags(self.client, other.name)
-            commits = load_commits(self.client, other.name, tagged.values())
+            tagged = read_tags(self.client, self.other.name)
+            commits = load_commits(self.client, self.other.name, tagged.values())
         for commit in commits.values():
             if commit.metarange_id in passed:
                 raise passed[commit.metarange_id]
 
-    def _active(self, other: Other, liveness: Liveness | None) -> pa.Table | None:
+    def _active(self) -> pa.Table | None:
         """The ranges of active commits; None where all that is there counts."""
+        liveness, connections = self._liveness, self.other.connections
         if liveness is None or liveness.rules is None:
             return None
         ids = liveness.active_metaranges()
-        ranges = live_ranges(self.ctx, other.connections, ids, every=False).ranges.cast(COUNTED)
+        ranges = live_ranges(self.ctx, connections, ids, every=False).ranges.cast(COUNTED)
         # Of a range that can hold something below a path of rules all counts.
-        below = path_ranges(
-            self.ctx,
-            other.connections,
-            liveness.path_metaranges(),
-            frozenset(ranges["range_id"].to_pylist()),
-        )
-        if not below.num_rows:
-            return ranges
-        return pa.concat_tables([ranges, each_once(below)])
+        whole = frozenset(ranges["range_id"].to_pylist())
+        below = path_ranges(self.ctx, connections, liveness.path_metaranges(), whole)
+        return pa.concat_tables([ranges, each_once(below)]) if below.num_rows else ranges
 
-    def _liveness(self, other: Other, seen: _Reads) -> Liveness | None:
+    @cached_property
+    def _liveness(self) -> Liveness | None:
         """The commits of a repository, tagged ones active too; None where they are not listed."""
-        if other.repository.read_only or not seen.has_default_branch:
+        other = self.other
+        if other.repository.read_only or not self.seen.has_default_branch:
             return None
         settings = self.ctx.settings.changed(protect_tags=True)
         ctx = replace(self.ctx, repository=other.name, settings=settings)
@@ -377,7 +370,7 @@ def _require_damaged(connections: Connections, range_id: str, error: IntegrityEr
     Raises:
         IntegrityError: it is not, or it is gone.
     """
-    data, url = fetch(connections, range_id), table_url(connections, range_id)
+    data, url = connections.fetch_table(range_id), connections.table_url(range_id)
     try:
         decode_range(data, url)
     except IntegrityError:

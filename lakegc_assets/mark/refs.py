@@ -12,7 +12,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ident import commit_id as content_id
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Commit as ApiCommit
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
@@ -40,7 +40,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
             f"the list of branches of {repository!r} has {len(heads)} branches, and not its "
             f"default branch {default!r}: it is not complete. Run again",
         )
-    _require_gone("branch", repository, set(known) - heads.keys(), client.branch)
+    require_gone("branch", repository, set(known) - heads.keys(), client.branch)
     return heads
 
 
@@ -53,7 +53,7 @@ def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) 
         IntegrityError: a tag that still exists is not in the list.
     """
     tags = _read_all(lambda last: {t.id: t.commit_id for t in client.tags(repository, after=last)})
-    _require_gone("tag", repository, set(known) - tags.keys(), client.tag)
+    require_gone("tag", repository, set(known) - tags.keys(), client.tag)
     return tags
 
 
@@ -70,13 +70,15 @@ def _read_all(read: Callable[[str], dict[str, str]]) -> dict[str, str]:
     return found
 
 
-def _require_gone(
+def require_gone(
     kind: str, repository: str, names: Iterable[str], ask: Callable[[str, str], object]
 ) -> None:
-    """Raise IntegrityError where something exists that a list lacks."""
+    """Raise IntegrityError where a branch or tag exists that a list lacks."""
     for name in names:
         try:
             ask(repository, name)
+        except EndpointNotFoundError:
+            raise
         except NotFoundError:
             continue
         raise IntegrityError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import accumulate
@@ -21,7 +20,6 @@ from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.comparison import compare_with_newest
 from lakegc_assets.mark.holders import paths_of
 from lakegc_assets.mark.publication import (
-    Forms,
     Summary,
     begin,
     files_of,
@@ -55,30 +53,12 @@ BREAKDOWN: Final = pa.schema(
     ]
 )
 
+#: Address, size, reason, and the commit that held it last or None.
 Largest = tuple[str, int, str, str | None]
-
-
-@dataclass(frozen=True)
-class _Order:
-    """The common input of all tasks."""
-
-    url: str
-    run: str
-    #: Whether lists are to be written.
-    publish: bool
-    forms: Forms
-    start: datetime
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """Totals of the candidates of one task."""
-
-    #: Rows of ``BREAKDOWN``, with values in place of labels.
-    totals: pa.Table
-    #: Address, size, reason, and the commit that held it last or None.
-    largest: Sequence[Largest]
-    digest: KeyDigest
+_TOP: Final = ["address", "size", "reason", "commit_id"]
+#: Of the candidates of one task: rows of ``BREAKDOWN`` with values in place of labels, the largest
+#: ones, and the digest of all.
+_Counted = tuple[pa.Table, list[Largest], KeyDigest]
 
 
 def report(ctx: RunContext) -> Manifest:
@@ -96,7 +76,7 @@ def report(ctx: RunContext) -> Manifest:
     results = read_results(attempt, manifest)
     require_passed(results)
 
-    start = datetime.fromisoformat(str(listing.facts["start"]))
+    start = listing.start
     summary = Summary(
         run_id=ctx.run,
         success=True,
@@ -107,10 +87,11 @@ def report(ctx: RunContext) -> Manifest:
     )
     publish = begin(connections.store(), summary, ctx.settings.publish)
     written_to = forms(ctx.run, listing.mode, ctx.settings.publish)
-    order = _Order(attempt.url, ctx.run, publish, written_to, start)
     rules = _longest_rules(attempt, chain["active_commits"])
-    counted = _count(ctx, connections, order, manifest.parts["data"])
-    digest = sum((one.digest for one in counted), KeyDigest())
+    texts = written_to.texts if publish else None
+    task = partial(_count_parts, connections, attempt.url, ctx.run, texts, start)
+    counted = _count(ctx, task, manifest.parts["data"])
+    digest = sum((one for _, _, one in counted), KeyDigest())
     if str(digest) != manifest.digest:
         raise IntegrityError(
             f"{attempt.url}/deletion_candidates holds {digest}, and its manifest says "
@@ -118,8 +99,8 @@ def report(ctx: RunContext) -> Manifest:
         )
     keys = finish(ctx, connections, manifest.digest, summary, written_to, written=publish)
 
-    rows = _breakdown([one.totals for one in counted], start, rules)
-    largest = _largest(row for one in counted for row in one.largest)
+    rows = _breakdown([totals for totals, _, _ in counted], start, rules)
+    largest = _largest(row for _, some, _ in counted for row in some)
     others = chain["committed_addresses"].facts
     facts: dict[str, object] = {
         "objects": manifest.rows,
@@ -194,41 +175,41 @@ def _figures(
 
 
 def _count(
-    ctx: RunContext, connections: Connections, order: _Order, parts: Sequence[Part]
+    ctx: RunContext, task: Callable[[list[tuple[int, Part]]], _Counted], parts: Sequence[Part]
 ) -> list[_Counted]:
     first = accumulate((files_of(part.rows) for part in parts), initial=0)
     numbered = list(zip(first, parts, strict=False))
     costs, most = [part.rows * _ROW_S for part in parts], ctx.settings.address_num_partitions
-    task = partial(_count_parts, connections, order)
     return ctx.tasks.run_grouped("count and publish candidates", task, numbered, costs, most)
 
 
 def _count_parts(
-    connections: Connections, order: _Order, parts: Sequence[tuple[int, Part]]
+    connections: Connections,
+    url: str,
+    run: str,
+    texts: Sequence[str] | None,
+    start: datetime,
+    parts: Sequence[tuple[int, Part]],
 ) -> _Counted:
-    artifacts, store = connections.open(order.url), connections.store()
+    """Count candidates; write their lists, those in text to ``texts``, unless that is None."""
+    artifacts, store = connections.open(url), connections.store()
     totals = [BREAKDOWN.empty_table()]
     largest: list[Largest] = []
     digest = KeyDigest()
     for number, part in parts:
         rows = read_part(artifacts, part)
         addresses = rows["address"].combine_chunks()
-        if order.publish:
-            write_lists(store, order.run, order.forms.texts, number, addresses)
+        if texts is not None:
+            write_lists(store, run, texts, number, addresses)
         digest += key_digest(addresses)
-        for dimension, keys in _dimensions(rows, order.start).items():
+        for dimension, keys in _dimensions(rows, start).items():
             ones = pa.array(np.ones(rows.num_rows, np.int64))
             columns = [pa.repeat(dimension, rows.num_rows), keys, ones, rows["size"]]
             totals = [_summed([*totals, pa.table(columns, schema=BREAKDOWN)])]
-        top = rows.select(["address", "size", "reason", "commit_id"]).sort_by(
-            [("size", "descending"), ("address", "ascending")]
-        )
-        largest = _largest([*largest, *map(_row, top.slice(0, _LARGEST).to_pylist())])
-    return _Counted(totals[0], largest, digest)
-
-
-def _row(row: Mapping[str, Any]) -> Largest:
-    return row["address"], row["size"], row["reason"], row["commit_id"]
+        top = rows.select(_TOP).sort_by([("size", "descending"), ("address", "ascending")])
+        values = (column.to_pylist() for column in top.slice(0, _LARGEST).columns)
+        largest = _largest([*largest, *zip(*values, strict=True)])
+    return totals[0], largest, digest
 
 
 def _largest(rows: Iterable[Largest]) -> list[Largest]:

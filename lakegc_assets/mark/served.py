@@ -9,10 +9,9 @@ it is with what a branch's diff shows and ``prepare_uncommited`` may have lost.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -48,48 +47,26 @@ COMPARED_BY_ETAG: Final = "compared_by_etag"
 LEAST_SECONDS: Final = 60.0
 
 
-class Served(NamedTuple):
-    """The candidates that must stay (``SPARED``), and what was compared to find them.
-
-    A sweep of the mark need not compare that again.
-    """
-
-    spared: pa.Table
-    compared: HeadMatches
-
-
 @reads_tables
 def served_candidates(
     ctx: RunContext,
     connections: Connections,
+    inquiry: Inquiry,
     heads: pa.Table,
-    store: ObjectStore,
-    folder: str,
     candidates: Sequence[Part],
     etags: EtagFiles,
-    seconds: float,
-    staged: int = 0,
-) -> Served:
-    """Find the candidates that must stay, with the reason.
+) -> tuple[pa.Table, HeadMatches]:
+    """Find the candidates that must stay (``SPARED``); its arguments are those of ``inquire``.
 
-    Args:
-        ctx: the run.
-        connections: how tasks reach lakeFS, the store and the cache.
-        heads: HEAD of each branch (branch, metarange_id).
-        store: of artifacts.
-        folder: of working files in it, with a slash at its end.
-        candidates: files of what nothing lists any more (``LISTING``, and perhaps more).
-        etags: of what is listed, in the same store; none where only some objects were looked at.
-        seconds: for how long small candidates may be read and lakeFS may be asked.
-        staged: about how many objects all branches have staged, by which the work is spread.
+    Returns:
+        These, and what was compared to find them, which a sweep of the mark need not compare again.
 
     Raises:
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
-    inquiry = inquire(ctx, connections, heads, store, folder, candidates, etags, seconds, staged)
-    spared = answered(ctx, connections, inquiry)
-    return Served(spared, inquiry.compared(by_etag=bool(etags.parts)))
+    inquiry = inquire(ctx, connections, inquiry, heads, candidates, etags)
+    return answered(ctx, connections, inquiry), inquiry.compared(by_etag=bool(etags.parts))
 
 
 def write_compared(
@@ -124,25 +101,31 @@ def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatche
 def inquire(
     ctx: RunContext,
     connections: Connections,
+    inquiry: Inquiry,
     heads: pa.Table,
-    store: ObjectStore,
-    folder: str,
     candidates: Sequence[Part],
     etags: EtagFiles,
-    seconds: float,
-    staged: int = 0,
     compared: HeadMatches = NOTHING_COMPARED,
 ) -> Inquiry:
-    """Find what to ask; other arguments and errors are as in ``served_candidates``.
+    """Find what to ask of lakeFS.
 
-    ``compared`` is what the mark of these candidates has compared, in the same store.
+    Args:
+        ctx: the run.
+        connections: how tasks reach lakeFS, the store and the cache.
+        inquiry: the store of all files, the folder of working files, and the time that there is.
+        heads: HEAD of each branch (branch, metarange_id).
+        candidates: files of what nothing lists any more (``LISTING``, and perhaps more).
+        etags: of what is listed; none where only some objects were looked at.
+        compared: what the mark of these candidates has compared.
+
+    Raises:
+        IntegrityError: a range or a file is missing or damaged.
     """
-    inquiry = Inquiry(store.url, folder, time.time() + seconds, staged)
     if not any(part.rows for part in candidates):
         return inquiry
     inquiry = replace(inquiry, heads=head_ranges(ctx, connections, heads), candidates=candidates)
     with ctx.frames(connections) as frames:
-        work = Workspace(ctx, connections, frames, store.url, folder)
+        work = Workspace(ctx, connections, frames, inquiry.url, inquiry.folder)
         some = work.read(candidates, CANDIDATES)
         found = find_signatures(work, inquiry.heads, some, etags, inquiry.deadline, compared)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
@@ -156,16 +139,16 @@ def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.
     """The candidates that must stay, by what lakeFS answers (``SPARED``)."""
     if not inquiry.candidates:
         return SPARED.empty_table()
-    answer = ask(ctx, connections, inquiry)
-    doubtful = [*inquiry.over, *answer.unasked]
-    if not answer.served and not doubtful:
+    served, unasked = ask(ctx, connections, inquiry)
+    doubtful = [*inquiry.over, *unasked]
+    if not served and not doubtful:
         return SPARED.empty_table()
     with ctx.frames(connections) as frames:
         work = Workspace(ctx, connections, frames, inquiry.url, inquiry.folder)
         candidates = work.read(inquiry.candidates, CANDIDATES)
         rows = relations.spared(
             candidates,
-            work.read(answer.served, SERVED_NAMES),
+            work.read(served, SERVED_NAMES),
             inquiry.signatures.of(work, candidates),
             work.read(doubtful, SIGNATURES),
         )

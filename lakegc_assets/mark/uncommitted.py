@@ -293,7 +293,6 @@ def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[
 
 _ODD: Final = f"://|{UNUSUAL}"
 _TRUE: Final = pa.scalar(True)
-_EMPTY_LIST: Final = UNCOMMITTED.empty_table().select(["address", "created"])
 
 
 def _read_list(connections: Connections, key: str) -> pa.Table:
@@ -309,8 +308,6 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
         ) from error
     if addresses.null_count:
         raise IntegrityError(f"{where} holds an empty address")
-    if not len(addresses):
-        return _EMPTY_LIST
     moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
     return pa.table({"address": addresses, "created": moments})
 

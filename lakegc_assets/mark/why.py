@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from lakegc_assets.mark import references, relations
 from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import FORGOTTEN, RULE
 from lakegc_assets.mark.comparison_relations import STAGED
-from lakegc_assets.mark.holders import path_holder, path_in, ranges_naming, unreachable_holder
+from lakegc_assets.mark.holders import path_holder, paths_in, ranges_naming, unreachable_holder
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.reasons import sentence
@@ -37,9 +37,11 @@ from lakegc_assets.wording import counted
 _ROW_S: Final = 1e-6
 #: Staged paths of other sizes than an object's that are asked for it.
 _OTHERS: Final = 10_000
+_AT_ONCE: Final = 1_000
 _THREADS: Final = 16
 _CANDIDATES: Final = "deletion_candidates"
 _LISTING: Final = "store_listing"
+_NOTHING: Final = "no part of the mark says anything about it"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ class _Asked:
         of = self.work.ctx, self.work.connections, self.attempt
         return row_of(*of, self.address, asset, part)
 
+    @cached_property
+    def listed(self) -> dict[str, Any] | None:
+        """Its row of the listing."""
+        return self.row(_LISTING)
+
     def has_hash(self, asset: str, part: str) -> bool:
         """Return whether a set of hashes may hold this address."""
         parts = self.chain[asset].parts.get(part, ())
@@ -105,6 +112,11 @@ class _Asked:
         live, mine = self.work.read(parts, HASHES), self.work.frames.create(hashes)
         found = relations.with_hashes(live, mine)
         return bool(self.work.collect(found, HASHES, f"look into {asset}"))
+
+    def staging_area(self, size: int | None = None) -> tuple[str, str] | None:
+        """Branch and path at which it is staged now."""
+        of = self.work.ctx.repository, self.work.connections
+        return staging_areas(self.client, *of, {self.address}, size).get(self.address)
 
     @property
     def adopted_mark(self) -> str | None:
@@ -147,13 +159,18 @@ def _find(
 
 def _explained(asked: _Asked) -> Explanation:
     """The first explanation that there is; each function gives None where it has none."""
-    ask = (
-        *(_candidate, _named_by_adopted, _spared, _not_listed),
-        *(_committed, _staged, _referenced, _too_young, _not_adopted),
-    )
-    found = (function(asked) for function in ask)
-    unknown = asked.is_because("unknown", "no part of the mark says anything about it")
-    return next((one for one in found if one is not None), unknown)
+    ask = (_candidate, _named_by_adopted, _spared, _not_listed, _committed, _staged, _referenced)
+    found = next((one for function in ask if (one := function(asked)) is not None), None)
+    if found is not None or asked.listed is None:
+        return found or asked.is_because("unknown", _NOTHING)
+    written, cutoff = asked.listed["last_modified"].astimezone(), asked.chain[_LISTING].cutoff
+    if written >= cutoff:
+        because = f"it was written at {written.isoformat()}, after the cutoff {cutoff}"
+        return asked.is_because("too young", because)
+    if (mark := asked.adopted_mark) is not None:
+        because = f"mark {mark!r}, which this run adopted, does not name it"
+        return asked.is_because("not adopted", because)
+    return asked.is_because("unknown", _NOTHING)
 
 
 def _candidate(asked: _Asked) -> Explanation | None:
@@ -174,7 +191,7 @@ def _candidate(asked: _Asked) -> Explanation | None:
                 "does not name that commit any more"
             )
     # The mark is of its time: what came to life since then is live all the same.
-    if (staged := _staged_now(asked, row["size"])) is not None:
+    if (staged := asked.staging_area(row["size"])) is not None:
         branch, path = staged
         facts |= {"staged": {"branch": branch, "path": path}}
         because += f"; since then it was staged on branch {branch!r} at {path!r}"
@@ -224,15 +241,6 @@ def _named_by_adopted(asked: _Asked) -> Explanation | None:
     return asked.is_because("spared", because, **facts)
 
 
-def _not_adopted(asked: _Asked) -> Explanation | None:
-    """Explain an object that only a run of our own would name."""
-    mark = asked.adopted_mark
-    if mark is None or asked.row(_LISTING) is None:
-        return None
-    because = f"mark {mark!r}, which this run adopted, does not name it"
-    return asked.is_because("not adopted", because)
-
-
 def _spared(asked: _Asked) -> Explanation | None:
     row = asked.row(_CANDIDATES, "spared")
     return asked.is_because("spared", row["why"]) if row else None
@@ -247,7 +255,7 @@ def _not_listed(asked: _Asked) -> Explanation | None:
     if folder in listing.facts.get("skipped_slices", ()):
         because = "its slice was made after the cutoff, so it was not looked at"
         return asked.is_because("too young", because)
-    if asked.row(_LISTING) is None:
+    if asked.listed is None:
         because = "the store did not hold it when it was listed"
         if listing.mode == "committed":
             because = (
@@ -268,7 +276,7 @@ def _committed(asked: _Asked) -> Explanation | None:
     ctx, connections, address = asked.work.ctx, asked.work.connections, asked.address
     live = asked.attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
     suspected = ranges_naming(ctx, connections, live, {address})
-    holding = [i for i in suspected if path_in(connections, i, address) is not None]
+    holding = [i for i in suspected if paths_in(connections, i, {address})]
     if not holding:
         same_hash = asked.is_because("live", "its hash is that of a live address: it stays")
         return _below_a_path(asked) or same_hash
@@ -309,11 +317,11 @@ def _staged(asked: _Asked) -> Explanation | None:
         return None
     if asked.row("uncommitted_snapshot") is None:
         return asked.is_because("live", "its hash is that of a staged address: it stays")
-    repository, connections = asked.work.ctx.repository, asked.work.connections
-    for _, branch, path in staging_areas(asked.client, repository, connections, {asked.address}):
-        because = f"it is staged on branch {branch!r} at {path!r}"
-        return asked.is_because("live", because, branch=branch, path=path)
-    return asked.is_because("live", "it was staged when the mark was made, and is not any more")
+    if (staged := asked.staging_area()) is None:
+        return asked.is_because("live", "it was staged when the mark was made, and is not any more")
+    branch, path = staged
+    because = f"it is staged on branch {branch!r} at {path!r}"
+    return asked.is_because("live", because, branch=branch, path=path)
 
 
 def _referenced(asked: _Asked) -> Explanation | None:
@@ -327,60 +335,43 @@ def _referenced(asked: _Asked) -> Explanation | None:
     return asked.is_because("live", references.sentence(**facts), **facts)
 
 
-def _too_young(asked: _Asked) -> Explanation | None:
-    row, cutoff = asked.row(_LISTING), asked.chain[_LISTING].cutoff
-    if row is None:
-        return None
-    written: datetime = row["last_modified"].astimezone()
-    if written < cutoff:
-        return None
-    because = f"it was written at {written.isoformat()}, after the cutoff {cutoff}"
-    return asked.is_because("too young", because)
-
-
 def staging_areas(
-    client: LakeFSClient, repository: str, connections: Connections, addresses: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Of some addresses those that are staged now, each with branch and path."""
-    for branch, change in _staged_changes(client, repository):
-        for address in _served_at(client, repository, connections, branch, change.path):
-            if address in addresses:
-                yield address, branch, change.path
+    client: LakeFSClient,
+    repository: str,
+    connections: Connections,
+    addresses: Collection[str],
+    size: int | None = None,
+) -> dict[str, tuple[str, str]]:
+    """Branch and path at which objects are staged now, by their addresses.
 
-
-def _staged_changes(client: LakeFSClient, repository: str) -> Iterator[tuple[str, DiffEntry]]:
-    for branch in client.branches(repository):
-        for change in client.diff_branch(repository, branch.id):
-            if change.type != "removed":
-                yield branch.id, change
-
-
-def _served_at(
-    client: LakeFSClient, repository: str, connections: Connections, branch: str, path: str
-) -> list[str]:
-    """Addresses that a branch serves at a path; none if lakeFS cannot tell."""
-    try:
-        found = client.stat(repository, branch_ref(branch), path).physical_address
-        return live_spellings(connections.namespace(), found)
-    except (NotFoundError, UnresolvableAddressError):
-        return []
-
-
-def _staged_now(asked: _Asked, size: int) -> tuple[str, str] | None:
-    """Branch and path at which an object is staged now: not long after its mark it may be.
-
-    Of the staged paths those are asked for that have its size, and of the others the first.
+    ``size``: of the objects, in bytes; where it is known, only the first paths of other sizes are
+        asked for.
     """
-    repository, connections = asked.work.ctx.repository, asked.work.connections
-    changes = list(_staged_changes(asked.client, repository))
-    changes.sort(key=lambda one: one[1].size_bytes not in {size, None})
-    same_size = sum(one[1].size_bytes in {size, None} for one in changes)
+    staged: Iterable[tuple[str, DiffEntry]] = (
+        (branch.id, change)
+        for branch in client.branches(repository)
+        for change in client.diff_branch(repository, branch.id)
+        if change.type != "removed"
+    )
+    if size is not None:
+        every = sorted(staged, key=lambda one: one[1].size_bytes not in {size, None})
+        alike = sum(change.size_bytes in {size, None} for _, change in every)
+        staged = every[: alike + _OTHERS]
 
     def served(one: tuple[str, DiffEntry]) -> list[str]:
-        return _served_at(asked.client, repository, connections, one[0], one[1].path)
+        try:
+            found = client.stat(repository, branch_ref(one[0]), one[1].path).physical_address
+            return live_spellings(connections.namespace(), found)
+        except (NotFoundError, UnresolvableAddressError):
+            return []
 
-    some = changes[: same_size + _OTHERS]
-    for (branch, change), addresses in zip(some, thread_map(served, some, _THREADS), strict=True):
-        if asked.address in addresses:
-            return branch, change.path
-    return None
+    found: dict[str, tuple[str, str]] = {}
+    waiting = iter(staged)
+    while len(found) < len(addresses) and (some := list(islice(waiting, _AT_ONCE))):
+        for (branch, change), spellings in zip(
+            some, thread_map(served, some, _THREADS), strict=True
+        ):
+            for address in spellings:
+                if address in addresses:
+                    found.setdefault(address, (branch, change.path))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.listing_pages import listing_rows
 from lakegc_assets.mark.live_ranges import live_ranges, read_live, read_path_ranges
+from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
@@ -117,9 +119,7 @@ def _served(
 
     By size alone: no listing shows here whether etags can be compared. Gives address and why.
     """
-    heads, files = liveness.heads_table(), space.attempt.store()
-    folder = f"{space.folder}served/"
-    found = served_candidates(
-        space.ctx, connections, heads, files, folder, objects, EtagFiles(), _ASKING_S
-    )
-    return found.spared
+    url, folder = space.attempt.store().url, f"{space.folder}served/"
+    inquiry = Inquiry(url, folder, time.time() + _ASKING_S)
+    heads = liveness.heads_table()
+    return served_candidates(space.ctx, connections, inquiry, heads, objects, EtagFiles())[0]

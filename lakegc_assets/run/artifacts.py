@@ -125,6 +125,11 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
 
     @property
+    def start(self) -> datetime:
+        """Of a listing: when its run began, by the store's clock; ages are taken against it."""
+        return datetime.fromisoformat(str(self.facts["start"]))
+
+    @property
     def mode(self) -> Mode:
         """The mode that it was made in; that of a mark is that of its listing."""
         mode: Mode = self.settings.get("mode", "unified")

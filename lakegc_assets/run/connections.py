@@ -11,11 +11,13 @@ from typing import ParamSpec, TypeVar
 
 from pyspark import TaskContext
 
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.opening import open_store
 
 P = ParamSpec("P")
@@ -48,6 +50,24 @@ class Connections:
     def cache(self) -> ObjectStore:
         """The store of the caches of this repository."""
         return self.open(self.cache_url)
+
+    def table_url(self, table_id: str) -> str:
+        """The URL of the file of a range or metarange: its name in messages."""
+        return f"{self.namespace_url}/_lakefs/{table_id}"
+
+    def fetch_table(self, table_id: str) -> bytes:
+        """The file of a range or metarange.
+
+        Raises:
+            IntegrityError: it is missing.
+        """
+        try:
+            return self.store().get(f"_lakefs/{table_id}")
+        except ObjectNotFoundError as error:
+            raise IntegrityError(
+                f"{self.table_url(table_id)}, which a commit needs, is missing: what that commit "
+                "keeps alive cannot be known. Restore the file, then run again"
+            ) from error
 
     def without_waiting(self) -> Connections:
         """These, for who has no time to wait for a server that is away."""

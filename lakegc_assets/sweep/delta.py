@@ -8,6 +8,7 @@ read, so the cost follows what changed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -320,17 +321,15 @@ class Deltas:
         asked = self._asked
         if asked is not None and asked[0].equals(heads) and asked[1] == candidates.parts:
             return answered(self.ctx, connections, asked[2].again(_ASKING_S))
+        # It only tells how the work is spread, so that what the mark knew is as good.
+        staged = int(self.chain["uncommitted_snapshot"].facts["listed"])
         inquiry = inquire(
             self.ctx,
             connections,
+            Inquiry(self.attempt.store().url, folder, time.time() + _ASKING_S, staged),
             heads,
-            self.attempt.store(),
-            folder,
             candidates.parts,
             etag_files(self.chain["store_listing"]),
-            _ASKING_S,
-            # It only tells how the work is spread, so that what the mark knew is as good.
-            int(self.chain["uncommitted_snapshot"].facts["listed"]),
             read_compared(self.attempt, self.chain["deletion_candidates"]),
         )
         self._asked = (heads, candidates.parts, inquiry)

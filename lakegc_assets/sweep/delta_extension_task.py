@@ -23,7 +23,6 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range, etag_hashes
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.metaranges import fetch, table_url
 from lakegc_assets.mark.ranges import Wanted, decode, require_length
 from lakegc_assets.mark.refs import load_commits, read_commits_csv, read_heads
 from lakegc_assets.mark.relations import AMBIGUOUS
@@ -189,7 +188,7 @@ class Extender:
         """Objects that the ranges of some metaranges keep alive, without those read before."""
         if len(metaranges) > _MOST:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
-        get = partial(fetch, self.connections)
+        get = self.connections.fetch_table
         ids = sorted(metaranges)
         entries = {
             info.id: info.count
@@ -217,4 +216,4 @@ class Extender:
         return decoded
 
     def _url(self, table_id: str) -> str:
-        return table_url(self.connections, table_id)
+        return self.connections.table_url(table_id)

@@ -11,7 +11,7 @@ from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.commits import Liveness
 from lakegc_assets.mark.holders import ranges_naming
-from lakegc_assets.mark.metaranges import fetch, pairs_of, table_url
+from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -60,8 +60,8 @@ def holders_of(
     staged = set(addresses) - found.keys()
     if staged:
         client = ctx.lakefs.connect()
-        for address, branch, path in staging_areas(client, ctx.repository, connections, staged):
-            found.setdefault(address, Holder(address, branch, path, None))
+        areas = staging_areas(client, ctx.repository, connections, staged)
+        found |= {address: Holder(address, *area, None) for address, area in areas.items()}
     return found
 
 
@@ -109,8 +109,8 @@ def _paths(
 ) -> Iterator[tuple[str, str]]:
     """Addresses and paths of a range, read again by the slow reader."""
     namespace = connections.namespace()
-    data = fetch(connections, range_id)
-    for path, entry in read_range(data, table_url(connections, range_id)):
+    data = connections.fetch_table(range_id)
+    for path, entry in read_range(data, connections.table_url(range_id)):
         spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
         for address in wanted if resolved else ():
             if address in spellings:

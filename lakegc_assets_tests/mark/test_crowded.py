@@ -23,6 +23,7 @@ from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.etags import Evidence, etag_files
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.report import report
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
@@ -182,17 +183,15 @@ def test_when_time_is_over_what_was_not_asked_stays(
     lake.stage("b1", "late", staged, size=len(CONTENT(0)))
 
     def ask(seconds: float) -> dict[str, str]:
-        rows = served_candidates(
+        rows, _ = served_candidates(
             ctx,
             ctx.connect()[1],
+            Inquiry(store.url, "test/", time.time() + seconds),
             attempt.read("active_commits", "heads"),
-            store,
-            "test/",
             manifest.parts["data"],
             etag_files(attempt.manifest("store_listing")),
-            seconds,
         )
-        return {row["address"]: row["why"] for row in rows.spared.to_pylist()}
+        return {row["address"]: row["why"] for row in rows.to_pylist()}
 
     # What a branch's diff names is asked for in any case.
     rest = dict.fromkeys(crowded.dead - {staged}, UNVERIFIED)

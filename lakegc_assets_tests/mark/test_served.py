@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -67,17 +68,15 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
         sorted(golden("identical").marked.candidates | set(golden("identical").marked.spared))
     )
     dead = listing.filter(pc.is_in(listing["address"], wanted))
-    found = served_candidates(
+    found, _ = served_candidates(
         marked.ctx,
         marked.ctx.connect()[1],
+        lookups.Inquiry(store.url, "test/", time.time() + 60),
         marked.attempt.read("active_commits", "heads"),
-        store,
-        "test/",
         [write_part(store, "test/", dead)],
         EtagFiles([write_part(store, "test/", listing)]),
-        60.0,
     )
-    told = {row["address"]: row["why"] for row in found.spared.to_pylist()}
+    told = {row["address"]: row["why"] for row in found.to_pylist()}
     assert told == golden("identical").marked.spared
 
 
@@ -102,9 +101,8 @@ def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
         read.clear()
         etags = etag_files(attempt.manifest("store_listing"))
         _, connections = marked.ctx.connect()
-        found = inquire(
-            marked.ctx, connections, heads, store, "test/", half, etags, 60.0, compared=known
-        )
+        inquiry = lookups.Inquiry(store.url, "test/", time.time() + 60)
+        found = inquire(marked.ctx, connections, inquiry, heads, half, etags, known)
         rows = pa.concat_tables(
             [MATCHES.empty_table(), *read_parts(store, found.signatures.matches)]
         )

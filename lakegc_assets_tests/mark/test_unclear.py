@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -22,6 +23,7 @@ from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.committed import read_committed_addresses
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.served import SERVED, UNVERIFIED, served_candidates
 from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.context import RunContext
@@ -166,17 +168,15 @@ def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Sessi
     manifest, store = attempt.manifest("deletion_candidates"), attempt.store()
 
     def ask(seconds: float) -> dict[str, str]:
-        rows = served_candidates(
+        rows, _ = served_candidates(
             ctx,
             ctx.connect()[1],
+            Inquiry(store.url, "test/", time.time() + seconds),
             attempt.read("active_commits", "heads"),
-            store,
-            "test/",
             manifest.parts["data"],
             etag_files(attempt.manifest("store_listing")),
-            seconds,
         )
-        return {row["address"]: row["why"] for row in rows.spared.to_pylist()}
+        return {row["address"]: row["why"] for row in rows.to_pylist()}
 
     in_doubt = {address for path, address in copied.dead.items() if path != "plain"}
     assert ask(-1) == dict.fromkeys(in_doubt, UNVERIFIED)

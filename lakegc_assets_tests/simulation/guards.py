@@ -174,7 +174,7 @@ def _by_manifest(store: Any) -> Any:
 def _listed_once(client: Any, repository: str, known: Iterable[str] = ()) -> dict[str, str]:
     """``read_heads`` that takes the end of a list for the end of the branches."""
     heads = {branch.id: branch.commit_id for branch in client.branches(repository)}
-    refs._require_gone("branch", repository, set(known) - heads.keys(), client.branch)
+    refs.require_gone("branch", repository, set(known) - heads.keys(), client.branch)
     return heads
 
 

@@ -16,8 +16,8 @@ from lakegc_assets.engine import datasets
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.mark.live_ranges import Live, LiveRanges
-from lakegc_assets.mark.served import SERVED, SPARED, Served
-from lakegc_assets.mark.signatures import NOTHING_COMPARED
+from lakegc_assets.mark.served import SERVED, SPARED
+from lakegc_assets.mark.signatures import NOTHING_COMPARED, HeadMatches
 from lakegc_assets.mark.uncommitted import Staged
 from lakegc_assets.run.artifacts import UNCOMMITTED
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, hash_table, key_digest
@@ -93,17 +93,16 @@ class SimTables:
 
     @staticmethod
     def served_candidates(
-        _ctx: Any, links: Any, heads: pa.Table, store: ObjectStore, _folder: str,
-        candidates: Sequence[Part], etags: Any, *_how: Any,
-    ) -> Served:  # fmt: skip
+        _ctx: Any, links: Any, inquiry: Any, heads: pa.Table, candidates: Sequence[Part], etags: Any
+    ) -> tuple[pa.Table, HeadMatches]:
         """By size alone where no listing shows whether etags can be compared."""
         names = heads["branch"].to_pylist()
         read = dict(zip(names, heads["metarange_id"].to_pylist(), strict=True))
-        rows = _rows(store, candidates)
+        rows = _rows(links.open(inquiry.url), candidates)
         if not etags.parts:
             rows = [{**row, "etag": None} for row in rows]
         found = _served(links.client(), names, rows, read)
-        return Served(_spared(found), NOTHING_COMPARED)
+        return _spared(found), NOTHING_COMPARED
 
     @staticmethod
     def served(deltas: Any, links: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
