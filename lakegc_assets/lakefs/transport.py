@@ -80,6 +80,8 @@ class Limits:
         first_backoff_s: seconds before the second attempt; each later pause is twice as long.
         wait_s: for so many seconds a server that is away is waited for, however many calls need it
             and however often they are sent; 0 to send them ``max_attempts`` times only.
+        prepare_read_timeout_s: seconds that one prepare call may work.
+        prepare_commits_timeout_s: seconds until the active commits must be computed.
     """
 
     connect_timeout_s: float = 10.0
@@ -87,10 +89,14 @@ class Limits:
     max_attempts: int = 5
     first_backoff_s: float = 0.5
     wait_s: float = 0.0
+    prepare_read_timeout_s: float = 300.0
+    prepare_commits_timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
         """Refuse what would wait for ever or never try."""
-        if min(self.connect_timeout_s, self.read_timeout_s) <= 0 or self.first_backoff_s < 0:
+        prepare = min(self.prepare_read_timeout_s, self.prepare_commits_timeout_s)
+        shortest = min(self.connect_timeout_s, self.read_timeout_s, prepare)
+        if shortest <= 0 or self.first_backoff_s < 0:
             raise ConfigurationError(f"timeouts must be above 0 s: {self}")
         if not 0 <= self.wait_s < float("inf"):
             raise ConfigurationError(f"wait_s must be 0 s or more, and end: {self}")

@@ -148,7 +148,7 @@ class ObjectStore(ABC):
     ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
-        What goes wrong with a key, or with a whole call, is an outcome and never an exception, so
+        A failure of a key, or of a whole call, is an outcome and never an exception, so
         that no answer of the store is lost. After a call that failed as a whole no other is sent.
 
         Args:
@@ -190,16 +190,16 @@ class ObjectStore(ABC):
     def data_protection(self) -> DataProtection:
         """The use of space by deleted objects, by the settings of the store; never an error.
 
-        What is locked only shows when it is to be deleted.
+        Locks of single objects only show when these are to be deleted.
         """
         return DataProtection.of(self.recovery())
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """Bring deleted objects back from versions, soft delete or trash, where nothing is now.
 
-        What is at a key stays as it is, also if it is written while this runs. What goes wrong with
-        an object is an outcome and never an exception. What was brought back by a call that was
-        killed is ``already_there`` for the next one.
+        An object that is at a key stays as it is, also if it is written while this runs. A failure
+        is an outcome of one object and never an exception. Objects that a killed call brought back
+        are ``already_there`` for the next one.
 
         Args:
             objects: each key once.

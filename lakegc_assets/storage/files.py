@@ -41,14 +41,14 @@ _COPIED_AT_ONCE: Final = 2**26
 _CANNOT_SHARE: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM,
 })  # fmt: skip
-#: What ``etag_of`` gives: size and time, and which file it is.
+#: The form of ``etag_of``: size and time, and the inode.
 _ETAG: Final = re.compile(r"([0-9a-f]+-[0-9a-f]+)-[0-9a-f]+")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def path_problem(key: str) -> str | None:
-    """Why a key cannot name a file below a root, or None."""
+    """The reason that a key cannot name a file below a root, or None."""
     segments = key.split("/")
     if not key:
         return "it is empty"

@@ -38,7 +38,7 @@ from lakegc_assets.storage.errors import (
     explained,
 )
 
-#: What says that a request was carried out. A part of what was asked for (206) does not.
+#: The statuses of a request that was carried out; 206, a part of a content, is none.
 _OK: Final = {
     "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
 }  # fmt: skip
@@ -266,7 +266,7 @@ def seconds() -> float:
 def require_soon(started: float, limit: float) -> None:
     """Refuse to send a request whose signature took long, as where credentials are renewed.
 
-    What was true when it was made, as for a delete, may be so no more. Raises HttpFailure.
+    The reason for the request, as for a delete, may be gone by then. Raises HttpFailure.
     """
     if seconds() - started > limit:
         raise HttpFailure(

@@ -169,7 +169,7 @@ class LocalStore(ObjectStore):
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
-            self._delete(key, None if etags is None else etags[key], deadline, trash)
+            self.delete(key, None if etags is None else etags[key], deadline, trash)
             for key in dict.fromkeys(keys)
         ]
 
@@ -296,9 +296,10 @@ class LocalStore(ObjectStore):
             f"{self._root.at(key)}: its directory is being deleted all the time"
         )
 
-    def _delete(
+    def delete(
         self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
     ) -> DeleteOutcome:
+        """Delete one key. See ``ObjectStore.delete_many``."""
         version = None if trash is None else trash + key
         try:
             *parents, name = self._root.segments(key)
@@ -332,7 +333,7 @@ class LocalStore(ObjectStore):
 def _kept(
     key: str, status: os.stat_result, etag: str | None, deadline: Deadline | None
 ) -> DeleteOutcome | None:
-    """Why what is at a key is not to be removed, or None."""
+    """The outcome that prevents the removal of a file, or None."""
     if stat.S_ISDIR(status.st_mode):
         return DeleteOutcome(key, "already_missing")
     if not stat.S_ISREG(status.st_mode):

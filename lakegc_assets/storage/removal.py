@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import StorageError
-from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.wording import counted
+from lakegc_assets.storage.values import require_removed
 
-
-def require_removed(store: ObjectStore, outcomes: Iterable[DeleteOutcome]) -> None:
-    """Refuse outcomes of the deletes of a prune among which one was refused.
-
-    Raises:
-        StorageError: one was; what to do.
-    """
-    failed = [one for one in outcomes if one.refused]
-    if failed:
-        first = failed[0]
-        raise StorageError(
-            f"{store.url}: {counted(len(failed), 'object')} could not be removed, for "
-            f"example {first.key!r}: {first.error_code}: {first.detail}. Let "
-            "the credentials delete there, then prune again"
-        )
+#: Advice where a prune could not remove an object.
+PRUNE_AGAIN: Final = "Let the credentials delete there, then prune again"
 
 
 def remove_objects(store: ObjectStore, keys: Iterable[str]) -> None:
@@ -32,7 +18,7 @@ def remove_objects(store: ObjectStore, keys: Iterable[str]) -> None:
     Raises:
         StorageError: one could not be removed.
     """
-    require_removed(store, store.delete_many(keys))
+    require_removed(store.delete_many(keys), store.url, PRUNE_AGAIN)
 
 
 def remove_listed(

@@ -54,7 +54,7 @@ def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
     """The folders of sweeps that began so long ago, and promised to keep them no longer.
 
-    What has another name than sweeps give is none of them. ``now`` is by the store's clock.
+    Folders with another name than sweeps give are left out. ``now`` is by the store's clock.
     """
     folders = []
     for folder in store.list_prefixes(TRASH).prefixes:

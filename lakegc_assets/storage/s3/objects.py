@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timezone
+from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -114,19 +115,22 @@ class S3Object(BucketObject):
         return Opened(_pieces(body), size, found_etag, body.close, named)
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
-        answer = self._put(data, etag=etag, if_absent=if_absent)
-        with explaining(self.where):
-            return etag_in(answer.get("ETag"))
+        return self._put(data, etag=etag, if_absent=if_absent)[0]
 
-    def _put(self, data: bytes, *, etag: str | None = None, if_absent: bool) -> Mapping[str, Any]:
+    def _put(
+        self, data: bytes, *, etag: str | None = None, if_absent: bool
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Write it at once. Returns its etag, and the answer."""
         # Without the digest S3 refuses to write into a bucket with a default lock.
         asked = {**self.named, "Body": data, "ContentMD5": _encoded(md5_of(data))}
-        if if_absent:
-            return self.once(lambda: self.clients.once.put_object(**asked, IfNoneMatch="*"))
-        if etag is not None:
-            return self.once(lambda: self.clients.once.put_object(**asked, IfMatch=f'"{etag}"'))
-        with translated(self.where):
-            return self.clients.usual.put_object(**asked)
+        if if_absent or etag is not None:
+            condition: Any = {"IfNoneMatch": "*"} if if_absent else {"IfMatch": f'"{etag}"'}
+            answer = self.once(lambda: self.clients.once.put_object(**asked, **condition))
+        else:
+            with translated(self.where):
+                answer = self.clients.usual.put_object(**asked)
+        with explaining(self.where):
+            return etag_in(answer.get("ETag")), answer
 
     def once(self, send: Callable[[], _Answer]) -> _Answer:
         """Send a conditional write, again only after an answer that says it was not carried out.
@@ -162,9 +166,8 @@ class S3Object(BucketObject):
         return Copied(etag, "size")
 
     def _write_whole(self, data: bytes, *, if_absent: bool) -> Copied:
-        answer = (writing_once()(self._put) if if_absent else self._put)(data, if_absent=if_absent)
-        with explaining(self.where):
-            etag = etag_in(answer.get("ETag"))
+        put = writing_once()(self._put) if if_absent else self._put
+        etag, answer = put(data, if_absent=if_absent)
         if etag == md5_of(data).hex():
             return Copied(etag, "md5")
         if is_md5(etag) and tells_md5(answer, self.bucket):
@@ -231,22 +234,19 @@ class Upload:
         asked: dict[str, Any] = {
             **self.target.named, "UploadId": self.id, "MultipartUpload": {"Parts": parts}
         }  # fmt: skip
-        answer: Mapping[str, Any]
+        clients, answer = self.target.clients, dict[str, Any]()
         if if_absent:
-            answer = self._complete_once(asked)
+            with writing_once():
+                # Many servers ignore the condition without a word.
+                self.target.require_absent()
+                send = partial(clients.once.complete_multipart_upload, **asked, IfNoneMatch="*")
+                answer |= self.target.once(send)
         else:
             with translated(self.target.where):
-                answer = self.target.clients.usual.complete_multipart_upload(**asked)
+                answer |= clients.usual.complete_multipart_upload(**asked)
         with explaining(self.target.where):
             etag = etag_in(answer.get("ETag"))
         return etag, etag == etag_of_parts(self.etags)
-
-    @writing_once()
-    def _complete_once(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        # Many servers ignore the condition without a word.
-        self.target.require_absent()
-        client = self.target.clients.once
-        return self.target.once(lambda: client.complete_multipart_upload(**asked, IfNoneMatch="*"))
 
 
 def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's StreamingBody, or as it
