@@ -169,7 +169,7 @@ class LocalStore(ObjectStore):
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
-            self.delete(key, None if etags is None else etags[key], deadline, trash)
+            self.delete_file(key, None if etags is None else etags[key], deadline, trash)
             for key in dict.fromkeys(keys)
         ]
 
@@ -296,7 +296,7 @@ class LocalStore(ObjectStore):
             f"{self._root.at(key)}: its directory is being deleted all the time"
         )
 
-    def delete(
+    def delete_file(
         self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
     ) -> DeleteOutcome:
         """Delete one key. See ``ObjectStore.delete_many``."""

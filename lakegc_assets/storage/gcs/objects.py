@@ -80,7 +80,8 @@ class GcsObject(BucketObject):
         try:
             answer, size = self.service.client.opened(url, {}, offset)
         except HttpFailure as failure:
-            if failure.status == _NOT_FOUND:
+            unclear = error_class(failure.code) is not ObjectNotFoundError
+            if failure.status == _NOT_FOUND and unclear:
                 # Downloads are refused in plain text, as a proxy refuses.
                 self.fetch_state()
             raise
