@@ -188,8 +188,7 @@ class LocalStore(ObjectStore):
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
         """Give files their names back, and their etags."""
-        ask = self._trash.kept if dry_run else self._trash.bring_back
-        return [self._asked(one, ask) for one in objects]
+        return [self.undelete_file(one, dry_run=dry_run) for one in objects]
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
@@ -321,11 +320,11 @@ class LocalStore(ObjectStore):
         except StorageError as error:
             return DeleteOutcome(key, "failed", _code(error), str(error))
 
-    def _asked(self, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> UndeleteOutcome:
-        """The answer of the trash about an object; an error is an outcome."""
+    def undelete_file(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
+        """Bring one file back from the trash. See ``ObjectStore.undelete_many``."""
         try:
             with self._root.errors(lost.key):
-                return ask(lost)
+                return self._trash.bring_back(lost, dry_run=dry_run)
         except StorageError as error:
             return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
 

@@ -258,7 +258,7 @@ def test_the_newest_complete_azure_report_is_read_or_the_one_that_is_named(
     ("changes", "message"),
     [
         ({"status": "PartiallySucceeded"}, "ended as 'PartiallySucceeded'"),
-        ({"inventoryStartTime": "2026-05-02"}, "inventoryStartTime: .*timezone"),
+        ({"inventoryStartTime": "2026-05-02"}, "inventoryStartTime: "),
         ({"inventoryStartTime": None}, "inventoryStartTime: "),
         ({"files": [{"blob": "x", "size": 1}]}, "does not lie at"),
         ({"files": [{"blob": FILE, "size": "1"}]}, "size: "),

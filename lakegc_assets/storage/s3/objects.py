@@ -32,7 +32,14 @@ from lakegc_assets.storage.errors import (
     error_class,
     explained,
 )
-from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, repeated, writing_once
+from lakegc_assets.storage.http import (
+    HttpFailure,
+    etag_in,
+    explaining,
+    repeated,
+    size_behind,
+    writing_once,
+)
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
 from lakegc_assets.storage.values import Copied, CopyRequest
@@ -45,7 +52,6 @@ _CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
 _OK: Final = 200
 _PARTIAL: Final = 206
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
-_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _NAMED: Final = {
     "sha256": "ChecksumSHA256", "crc64nvme": "ChecksumCRC64NVME", "crc32c": "ChecksumCRC32C",
 }  # fmt: skip
@@ -93,15 +99,10 @@ class S3Object(BucketObject):
             asked["Range"] = f"bytes={offset}-"
         with failing():
             answer: Mapping[str, Any] = self.clients.usual.get_object(**asked)
-        status = answer["ResponseMetadata"]["HTTPStatusCode"]
-        size = answer.get("ContentLength")
+        status, size = answer["ResponseMetadata"]["HTTPStatusCode"], answer.get("ContentLength")
         if offset:
-            found = _RANGE.fullmatch(answer.get("ContentRange", ""))
-            begun = found is not None and int(found[1]) == offset
-            size = int(found[2]) if found else None
-        else:
-            begun = True
-        if status != (_PARTIAL if offset else _OK) or not begun:
+            size = size_behind(offset, answer.get("ContentRange"))
+        if status != (_PARTIAL if offset else _OK) or (offset and size is None):
             answer["Body"].close()
             raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
         body, found_etag = answer["Body"], etag_in(answer.get("ETag"))
