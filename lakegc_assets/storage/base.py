@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -33,7 +34,13 @@ class ObjectStore(ABC):
 
     Every method may raise ``StorageError`` (see ``storage.errors``) and ``ConfigurationError``;
     messages name the URL and the key.
+
+    Attributes:
+        keys_per_delete: the most keys that one call can delete; ``delete_many`` splits what is
+            longer.
     """
+
+    keys_per_delete: ClassVar[int] = 1000
 
     @property
     @abstractmethod
@@ -129,11 +136,6 @@ class ObjectStore(ABC):
             PreconditionFailedError: it has another one, or does not exist.
             StoreUnavailableError: it is not known whether it was written.
         """
-
-    @property
-    def keys_per_delete(self) -> int:
-        """The most keys that one call can delete; ``delete_many`` splits what is longer."""
-        return 1000
 
     @abstractmethod
     def delete_many(

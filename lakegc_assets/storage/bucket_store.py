@@ -143,8 +143,6 @@ _Object = TypeVar("_Object", bound=BucketObject)
 class BucketStore(ObjectStore, Generic[_Object]):
     """The objects of a bucket or container below a prefix, by what each service adds."""
 
-    #: The most keys of a bulk delete.
-    keys_per_call: ClassVar[int]
     #: True if answers to GET and PUT tell a missing bucket from a missing object; no HEAD does.
     names_missing_buckets: ClassVar[bool] = True
     #: True if listings begin exactly behind ``start_after``.
@@ -224,10 +222,6 @@ class BucketStore(ObjectStore, Generic[_Object]):
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         with self._bucket_confirmed(bodiless=False):
             return self.object_at(key).put(data, etag=etag)
-
-    @property
-    def keys_per_delete(self) -> int:
-        return self.keys_per_call
 
     def delete_many(
         self,

@@ -94,7 +94,7 @@ _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 class AzureStore(BucketStore[Blob]):
     """The blobs of a container below a prefix."""
 
-    keys_per_call = 256
+    keys_per_delete = 256
     sizes = Sizes(whole=256 * 2**20)
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
@@ -186,7 +186,7 @@ class AzureStore(BucketStore[Blob]):
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
         del etags
-        many, send = 1 if singly else self.keys_per_call, partial(self._delete, deadline)
+        many, send = 1 if singly else self.keys_per_delete, partial(self._delete, deadline)
         return Bulk(self._url, many, self._problem, send, self._etag_at, deadline=deadline)
 
     def _etag_at(self, key: str) -> str:

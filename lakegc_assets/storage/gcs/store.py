@@ -68,7 +68,7 @@ _FIELDS: Final = "name,size,updated,generation"
 class GcsStore(BucketStore[GcsObject]):
     """The objects of a bucket below a prefix."""
 
-    keys_per_call = 100
+    keys_per_delete = 100
     names_missing_buckets = False
     # A listing begins at a bound that GCS can take, which is not always the one that is wanted.
     starts_after = False
@@ -162,7 +162,7 @@ class GcsStore(BucketStore[GcsObject]):
             found = self._problem(key)
             return path_problem(self._prefix + key) if sign and not found else found
 
-        many = 1 if singly or sign else self.keys_per_call
+        many = 1 if singly or sign else self.keys_per_delete
         send = self._delete if sign is None else partial(self._delete_until, sign)
         return Bulk(
             self._url, many, problem, send, lambda key: self.object_at(key).fetch_state().etag,

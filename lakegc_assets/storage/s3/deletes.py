@@ -34,7 +34,6 @@ from lakegc_assets.storage.values import KeyRange, Lost, UndeleteOutcome
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-KEYS_PER_CALL: Final = 1000
 _NO_CONTENT: Final = 204
 # What XML 1.0 cannot carry, or parsers change: such keys can be sent in a URL only.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")

@@ -15,7 +15,7 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in
 from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.s3.client import Clients, clients, failing, is_aws, translated
-from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes, S3Versions
+from lakegc_assets.storage.s3.deletes import S3Deletes, S3Versions
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
 from lakegc_assets.storage.s3.retention_settings import protection_of, recovery_of, retained_by
@@ -41,8 +41,6 @@ _NO_UPLOAD: Final = "NoSuchUpload"
 
 class S3Store(BucketStore[S3Object]):
     """The objects of a bucket below a prefix."""
-
-    keys_per_call = KEYS_PER_CALL
 
     @property
     def clients(self) -> Clients:
@@ -168,7 +166,7 @@ class S3Store(BucketStore[S3Object]):
         del etags
         calls = S3Deletes(self.client, self.bucket, self._prefix, singly, deadline)
         ways = calls.problem, calls.send, calls.etag_at, calls.alone
-        return Bulk(self._url, KEYS_PER_CALL, *ways, deadline)
+        return Bulk(self._url, self.keys_per_delete, *ways, deadline)
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         where = self._listing(wanted.prefix)
