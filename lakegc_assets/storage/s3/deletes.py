@@ -200,9 +200,16 @@ class S3Versions:
     where: str
     page_size: int
 
-    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Remove the markers of deletes. See ``ObjectStore.undelete_many``."""
-        wanted, outcomes = self._askable(objects)
+    def undelete(self, objects: Sequence[Lost], *, dry_run: bool) -> list[UndeleteOutcome]:
+        """Remove the markers of deletes: ``ObjectStore.undelete_many``, ``kept_many`` if dry."""
+        outcomes: dict[str, UndeleteOutcome] = {}
+        wanted: dict[str, Lost] = {}
+        for one in objects:
+            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
+            if problem:
+                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
+            else:
+                wanted[self.prefix + one.key] = one
         tried: dict[str, HttpFailure | None] = {}
         for _ in range(_MARKERS + 1):
             markers: dict[str, str] = {}
@@ -212,7 +219,10 @@ class S3Versions:
                     markers[key] = verdict
                 else:
                     outcomes[verdict.key] = verdict
-            if not markers:
+            if dry_run:
+                back = [wanted[key].key for key in markers]
+                outcomes |= {key: UndeleteOutcome(key, "restored") for key in back}
+            if dry_run or not markers:
                 break
             tried |= self.remove_markers(markers)
             wanted = {key: wanted[key] for key in markers}
@@ -220,29 +230,6 @@ class S3Versions:
             detail = "it has many delete markers, or gets new ones: restore again, which goes on"
             outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
         return [outcomes[one.key] for one in objects]
-
-    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Look whether the markers could be removed. See ``ObjectStore.kept_many``."""
-        wanted, outcomes = self._askable(objects)
-        for key, history in self.histories(wanted).items():
-            judged, one = self._judge(wanted[key], history, {}, key), wanted[key]
-            back = UndeleteOutcome(one.key, "restored")
-            outcomes[one.key] = back if isinstance(judged, str) else judged
-        return [outcomes[one.key] for one in objects]
-
-    def _askable(
-        self, objects: Sequence[Lost]
-    ) -> tuple[dict[str, Lost], dict[str, UndeleteOutcome]]:
-        """Objects by their full keys, but for those that have no key, which have an outcome."""
-        outcomes: dict[str, UndeleteOutcome] = {}
-        wanted: dict[str, Lost] = {}
-        for one in objects:
-            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
-            if problem:
-                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
-            else:
-                wanted[self.prefix + one.key] = one
-        return wanted, outcomes
 
     def histories(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
         """The history of each key, or the failure to read it."""

@@ -151,7 +151,7 @@ class S3Store(BucketStore[S3Object]):
         client = clients(self._patient()).usual
         place = self.bucket, self._prefix, self._url
         versions = S3Versions(client, *place, self.config.page_size)
-        return versions.kept(objects) if dry_run else versions.undelete(objects)
+        return versions.undelete(objects, dry_run=dry_run)
 
     def _patient(self) -> StoreConfig:
         return replace(self.config, read_timeout_s=max(self.config.read_timeout_s, PATIENCE_S))
