@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter, itemgetter, lt
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.lakefs.models import Model, Page
@@ -95,9 +95,10 @@ class Calls(Transport):
             raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
         if listing.key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
-            of_dicts = bool(page.results) and isinstance(page.results[0], dict)
-            named = itemgetter(listing.key) if of_dicts else attrgetter(listing.key)
-            keys: list[str] = list(map(named, page.results))
+            named: Callable[[Any], str] = attrgetter(listing.key)
+            if page.results and isinstance(page.results[0], dict):
+                named = itemgetter(listing.key)
+            keys = list(map(named, page.results))
             seen = [after, *keys] if after else keys
             if not all(map(lt, seen, seen[1:])):
                 low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])
