@@ -144,19 +144,17 @@ class Reaper:
 
     def watch_undelete(self) -> None:
         """A kill may come just before and just after local storage is asked for a lost object."""
-        undelete = LocalStore._asked
+        undelete = LocalStore.undelete_file
 
-        def watched(
-            store: LocalStore, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]
-        ) -> UndeleteOutcome:
+        def watched(store: LocalStore, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
             if not lost.key.startswith("data/"):
-                return undelete(store, lost, ask)
+                return undelete(store, lost, dry_run=dry_run)
             self.step("before undelete")
-            outcome = undelete(store, lost, ask)
+            outcome = undelete(store, lost, dry_run=dry_run)
             self.step("after undelete")
             return outcome
 
-        self.patch.setattr(LocalStore, "_asked", watched)
+        self.patch.setattr(LocalStore, "undelete_file", watched)
 
     def step(self, name: str) -> None:
         if name == self.target:

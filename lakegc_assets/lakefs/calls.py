@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import lt
-from typing import Generic, TypeVar
+from operator import attrgetter, itemgetter, lt
+from typing import Any, Generic, TypeVar
 
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
-from lakegc_assets.lakefs.models import AnyPage, Model, Page
+from lakegc_assets.lakefs.models import Model, Page
 from lakegc_assets.lakefs.transport import Transport, parse, path_of
 
 LARGEST_PAGE = 1000
 _GROWTH = 8
 
 M = TypeVar("M", bound=Model)
-P = TypeVar("P", bound=AnyPage)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Listing(Generic[P]):
+class Listing(Generic[T]):
     """A list that the server gives in pages of a model, by the segments of its path.
 
     Attributes:
@@ -31,7 +31,7 @@ class Listing(Generic[P]):
             items only.
     """
 
-    model: type[P]
+    model: type[Page[T]]
     path: tuple[str, ...]
     key: str | None
     params: Mapping[str, str] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class Calls(Transport):
     def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:
         return parse(self.call("GET", *path, params=params), model)
 
-    def _list(self, listing: Listing[Page[M]]) -> Iterator[M]:
+    def _list(self, listing: Listing[T]) -> Iterator[T]:
         """Every item of a list, read in pages as needed; see ``_pages``."""
         for page in self._pages(listing):
             yield from page.results
 
-    def _pages(self, listing: Listing[P]) -> Iterator[P]:
+    def _pages(self, listing: Listing[T]) -> Iterator[Page[T]]:
         """The pages of a list, one after the other.
 
         Raises:
@@ -73,7 +73,7 @@ class Calls(Transport):
             seen.add(after)
             listing = replace(listing, after=after, amount=amount)
 
-    def _page(self, listing: Listing[P]) -> P:
+    def _page(self, listing: Listing[T]) -> Page[T]:
         """The first page of a list.
 
         Raises:
@@ -95,7 +95,10 @@ class Calls(Transport):
             raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
         if listing.key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
-            keys = page.values(listing.key)
+            named: Callable[[Any], str] = attrgetter(listing.key)
+            if page.results and isinstance(page.results[0], dict):
+                named = itemgetter(listing.key)
+            keys = list(map(named, page.results))
             seen = [after, *keys] if after else keys
             if not all(map(lt, seen, seen[1:])):
                 low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])

@@ -33,7 +33,6 @@ from lakegc_assets.lakefs.errors import (
 from lakegc_assets.lakefs.models import (
     Branch,
     Change,
-    ChangePage,
     Commit,
     DiffEntry,
     DumpedRefs,
@@ -43,7 +42,6 @@ from lakegc_assets.lakefs.models import (
     Page,
     PrepareCommitsStatus,
     PreparedCommits,
-    PreparedCommitsResult,
     Repository,
     ServerConfig,
     StorageConfig,
@@ -53,7 +51,7 @@ from lakegc_assets.lakefs.models import (
     UsageReport,
     VersionConfig,
 )
-from lakegc_assets.lakefs.transport import Access, Limits, parse, server_date
+from lakegc_assets.lakefs.transport import parse, server_date
 from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -98,18 +96,6 @@ class LakeFSClient(Calls):
     commits has a timeout as a whole.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        limits: Limits,
-        *,
-        prepare_read_timeout_s: float = 300.0,
-        prepare_commits_timeout_s: float = 3600.0,
-    ) -> None:
-        super().__init__(access, limits)
-        self._prepare_read_timeout_s = prepare_read_timeout_s
-        self._prepare_commits_timeout_s = prepare_commits_timeout_s
-
     # The server
 
     def server_config(self) -> ServerConfig:
@@ -153,7 +139,7 @@ class LakeFSClient(Calls):
             return None
 
     def grace_period(self) -> timedelta:
-        """For how long an address that the server handed out may still be linked."""
+        """The lifetime of an address that the server handed out to be linked."""
         found = self._get(GracePeriod, "config", "garbage-collection")
         return timedelta(seconds=found.grace_period)
 
@@ -286,7 +272,7 @@ class LakeFSClient(Calls):
     ) -> tuple[list[ObjectStats], bool]:
         """One page of ``objects``, of what sorts (in bytes) after a path; whether more comes."""
         page = self._page(_served(repository, ref, amount, after=after))
-        return list(page.results), page.pagination.has_more
+        return page.results, page.pagination.has_more
 
     def get_object(self, repository: str, ref: str, path: str) -> bytes:
         """The bytes of an object; ``GoneError`` if they were collected."""
@@ -304,7 +290,7 @@ class LakeFSClient(Calls):
     def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
         """The whole of ``diff_branch`` in pages, for who reads much of it."""
         path = ("repositories", repository, "branches", branch, "diff")
-        return (page.results for page in self._pages(Listing(ChangePage, path, "path")))
+        return (page.results for page in self._pages(Listing(Page[Change], path, "path")))
 
     # Retention rules, and what the server prepares
 
@@ -342,12 +328,11 @@ class LakeFSClient(Calls):
         else:
             return self._await(repository, task.id)
         try:
-            done = parse(self._prepare(*path), PreparedCommitsResult)
+            return parse(self._prepare(*path), PreparedCommits)
         except NotFoundError as error:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, str(error)) from error
             raise
-        return PreparedCommits(how="sync", **done.model_dump())
 
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits", "status")
@@ -360,11 +345,11 @@ class LakeFSClient(Calls):
                 )
             return status if status.completed else None
 
-        status = _poll(ended, self._prepare_commits_timeout_s)
+        status = _poll(ended, self._limits.prepare_commits_timeout_s)
         if status is None:
             raise TimedOutError(
                 f"preparing the commits of {repository!r} (task {task_id}) was not completed "
-                f"in {self._prepare_commits_timeout_s:.0f} s: run again, or raise "
+                f"in {self._limits.prepare_commits_timeout_s:.0f} s: run again, or raise "
                 "prepare_commits_timeout_s"
             )
         if status.error is not None:
@@ -378,7 +363,7 @@ class LakeFSClient(Calls):
             raise UnexpectedAnswerError(
                 f"task {task_id} of {repository!r} is completed, with neither result nor error"
             )
-        return PreparedCommits(how="async", **status.result.model_dump())
+        return status.result
 
     def dump_refs(self, repository: str) -> DumpedRefs:
         """Let the server list all commits, branches and tags that it has; where the lists are.
@@ -398,7 +383,7 @@ class LakeFSClient(Calls):
             status = self._get(DumpStatus, *path, params={"task_id": task.id})
             return status if status.done else None
 
-        status = _poll(ended, self._prepare_read_timeout_s)
+        status = _poll(ended, self._limits.prepare_read_timeout_s)
         if status is None:
             raise TimedOutError(f"the list of all commits of {repository!r} takes too long")
         if status.refs is None:
@@ -445,13 +430,13 @@ class LakeFSClient(Calls):
 
     def _prepare(self, *path: str, body: Mapping[str, str] | None = None) -> requests.Response:
         # A prepare call that is made twice writes two runs, of which one is never read.
-        timeout_s = self._prepare_read_timeout_s
+        timeout_s = self._limits.prepare_read_timeout_s
         return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=timeout_s)
 
 
 def _served(
     repository: str, ref: str, amount: int, *, prefix: str = "", after: str = ""
-) -> Listing[Page[ObjectStats]]:
+) -> Listing[ObjectStats]:
     path = ("repositories", repository, "refs", ref, "objects", "ls")
     params = {"user_metadata": "true", "presign": "false"}
     if prefix:

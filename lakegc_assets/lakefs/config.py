@@ -13,7 +13,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 import yaml
@@ -23,7 +22,6 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.transport import Access, Limits
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
-_Client = TypeVar("_Client", bound=LakeFSClient)
 API_PATH = "/api/v1"
 ENDPOINT_VARIABLE = "LAKECTL_SERVER_ENDPOINT_URL"
 KEY_VARIABLE = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
@@ -40,20 +38,10 @@ class LakeFSConfig(Limits):
         endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
         credentials_file: a YAML file in lakectl's form; None to look in the environment
             (``LAKECTL_*``) and in ``~/.lakectl.yaml``.
-        prepare_read_timeout_s: seconds that one prepare call may work.
-        prepare_commits_timeout_s: seconds until the active commits must be computed.
     """
 
     endpoint: str | None = None
     credentials_file: str | None = None
-    prepare_read_timeout_s: float = 300.0
-    prepare_commits_timeout_s: float = 3600.0
-
-    def __post_init__(self) -> None:
-        """Refuse what would wait for ever or never try."""
-        super().__post_init__()
-        if min(self.prepare_read_timeout_s, self.prepare_commits_timeout_s) <= 0:
-            raise ConfigurationError(f"timeouts must be above 0 s: {self}")
 
     def settled(self) -> LakeFSConfig:
         """With the endpoint that is found here, so that tasks elsewhere ask the same server.
@@ -64,7 +52,7 @@ class LakeFSConfig(Limits):
         return replace(self, endpoint=resolve(self.endpoint, self.credentials_file).endpoint)
 
     def without_waiting(self) -> LakeFSConfig:
-        """For who has no time, or has waited already."""
+        """The same settings without waiting for a server that is away."""
         return replace(self, wait_s=0.0)
 
     def access(self) -> Access:
@@ -81,19 +69,11 @@ class LakeFSConfig(Limits):
         Raises:
             ConfigurationError: endpoint or credentials are missing or malformed.
         """
-        return self._connect(LakeFSClient)
+        return LakeFSClient(self.access(), self)
 
     def connect_writer(self) -> LakeFSWriter:
         """As ``connect``, a client that can change repositories too."""
-        return self._connect(LakeFSWriter)
-
-    def _connect(self, client: type[_Client]) -> _Client:
-        return client(
-            self.access(),
-            self,
-            prepare_read_timeout_s=self.prepare_read_timeout_s,
-            prepare_commits_timeout_s=self.prepare_commits_timeout_s,
-        )
+        return LakeFSWriter(self.access(), self)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
     412: (ConflictError, ""),
     429: (ThrottledError, "the server is busy: run again later"),
 }
-#: What a proxy answers for a server that is away, and a server that is starting or overloaded.
+#: Answers of a proxy whose server is away, and of a server that is starting or overloaded.
 AWAY = frozenset({502, 503, 504})
 _LONGEST = 500
 

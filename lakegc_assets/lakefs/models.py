@@ -7,9 +7,7 @@ Dates are epoch seconds, sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -81,8 +79,6 @@ class StorageConfig(Model):
     """The block storage of a server: ``s3``, ``azure``, ``gs``, ``local``, ``mem``."""
 
     blockstore_type: str = NonEmpty
-    default_namespace_prefix: str = ""
-    import_support: bool = False
 
 
 class VersionConfig(Model):
@@ -113,12 +109,12 @@ class UsageReport(Model):
 
 
 class GracePeriod(Model):
-    """For how many seconds a handed out address may still be linked."""
+    """The lifetime of a handed out address, in seconds."""
 
     grace_period: NonNegativeInt
 
 
-class PreparedCommitsResult(Model):
+class PreparedCommits(Model):
     """The location of the list of active commits (``commits.csv``) that the server wrote.
 
     The presigned URL of the real answer is left out on purpose: it is a credential.
@@ -128,12 +124,6 @@ class PreparedCommitsResult(Model):
     gc_commits_location: str = NonEmpty
 
 
-class PreparedCommits(PreparedCommitsResult):
-    """The same, and by which call it was asked for."""
-
-    how: Literal["async", "sync"]
-
-
 class TaskCreated(Model):
     """The id of a task that was started."""
 
@@ -141,7 +131,7 @@ class TaskCreated(Model):
 
 
 class TaskError(Model):
-    """Why a task failed, in the server's words."""
+    """The error of a task, in the server's words."""
 
     message: str
 
@@ -151,7 +141,7 @@ class PrepareCommitsStatus(Model):
 
     task_id: str
     completed: bool
-    result: PreparedCommitsResult | None = None
+    result: PreparedCommits | None = None
     error: TaskError | None = None
 
 
@@ -216,7 +206,7 @@ class DiffEntry(Model):
 
 @with_config(Model.model_config)
 class Change(TypedDict):
-    """The same as a dict, which takes a third of the time: a branch may have staged millions."""
+    """A ``DiffEntry`` as a dict, read in a third of the time: a branch may have staged millions."""
 
     path: str
     path_type: str
@@ -238,31 +228,11 @@ class Pagination(Model):
     results: int
 
 
-T = TypeVar("T", bound=Model)
+T = TypeVar("T")
 
 
-class AnyPage(Model):
+class Page(Model, Generic[T]):
     """One page of a list."""
 
     pagination: Pagination
-    results: Sequence[Any]
-
-    def values(self, field: str) -> list[str]:
-        """The value of a field of each item."""
-        return [str(getattr(item, field)) for item in self.results]
-
-
-class Page(AnyPage, Generic[T]):
-    """One page of a list of models."""
-
-    results: tuple[T, ...]
-
-
-class ChangePage(AnyPage):
-    """One page of a diff."""
-
-    results: list[Change]
-
-    def values(self, field: str) -> list[str]:
-        """The value of a field of each change."""
-        return list(map(itemgetter(field), self.results))
+    results: list[T]

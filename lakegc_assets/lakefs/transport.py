@@ -80,6 +80,8 @@ class Limits:
         first_backoff_s: seconds before the second attempt; each later pause is twice as long.
         wait_s: for so many seconds a server that is away is waited for, however many calls need it
             and however often they are sent; 0 to send them ``max_attempts`` times only.
+        prepare_read_timeout_s: seconds that one prepare call may work.
+        prepare_commits_timeout_s: seconds until the active commits must be computed.
     """
 
     connect_timeout_s: float = 10.0
@@ -87,10 +89,14 @@ class Limits:
     max_attempts: int = 5
     first_backoff_s: float = 0.5
     wait_s: float = 0.0
+    prepare_read_timeout_s: float = 300.0
+    prepare_commits_timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
         """Refuse what would wait for ever or never try."""
-        if min(self.connect_timeout_s, self.read_timeout_s) <= 0 or self.first_backoff_s < 0:
+        prepare = min(self.prepare_read_timeout_s, self.prepare_commits_timeout_s)
+        shortest = min(self.connect_timeout_s, self.read_timeout_s, prepare)
+        if shortest <= 0 or self.first_backoff_s < 0:
             raise ConfigurationError(f"timeouts must be above 0 s: {self}")
         if not 0 <= self.wait_s < float("inf"):
             raise ConfigurationError(f"wait_s must be 0 s or more, and end: {self}")
@@ -232,12 +238,13 @@ class Transport:
             )  # fmt: skip
             return pause
         # Others may have waited for longer; and one call that alone gets no answer ends, too.
-        waited = max(_note_away(self.endpoint), monotonic() - began)
+        away, due = _note_away(self.endpoint)
+        waited = max(away, monotonic() - began)
         left = limits.wait_s - waited
         if attempt >= limits.max_attempts and left <= 0:
             error.args = (f"{error}. It was waited for {waited:.0f} s (lakefs_wait_seconds)",)
             return None
-        if _is_to_be_logged(self.endpoint):
+        if due:
             logger.warning(
                 "lakeFS at %s is away: waiting for it, %.0f s of %.0f s: %s",
                 self.endpoint, waited, limits.wait_s, error,
@@ -379,15 +386,22 @@ _outages: dict[str, _Outage] = {}
 _changing = threading.Lock()
 
 
-def _note_away(endpoint: str) -> float:
-    """Count a call that failed because a server is away; since how many seconds it is."""
+def _note_away(endpoint: str) -> tuple[float, bool]:
+    """Count a call that failed because a server is away.
+
+    Returns:
+        Since how many seconds it is away; and True if a line in the log is due, which it is not
+        again for a while.
+    """
     with _changing:
         now = monotonic()
         known = _outages.get(endpoint)
         if known is None or now - known.last > _FORGOTTEN_S:
             known = _outages[endpoint] = _Outage(now, now, now - 2 * _QUIET_S)
         known.last = now
-        return now - known.since
+        due = now - known.logged >= _QUIET_S
+        known.logged = now if due else known.logged
+        return now - known.since, due
 
 
 def _note_answer(endpoint: str) -> float:
@@ -398,13 +412,3 @@ def _note_answer(endpoint: str) -> float:
     with _changing:
         known = _outages.pop(endpoint, None)
         return 0.0 if known is None else monotonic() - known.since
-
-
-def _is_to_be_logged(endpoint: str) -> bool:
-    """True if a line about a server that is away is due; the next one then is not, for a while."""
-    with _changing:
-        known, now = _outages.get(endpoint), monotonic()
-        if known is None or now - known.logged < _QUIET_S:
-            return False
-        known.logged = now
-        return True

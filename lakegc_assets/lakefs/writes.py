@@ -24,22 +24,19 @@ class LakeFSWriter(LakeFSClient):
         read_only: bool = False,
     ) -> Repository:
         """Make a repository in a storage namespace (a URL) that has none yet."""
-        body: dict[str, object] = {
+        body = {
             "name": name,
             "storage_namespace": storage_namespace,
             "default_branch": default_branch,
+            **({"read_only": True} if read_only else {}),
         }
-        if read_only:
-            body["read_only"] = True
         return parse(self.call("POST", "repositories", json=body), Repository)
 
     def create_branch(
         self, repository: str, branch: str, source: str, *, hidden: bool = False
     ) -> None:
         """Make a branch at a ref."""
-        body: dict[str, object] = {"name": branch, "source": source}
-        if hidden:
-            body["hidden"] = True
+        body = {"name": branch, "source": source, **({"hidden": True} if hidden else {})}
         self.call("POST", "repositories", repository, "branches", json=body)
 
     def delete_branch(self, repository: str, branch: str) -> None:
@@ -108,9 +105,7 @@ class LakeFSWriter(LakeFSClient):
         squash: bool = False,
     ) -> str:
         """Merge a ref into a branch; the id of the commit."""
-        body: dict[str, object] = {"message": message}
-        if squash:
-            body["squash_merge"] = True
+        body = {"message": message, **({"squash_merge": True} if squash else {})}
         path = ("repositories", repository, "refs", source, "merge", destination)
         return parse(self.call("POST", *path, json=body), MergeResult).reference
 

@@ -16,7 +16,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, validate_run_id
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
-from lakegc_assets.storage.removal import ADVICE, remove_listed, remove_objects
+from lakegc_assets.storage.removal import PRUNE_AGAIN, remove_listed, remove_objects
 from lakegc_assets.storage.values import require_removed
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
@@ -48,7 +48,7 @@ def remove_run(
     outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})
     if any(one.outcome == "spared" for one in outcomes):
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
-    require_removed(outcomes, store.url, ADVICE)
+    require_removed(outcomes, store.url, PRUNE_AGAIN)
     _end(store, sorted(attempts), forget)
 
 

@@ -22,7 +22,7 @@ from lakegc_assets.run import strings
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
-from lakegc_assets.storage.removal import ADVICE
+from lakegc_assets.storage.removal import PRUNE_AGAIN
 from lakegc_assets.storage.values import require_removed
 
 #: Below the namespace; no mark names what is there.
@@ -149,6 +149,6 @@ def prune_pins(store: ObjectStore) -> list[Pin]:
     # Where the store honours it, a pin that was written again meanwhile stays.
     etags = {pin.key: pin.etag for pin in ended}
     outcomes = store.delete_many(list(etags), etags)
-    require_removed(outcomes, f"pins of {store.url}", ADVICE)
+    require_removed(outcomes, f"pins of {store.url}", PRUNE_AGAIN)
     gone = {one.key for one in outcomes if one.outcome != "spared"}
     return [pin for pin in ended if pin.key in gone]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -33,7 +34,13 @@ class ObjectStore(ABC):
 
     Every method may raise ``StorageError`` (see ``storage.errors``) and ``ConfigurationError``;
     messages name the URL and the key.
+
+    Attributes:
+        keys_per_delete: the most keys that one call can delete; ``delete_many`` splits what is
+            longer.
     """
+
+    keys_per_delete: ClassVar[int] = 1000
 
     @property
     @abstractmethod
@@ -130,11 +137,6 @@ class ObjectStore(ABC):
             StoreUnavailableError: it is not known whether it was written.
         """
 
-    @property
-    def keys_per_delete(self) -> int:
-        """The most keys that one call can delete; ``delete_many`` splits what is longer."""
-        return 1000
-
     @abstractmethod
     def delete_many(
         self,
@@ -148,7 +150,7 @@ class ObjectStore(ABC):
     ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
-        What goes wrong with a key, or with a whole call, is an outcome and never an exception, so
+        A failure of a key, or of a whole call, is an outcome and never an exception, so
         that no answer of the store is lost. After a call that failed as a whole no other is sent.
 
         Args:
@@ -190,16 +192,16 @@ class ObjectStore(ABC):
     def data_protection(self) -> DataProtection:
         """The use of space by deleted objects, by the settings of the store; never an error.
 
-        What is locked only shows when it is to be deleted.
+        Locks of single objects only show when these are to be deleted.
         """
         return DataProtection.of(self.recovery())
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """Bring deleted objects back from versions, soft delete or trash, where nothing is now.
 
-        What is at a key stays as it is, also if it is written while this runs. What goes wrong with
-        an object is an outcome and never an exception. What was brought back by a call that was
-        killed is ``already_there`` for the next one.
+        An object that is at a key stays as it is, also if it is written while this runs. A failure
+        is an outcome of one object and never an exception. Objects that a killed call brought back
+        are ``already_there`` for the next one.
 
         Args:
             objects: each key once.

@@ -40,7 +40,7 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
 )
 
-#: What is larger takes a service longer to copy than it is waited for else: bytes, and seconds.
+#: Objects of more bytes than this are copied with longer timeouts, and the timeout in seconds.
 _LARGE: Final = 2**26
 PATIENCE_S: Final = 300.0
 #: Objects that come back at a time.
@@ -143,25 +143,25 @@ _Object = TypeVar("_Object", bound=BucketObject)
 class BucketStore(ObjectStore, Generic[_Object]):
     """The objects of a bucket or container below a prefix, by what each service adds."""
 
-    #: The most keys of a bulk delete.
-    keys_per_call: ClassVar[int]
+    #: True if answers to GET and PUT tell a missing bucket from a missing object; no HEAD does.
+    names_missing_buckets: ClassVar[bool] = True
     #: True if listings begin exactly behind ``start_after``.
     starts_after: ClassVar[bool] = True
     sizes = Sizes()
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         self._url = namespace.url()
-        self._bucket = namespace.authority
+        self.bucket = namespace.authority
         self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
-        self._config = config
-        self._bucket_seen = False
+        self.config = config
+        self.bucket_seen = False
 
     @property
     def url(self) -> str:
         return self._url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._url!r}, {self._config!r})"
+        return f"{type(self).__name__}({self._url!r}, {self.config!r})"
 
     @abstractmethod
     def object_at(self, key: str, *, patient: bool = False) -> _Object:
@@ -198,6 +198,10 @@ class BucketStore(ObjectStore, Generic[_Object]):
         pages = self._pages(KeyRange(prefix), one_level=True)
         return read_level(pages, self._listing(prefix), max_objects)
 
+    def get(self, key: str) -> bytes:
+        with self.stream(key) as pieces:
+            return b"".join(pieces)
+
     def head(self, key: str) -> ObjectInfo:
         with self._bucket_confirmed():
             return ObjectInfo(key, *self.object_at(key).state()[:3])
@@ -211,15 +215,13 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     @writing_once()
     def put_if_absent(self, key: str, data: bytes) -> str:
-        return self.object_at(key).put(data, if_absent=True)
+        with self._bucket_confirmed(bodiless=False):
+            return self.object_at(key).put(data, if_absent=True)
 
     @writing_once()
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        return self.object_at(key).put(data, etag=etag)
-
-    @property
-    def keys_per_delete(self) -> int:
-        return self.keys_per_call
+        with self._bucket_confirmed(bodiless=False):
+            return self.object_at(key).put(data, etag=etag)
 
     def delete_many(
         self,
@@ -238,7 +240,11 @@ class BucketStore(ObjectStore, Generic[_Object]):
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
         one = self.object_at(key)
-        with reading(one.opened, etag, self._config.max_attempts, one.where) as pieces:
+        tries = self.config.max_attempts
+        with (
+            self._bucket_confirmed(bodiless=False),
+            reading(one.opened, etag, tries, one.where) as pieces,
+        ):
             yield pieces
 
     def put_stream(
@@ -262,7 +268,7 @@ class BucketStore(ObjectStore, Generic[_Object]):
         return f"{self._url}: listing {prefix!r}"
 
     def _problem(self, key: str) -> str | None:
-        """Why a key cannot be sent, or None."""
+        """The reason that a key cannot be sent, or None."""
         return url_problem(self._prefix + key) if key else "it is empty"
 
     def _full_key(self, key: str) -> str:
@@ -272,8 +278,11 @@ class BucketStore(ObjectStore, Generic[_Object]):
         return self._prefix + key
 
     @contextmanager
-    def _bucket_confirmed(self) -> Iterator[None]:
+    def _bucket_confirmed(self, *, bodiless: bool = True) -> Iterator[None]:
         """Tell a missing bucket from a missing object, where the answer about an object does not.
+
+        Args:
+            bodiless: the answer has no body, which could name the bucket.
 
         Raises:
             ConfigurationError: there is no such bucket.
@@ -281,13 +290,14 @@ class BucketStore(ObjectStore, Generic[_Object]):
         try:
             yield
         except ObjectNotFoundError:
-            self._require_bucket()
+            if bodiless or not self.names_missing_buckets:
+                self._require_bucket()
             raise
 
     def _require_bucket(self) -> None:
-        if not self._bucket_seen:
+        if not self.bucket_seen:
             self.server_time()
-            self._bucket_seen = True
+            self.bucket_seen = True
 
 
 def undelete_each(

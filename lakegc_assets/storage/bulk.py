@@ -31,14 +31,15 @@ from lakegc_assets.storage.values import DeleteOutcome
 _LATE: Final = re.compile(
     r"request (has|signature) expired|not valid in the specified time frame", re.IGNORECASE
 )
-#: What says nothing about any other key.
+#: Errors that say nothing about any other key.
 _OF_ONE_KEY: Final = frozenset(
     {StorageError, ObjectLockedError, ObjectNotFoundError, PreconditionFailedError}
 )
-#: What a store says of a key that was to be deleted: what went wrong, or that it is done, with what
-#: names the version that was kept, where there is one.
+#: The answer about a key that was to be deleted: the failure; or, where it is deleted, the name of
+#: the version that was kept, if there is one.
 Answer = HttpFailure | str | None
-_UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
+#: Stands for an answer that leaves out a key.
+UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Bulk:
                 outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
                 continue
             for key in batch:
-                outcomes[key] = self._outcome(key, answers.get(key, _UNNAMED), etags)
+                outcomes[key] = self._outcome(key, answers.get(key, UNNAMED), etags)
         return [outcome for outcome in outcomes.values() if outcome is not None]
 
     def _batches(self, keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -69,7 +69,7 @@ class S3Access:
 class StoreConfig(S3Access):
     """Access to object stores. It holds no secrets: those are read where a store is opened.
 
-    What is None here comes from the AWS variables (``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``,
+    Fields that are None come from the AWS variables (``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_DEFAULT_REGION``, ``AWS_PROFILE``, ...) and from ``~/.aws``.
 
     Attributes:

@@ -78,7 +78,7 @@ def copy_object(
 
 
 def _compared(pieces: Pieces, size: int, name: str | None, where: str) -> Iterator[bytes]:
-    """The same pieces, of which the last one passes only when all are what the store names.
+    """Pass pieces on, the last one only when all are what the store names.
 
     Args:
         pieces: of the content.

@@ -12,7 +12,7 @@ import random
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -41,14 +41,27 @@ _COPIED_AT_ONCE: Final = 2**26
 _CANNOT_SHARE: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM,
 })  # fmt: skip
-#: What ``etag_of`` gives: size and time, and which file it is.
+#: Errors of the operating system as those of a store, with advice.
+_ERRORS: Final[Mapping[int, tuple[type[StorageError], str]]] = {
+    errno.EACCES: (AccessDeniedError, f"let user {os.geteuid()} read and write it"),
+    errno.EPERM: (AccessDeniedError, f"let user {os.geteuid()} read and write it"),
+    errno.ENOSPC: (StoreFullError, "make room there, or choose another place"),
+    errno.EDQUOT: (StoreFullError, "make room there, or choose another place"),
+    errno.ENAMETOOLONG: (InvalidKeyError, "this file system cannot hold it"),
+    errno.EISDIR: (InvalidKeyError, "a file cannot be an object and hold others"),
+    errno.ENOTDIR: (
+        InvalidKeyError, "a part of its path is an object or a symbolic link, not a directory"
+    ),
+    errno.EFBIG: (StorageError, "choose another place"),
+}  # fmt: skip
+#: The form of ``etag_of``: size and time, and the inode.
 _ETAG: Final = re.compile(r"([0-9a-f]+-[0-9a-f]+)-[0-9a-f]+")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def path_problem(key: str) -> str | None:
-    """Why a key cannot name a file below a root, or None."""
+    """The reason that a key cannot name a file below a root, or None."""
     segments = key.split("/")
     if not key:
         return "it is empty"
@@ -331,28 +344,9 @@ class LocalRoot:
         try:
             yield
         except OSError as error:
+            kind, advice = _ERRORS.get(error.errno or 0, (StorageError, ""))
             where = f"{self.at(key)}: {error.strerror or error}"
-            if isinstance(error, PermissionError):
-                raise AccessDeniedError(
-                    f"{where}: let user {os.geteuid()} read and write it"
-                ) from error
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                raise StoreFullError(
-                    f"{where}: make room there, or choose another place"
-                ) from error
-            if error.errno == errno.ENAMETOOLONG:
-                raise InvalidKeyError(f"{where}: this file system cannot hold it") from error
-            if isinstance(error, IsADirectoryError):
-                raise InvalidKeyError(
-                    f"{where}: a file cannot be an object and hold others"
-                ) from error
-            if isinstance(error, NotADirectoryError):
-                raise InvalidKeyError(
-                    f"{where}: a part of its path is an object or a symbolic link, not a directory"
-                ) from error
-            if error.errno == errno.EFBIG:
-                raise StorageError(f"{where}: choose another place") from error
-            raise StorageError(where) from error
+            raise kind(f"{where}: {advice}" if advice else where) from error
 
     def open(self, key: str) -> IO[bytes]:
         """Open an object for reading; what is no regular file is no object.

@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from email import message_from_bytes
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple, TypeVar
 
@@ -38,7 +40,7 @@ from lakegc_assets.storage.errors import (
     explained,
 )
 
-#: What says that a request was carried out. A part of what was asked for (206) does not.
+#: The statuses of a request that was carried out; 206, a part of a content, is none.
 _OK: Final = {
     "GET": {200}, "HEAD": {200}, "PUT": {201, 202}, "POST": {200, 202}, "DELETE": {200, 202, 204},
 }  # fmt: skip
@@ -48,11 +50,8 @@ _LONGEST_PAUSE_S: Final = 10.0
 _CONNECTIONS: Final = 32
 
 _Answer = TypeVar("_Answer")
-_ID: Final = re.compile(
-    rb"^content-id:[ \t]*<?(?:response-)?(\d+)>?[ \t]*$", re.IGNORECASE | re.MULTILINE
-)
-_STATUS: Final = re.compile(rb"^HTTP/[\d.]+ (\d{3})[^\n]*$", re.MULTILINE)
-_HEADER: Final = re.compile(rb"^([A-Za-z0-9-]+):[ \t]*(.*)$", re.MULTILINE)
+_ID: Final = re.compile(r"<?(?:response-)?(\d+)>?", re.IGNORECASE)
+_STATUS: Final = re.compile(rb"HTTP/[\d.]+ (\d{3})[^\r\n]*")
 
 
 @dataclass
@@ -217,11 +216,11 @@ class HttpClient:
         length = answer.headers.get("Content-Length", "")
         if not offset:
             return answer, int(length) if length.isdecimal() else None
-        found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if answer.status_code not in _PARTIAL or not found or int(found[1]) != offset:
+        size = size_behind(offset, answer.headers.get("Content-Range"))
+        if answer.status_code not in _PARTIAL or size is None:
             answer.close()
             raise HttpFailure("NoAnswer", f"it was asked for from byte {offset} on, and was not")
-        return answer, int(found[2])
+        return answer, size
 
     def _read_failure(self, answer: requests.Response) -> HttpFailure:
         try:
@@ -248,6 +247,12 @@ class HttpClient:
         return answer
 
 
+def size_behind(offset: int, header: str | None) -> int | None:
+    """The size of the whole by a ``Content-Range`` that begins at an offset; None for another."""
+    found = _RANGE.fullmatch(header or "")
+    return int(found[2]) if found and int(found[1]) == offset else None
+
+
 def pieces_of(answer: requests.Response, size: int) -> Iterator[bytes]:
     """The body of an answer as it was sent, in pieces of ``size``. Raises HttpFailure."""
     try:
@@ -266,7 +271,7 @@ def seconds() -> float:
 def require_soon(started: float, limit: float) -> None:
     """Refuse to send a request whose signature took long, as where credentials are renewed.
 
-    What was true when it was made, as for a delete, may be so no more. Raises HttpFailure.
+    The reason for the request, as for a delete, may be gone by then. Raises HttpFailure.
     """
     if seconds() - started > limit:
         raise HttpFailure(
@@ -306,10 +311,10 @@ def time_in(header: str | None, where: str) -> datetime:
 
 
 class Part(NamedTuple):
-    """The answer to one request of a batch; names of headers are in lower case."""
+    """The answer to one request of a batch."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: str
 
 
@@ -355,23 +360,20 @@ def split(
 
 def _parts(content_type: str, body: bytes) -> Mapping[int | None, Part]:
     """The parts of an answer by the number of their request; None for one without a number."""
-    found = re.search(r'boundary="?([^";]+)"?', content_type)
-    if found is None:
+    answer = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
+    if answer.get_content_type() != "multipart/mixed" or not answer.is_multipart():
         raise HttpFailure("NoAnswer", f"a batch was answered with {content_type!r}")
     parts: dict[int | None, Part] = {}
-    for text in body.replace(b"\r\n", b"\n").split(b"--" + found[1].encode())[1:]:
-        status = _STATUS.search(text)
+    for one in answer.walk():
+        payload = b"" if one.is_multipart() else bytes(one.get_payload(decode=True) or b"")
+        status = _STATUS.match(payload.lstrip())
         if status is None:
             continue
-        head, message = text[: status.start()], text[status.end() :].lstrip(b"\n")
-        fields, _, content = message.partition(b"\n\n")
-        named = _ID.search(head)
+        named = _ID.fullmatch(one.get("Content-ID", "").strip())
         number = int(named[1]) if named else None
         if number in parts:
             raise HttpFailure("NoAnswer", f"a batch was answered with two parts named {number}")
-        headers = {
-            name.decode().lower(): value.decode(errors="replace").strip()
-            for name, value in _HEADER.findall(fields)
-        }
-        parts[number] = Part(int(status[1]), headers, content.decode(errors="replace").strip())
+        said = message_from_bytes(payload.lstrip()[status.end() :].lstrip(b"\r\n"))
+        content = bytes(said.get_payload(decode=True) or b"").decode(errors="replace")
+        parts[number] = Part(int(status[1]), said, content.strip())
     return parts

@@ -12,7 +12,7 @@ _EMPTY: Final = re.compile(r"^/|//")
 
 
 def key_problem(full_key: str) -> str | None:
-    """Why no store can hold a key, or None."""
+    """The reason that no store can hold a key, or None."""
     try:
         size = len(full_key.encode())
     except UnicodeEncodeError:
@@ -23,7 +23,7 @@ def key_problem(full_key: str) -> str | None:
 
 
 def url_problem(full_key: str) -> str | None:
-    """Why a key cannot be sent in a URL, or None."""
+    """The reason that a key cannot be sent in a URL, or None."""
     if problem := key_problem(full_key):
         return problem
     if _DOTS.search(full_key):
@@ -32,7 +32,7 @@ def url_problem(full_key: str) -> str | None:
 
 
 def path_problem(full_key: str) -> str | None:
-    """Why a key cannot be sent as a path whose slashes are not encoded, or None.
+    """The reason that a key cannot be sent as a path with plain slashes, or None.
 
     A ``//`` that becomes a ``/`` on its way names another object.
     """

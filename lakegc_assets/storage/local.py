@@ -169,7 +169,7 @@ class LocalStore(ObjectStore):
         """
         deadline = None if expires_s is None else Deadline.after(expires_s, since)
         return [
-            self._delete(key, None if etags is None else etags[key], deadline, trash)
+            self.delete_file(key, None if etags is None else etags[key], deadline, trash)
             for key in dict.fromkeys(keys)
         ]
 
@@ -188,8 +188,7 @@ class LocalStore(ObjectStore):
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
         """Give files their names back, and their etags."""
-        ask = self._trash.kept if dry_run else self._trash.bring_back
-        return [self._asked(one, ask) for one in objects]
+        return [self.undelete_file(one, dry_run=dry_run) for one in objects]
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
@@ -296,9 +295,10 @@ class LocalStore(ObjectStore):
             f"{self._root.at(key)}: its directory is being deleted all the time"
         )
 
-    def _delete(
+    def delete_file(
         self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
     ) -> DeleteOutcome:
+        """Delete one key. See ``ObjectStore.delete_many``."""
         version = None if trash is None else trash + key
         try:
             *parents, name = self._root.segments(key)
@@ -320,11 +320,11 @@ class LocalStore(ObjectStore):
         except StorageError as error:
             return DeleteOutcome(key, "failed", _code(error), str(error))
 
-    def _asked(self, lost: Lost, ask: Callable[[Lost], UndeleteOutcome]) -> UndeleteOutcome:
-        """The answer of the trash about an object; an error is an outcome."""
+    def undelete_file(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
+        """Bring one file back from the trash. See ``ObjectStore.undelete_many``."""
         try:
             with self._root.errors(lost.key):
-                return ask(lost)
+                return self._trash.bring_back(lost, dry_run=dry_run)
         except StorageError as error:
             return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
 
@@ -332,7 +332,7 @@ class LocalStore(ObjectStore):
 def _kept(
     key: str, status: os.stat_result, etag: str | None, deadline: Deadline | None
 ) -> DeleteOutcome | None:
-    """Why what is at a key is not to be removed, or None."""
+    """The outcome that prevents the removal of a file, or None."""
     if stat.S_ISDIR(status.st_mode):
         return DeleteOutcome(key, "already_missing")
     if not stat.S_ISREG(status.st_mode):

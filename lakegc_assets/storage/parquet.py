@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: What mostly does not compress, such as hashes and sizes.
+#: Types that mostly do not compress, as hashes and sizes.
 _NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
 
 

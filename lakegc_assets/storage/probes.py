@@ -1,7 +1,7 @@
 """Probes that a store does what its settings promise, each made with objects of our own.
 
-Whether deleted objects come back, and whether late deletes are refused: only a try shows that these
-credentials and this server have it so.
+They find out if deleted objects come back, and if late deletes are refused, with these credentials
+and on this server.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _require_answer(store: ObjectStore, outcome: DeleteOutcome) -> None:
 def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recovery:
     """Find out what of deleted objects can be had back: delete one of our own, and bring it back.
 
-    What versioned stores keep of that object stays with them, some bytes for each probe: versions
+    Versioned stores keep some bytes of that object for each probe: versions
     are never removed here.
 
     Args:
@@ -92,8 +92,8 @@ def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recove
         trash: as deletes will have it.
 
     Returns:
-        What can be relied on: ``nothing`` where the object did not come back, whatever the settings
-        say, and ``unknown`` where the store did not answer.
+        The recovery that can be relied on: ``nothing`` where the object did not come back, whatever
+        the settings say, and ``unknown`` where the store did not answer.
 
     Raises:
         StorageError: nothing can be written.

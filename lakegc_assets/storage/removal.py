@@ -8,8 +8,8 @@ from typing import Final
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import require_removed
 
-#: Where a store refuses a delete of a prune.
-ADVICE: Final = "Let the credentials delete there, then prune again"
+#: Advice where a prune could not remove an object.
+PRUNE_AGAIN: Final = "Let the credentials delete there, then prune again"
 
 
 def remove_objects(store: ObjectStore, keys: Iterable[str]) -> None:
@@ -18,7 +18,7 @@ def remove_objects(store: ObjectStore, keys: Iterable[str]) -> None:
     Raises:
         StorageError: one could not be removed.
     """
-    require_removed(store.delete_many(keys), store.url, ADVICE)
+    require_removed(store.delete_many(keys), store.url, PRUNE_AGAIN)
 
 
 def remove_listed(

@@ -116,7 +116,7 @@ def _explained(failure: HttpFailure, where: str) -> LakegcError:
 
 
 def counted(pieces: Iterable[bytes], size: int, where: str) -> Iterator[bytes]:
-    """The same pieces. Raises StorageError where they have not this size, as soon as it is seen."""
+    """Pass pieces on. Raises StorageError as soon as their size is seen to be another."""
     done = 0
     for piece in pieces:
         done += len(piece)
@@ -134,7 +134,7 @@ def whole(pieces: Iterable[bytes], size: int, where: str) -> bytes:
 
 
 def in_parts(pieces: Iterable[bytes], part: int) -> Iterator[bytes]:
-    """The same content in parts of one size; the last one may be shorter."""
+    """Cut a content into parts of one size; the last one may be shorter."""
     held: list[bytes] = []
     room = part
     for piece in pieces:

@@ -54,7 +54,7 @@ def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
     """The folders of sweeps that began so long ago, and promised to keep them no longer.
 
-    What has another name than sweeps give is none of them. ``now`` is by the store's clock.
+    Folders with another name than sweeps give are left out. ``now`` is by the store's clock.
     """
     folders = []
     for folder in store.list_prefixes(TRASH).prefixes:
@@ -147,30 +147,23 @@ class LocalTrash:
                 raise StorageError(f"{self._url}: {trash_key!r} is in the trash already")
             rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
 
-    def bring_back(self, lost: Lost) -> UndeleteOutcome:
-        """Put a file back where nothing is. Raises StorageError and OSError."""
+    def bring_back(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
+        """Put a file back where nothing is, or look if it could be.
+
+        Raises StorageError and OSError.
+        """
         for _ in range(_TRIES):
             # Directories that a concurrent delete has emptied are removed, and so is old trash.
             with suppress(FileNotFoundError):
-                return self._bring_back(lost)
+                found, why = self._found(lost)
+                if found is not None and not dry_run:
+                    return self._link(lost.key, found)
+                if self._status(lost.key) is not None:
+                    return UndeleteOutcome(lost.key, "already_there")
+                if found is not None:
+                    return UndeleteOutcome(lost.key, "restored")
+                return UndeleteOutcome(lost.key, "not_kept", None, why)
         raise StorageError(f"{self._url}: the directory of {lost.key!r} is deleted all the time")
-
-    def kept(self, lost: Lost) -> UndeleteOutcome:
-        """The outcome that ``bring_back`` would have now. Raises StorageError and OSError."""
-        if self._status(lost.key) is not None:
-            return UndeleteOutcome(lost.key, "already_there")
-        found, why = self._found(lost)
-        if found is None:
-            return UndeleteOutcome(lost.key, "not_kept", None, why)
-        return UndeleteOutcome(lost.key, "restored")
-
-    def _bring_back(self, lost: Lost) -> UndeleteOutcome:
-        found, why = self._found(lost)
-        if found is not None:
-            return self._link(lost.key, found)
-        if self._status(lost.key) is not None:
-            return UndeleteOutcome(lost.key, "already_there")
-        return UndeleteOutcome(lost.key, "not_kept", None, why)
 
     def _found(self, lost: Lost) -> tuple[str | None, str]:
         """The trash key of an object; or None, and why."""

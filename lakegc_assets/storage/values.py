@@ -21,7 +21,7 @@ LISTING_SCHEMA: Final = pa.schema(
     ]
 )
 
-#: What became of the space of an object that was deleted; behind ``HELD`` follows until when.
+#: States of the space of a deleted object; ``HELD`` is followed by its end.
 FREED: Final = "space freed"
 HELD: Final = "space held"
 PERHAPS_HELD: Final = "space perhaps held"
@@ -129,13 +129,13 @@ class DataProtection(NamedTuple):
 
     @classmethod
     def of(cls, recovery: Recovery) -> DataProtection:
-        """The same of what the settings say about recovery, for stores where both are one."""
+        """The use of space that follows from the recovery settings of a store."""
         # Of what a trash holds each delete reports where it is.
         held = None if recovery.kind == "unknown" else recovery.kind not in {"nothing", "trash"}
         return cls(held, recovery.days, 0, recovery.kind == "versions", recovery.notice)
 
     def with_locks(self, locks: Sequence[str]) -> DataProtection:
-        """The same beside locks, each said in a sentence: what is held may be held longer."""
+        """Add locks, one sentence each: they may hold space for longer."""
         if not locks:
             return self
         return self._replace(at_least=True, notice="; ".join([self.notice, *locks]))

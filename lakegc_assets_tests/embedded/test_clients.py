@@ -140,7 +140,7 @@ def test_this_projects_client_works(
     staged = client.upload_object("demo", "hidden", "a", b"two")
     assert [(d.path, d.type) for d in client.diff_branch("demo", "hidden")] == [("a", "added")]
     client.set_gc_rules("demo", 3, {"main": 2})
-    assert client.prepare_commits("demo").how == "async"
+    assert client.prepare_commits("demo").run_id
     pages = list(client.prepare_uncommitted("demo"))
     assert all(page.gc_uncommitted_location for page in pages)
     (server.objects_dir / staged.physical_address.removeprefix("local://")).unlink()

@@ -53,7 +53,6 @@ def test_rules_of_an_older_server(server: ReplayServer, client: LakeFSClient) ->
 def test_prepare_commits(server: ReplayServer, client: LakeFSClient) -> None:
     name = server.repository
     prepared = client.prepare_commits(name)
-    assert prepared.how == "async"
     assert f"run_id={prepared.run_id}/commits.csv" in prepared.gc_commits_location
     assert prepared.gc_commits_location.startswith(f"s3://lab/{name}/_lakefs/retention/gc/commits/")
     assert not server.asked("POST", ".*/gc/prepare_commits")
@@ -73,7 +72,7 @@ def test_an_older_server_is_asked_in_the_older_way(
 ) -> None:
     server.overrides["POST", f"{GC}/prepare_commits/async"] = (404, {"message": message})
     prepared = client.prepare_commits("retention")
-    assert (prepared.how, prepared.run_id) == ("sync", "ft6u4ahksdue9psu429g")
+    assert prepared.run_id == "ft6u4ahksdue9psu429g"
     assert server.asked("POST", f"{GC}/prepare_commits")
 
 
@@ -161,7 +160,7 @@ def test_a_task_survives_a_busy_server(server: ReplayServer, client: LakeFSClien
     server.overrides["POST", f"{GC}/prepare_commits/async"] = lambda _request: (
         busy.pop() if len(busy) == 3 else None
     )
-    assert client.prepare_commits("retention").how == "async"
+    assert client.prepare_commits("retention").run_id
     assert len(server.asked("GET", STATUS)) == 4
 
 

@@ -121,7 +121,7 @@ def test_pruning_that_is_killed_is_ended_by_the_next(
     pin(store, "lasting", 1, "data/a")
     for name in ("b", "c"):
         pin(store, f"ended-{name}", -1, f"data/{name}")
-    delete, steps = LocalStore._delete, iter(range(1, 9))
+    delete, steps = LocalStore.delete_file, iter(range(1, 9))
 
     def killed(*args: object) -> DeleteOutcome:
         if next(steps) == at:
@@ -132,7 +132,7 @@ def test_pruning_that_is_killed_is_ended_by_the_next(
         return outcome
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "_delete", killed)
+        patch.setattr(LocalStore, "delete_file", killed)
         with pytest.raises(Killed):
             prune_pins(store)
     assert pinned(store)["address"].to_pylist() == ["data/a"]
@@ -144,13 +144,13 @@ def test_a_pin_that_was_written_again_while_pins_are_pruned_stays(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin(store, "one", -1, "data/a")
-    delete = LocalStore._delete
+    delete = LocalStore.delete_file
 
     def after_a_restore(*args: object) -> DeleteOutcome:
         pin(store, "one", 1, "data/a")
         return delete(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(LocalStore, "_delete", after_a_restore)
+    monkeypatch.setattr(LocalStore, "delete_file", after_a_restore)
     assert prune_pins(store) == []
     assert pinned(store)["address"].to_pylist() == ["data/a"]
 

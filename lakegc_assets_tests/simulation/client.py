@@ -277,7 +277,7 @@ class SimClient:
         data = ("commit_id,expired,metarange_id\n" + "".join(lines)).encode()
         world.write_directly(key, data, of=repository)
         location = _in_full(repository, key)
-        return _made(PreparedCommits, run_id=number, gc_commits_location=location, how="async")
+        return _made(PreparedCommits, run_id=number, gc_commits_location=location)
 
     def prepare_uncommitted(self, _repository: str) -> Iterator[UncommittedPage]:
         world, number = self._world, self._world.serial()

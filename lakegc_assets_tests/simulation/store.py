@@ -167,10 +167,6 @@ class SimStore(ObjectStore):
     def url(self) -> str:
         return self._url
 
-    @property
-    def keys_per_delete(self) -> int:
-        return 1000
-
     def _infos(
         self, prefix: str, after: str | None = None, before: str | None = None
     ) -> list[tuple[str, Kept]]:

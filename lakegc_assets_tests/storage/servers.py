@@ -184,7 +184,7 @@ def azurite(folder: Path, *options: str) -> Iterator[Server]:
 
     Its blob endpoint is ``{server.endpoint}/{AZURE_ACCOUNT}``.
     """
-    node, script = _azurite_program()
+    node, script = azurite_program()
 
     def command(port: int) -> Sequence[str]:
         return [
@@ -356,17 +356,18 @@ def _go_program(package: str, *options: str) -> Path:
     path, _, version = package.partition("@")
     name = path.rsplit("/", 1)[-1]
     folder = _CACHE / f"{name}-{version}"
-    _install(folder, [_go(), "install", *options, package], environment={"GOBIN": str(folder)})
+    _install(folder, [go_tool(), "install", *options, package], environment={"GOBIN": str(folder)})
     return folder / name
 
 
-def _go() -> str:
+def go_tool() -> str:
+    """The command."""
     return _tool(
         "go", "Go 1.26 or newer", "versitygw, MinIO, fake-gcs-server, Prometheus and rclone"
     )
 
 
-def _azurite_program() -> tuple[str, Path]:
+def azurite_program() -> tuple[str, Path]:
     """Node, and Azurite's own script, installed as ``tools/azurite/package-lock.json`` says."""
     lock = (_AZURITE / "package-lock.json").read_bytes()
     folder = _CACHE / f"azurite-{hashlib.sha256(lock).hexdigest()[:16]}"

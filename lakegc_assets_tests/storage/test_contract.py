@@ -39,7 +39,7 @@ def listed(store: ObjectStore, *args: str | None) -> list[str]:
 
 
 def config_of(store: ObjectStore) -> StoreConfig:
-    config: StoreConfig = getattr(store, "_config", StoreConfig())
+    config: StoreConfig = getattr(store, "config", StoreConfig())
     return config
 
 

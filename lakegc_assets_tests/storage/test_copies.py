@@ -77,8 +77,8 @@ def read(store: ObjectStore, key: str, etag: str | None = None) -> bytes:
 def uploads_of(store: ObjectStore) -> list[Any]:
     """What is left of unfinished uploads."""
     if isinstance(store, S3Store):
-        client = store._client
-        return client.list_multipart_uploads(Bucket=store._bucket).get("Uploads", [])
+        client = store.client
+        return client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", [])
     return []
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from azure.core.credentials import AccessToken
 
-from lakegc_assets.storage.azure.auth import _TokenSigner, write_azure_credentials_file
+from lakegc_assets.storage.azure.auth import TokenSigner, write_azure_credentials_file
 from lakegc_assets.storage.azure.service import failure_of
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
@@ -123,15 +123,15 @@ def test_an_identity_lets_azure_read_the_source(
         def get_token(self, *_: str, **__: Any) -> AccessToken:
             return AccessToken("token", 2**31)
 
-    signer = _TokenSigner(Identity())
+    signer = TokenSigner(Identity())
     store = azure(blob(_DATA), COPIED, blob(_DATA, "0x2"))
     assert isinstance(store, AzureStore)
 
     def sign(request: Request) -> None:
         signer(replace(request, url="https://acc", headers=request.headers))
 
-    service = replace(store._service, signer=signer)
-    monkeypatch.setattr(service, "client", HttpClient(store._config, sign, failure_of))
+    service = replace(store.service, signer=signer)
+    monkeypatch.setattr(service, "client", HttpClient(store.config, sign, failure_of))
     monkeypatch.setattr("lakegc_assets.storage.azure.store.open_service", lambda *_: service)
     copy(store)
     asked = script.headers[1]
@@ -274,7 +274,7 @@ def test_what_goes_wrong_with_a_copy_within_google(
 ) -> None:
     """Among it servers that ignore conditions."""
     store = gcs(*answers)
-    store._bucket_seen = True
+    store.bucket_seen = True
     with pytest.raises(kind, match=named):
         copy(store, etag="1")
 

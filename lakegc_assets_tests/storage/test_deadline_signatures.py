@@ -153,7 +153,7 @@ def gcs(script: Script, account_key: rsa.RSAPrivateKey) -> GcsStore:
     config = StoreConfig(max_attempts=1, gcs=GcsAccess(endpoint=script.endpoint))
     store = open_store("gs://bkt/n s", config)
     assert isinstance(store, GcsStore)
-    store._service.key = Credentials.from_service_account_info(told)  # type: ignore[no-untyped-call]
+    store.service.key = Credentials.from_service_account_info(told)  # type: ignore[no-untyped-call]
     return store
 
 

@@ -386,7 +386,7 @@ def test_a_token_that_does_not_come_is_an_error_of_the_store(
         return Credentials(), None
 
     monkeypatch.setattr(gcs_service, "default_credentials", load)
-    sign = gcs_service._signer(gcs_service._credentials(None))
+    sign = gcs_service.signer_of(gcs_service.credentials_of(None))
     request = Request("GET", "https://storage.googleapis.com/")
     sign(request)
     assert request.headers == {"authorization": "Bearer t"}

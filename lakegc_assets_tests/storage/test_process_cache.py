@@ -54,7 +54,7 @@ def test_a_store_that_is_opened_twice_has_one_client(
 
     def client(config: StoreConfig) -> object:
         store = open_store(url, config)
-        return store._clients if url.startswith("s3") else store._service  # type: ignore[attr-defined]
+        return store.clients if url.startswith("s3") else store.service  # type: ignore[attr-defined]
 
     assert client(_OPENED[url]) is client(_OPENED[url])
     assert client(_OPENED[url]) is not client(replace(_OPENED[url], max_attempts=2))
@@ -102,6 +102,6 @@ def test_a_store_that_was_used_before_a_fork_has_other_clients_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = open_store("gs://bkt/ns", _OPENED["gs://bkt/ns"])
-    before = store._service  # type: ignore[attr-defined]
+    before = store.service  # type: ignore[attr-defined]
     monkeypatch.setattr(process_cache, "getpid", lambda: -1)
-    assert store._service is not before  # type: ignore[attr-defined]
+    assert store.service is not before  # type: ignore[attr-defined]

@@ -87,7 +87,7 @@ def test_a_level_of_many_pages_is_whole(fixture: str, request: pytest.FixtureReq
     for key in keys:
         store.put(key, b"x")
     for size in (1, 2, 3, 5):
-        config: StoreConfig = replace(store._config, page_size=size)  # type: ignore[attr-defined]
+        config: StoreConfig = replace(store.config, page_size=size)  # type: ignore[attr-defined]
         found = open_store(store.url, config).list_prefixes("l/")
         assert found.prefixes == sorted(f"{folder}/" for folder in folders)
         assert [info.key for info in found.objects] == ["l/1 x", "l/2.x", "l/3~"]
@@ -179,7 +179,7 @@ def test_versions_of_a_bucket_of_google_are_told(
     name = f"versions-{uuid.uuid4().hex}"
     content = {"name": name, "versioning": {"enabled": True}}
     requests.post(url, json=content, timeout=60).raise_for_status()
-    config: StoreConfig = gcs_store._config  # type: ignore[attr-defined]
+    config: StoreConfig = gcs_store.config  # type: ignore[attr-defined]
     found = open_store(f"gs://{name}", config).recovery()
     assert found[:2] == ("versions", None)
     assert "versioning is on" in found.notice
@@ -207,7 +207,7 @@ def test_ranges_are_exact_where_the_service_cannot_start_at_a_name(
     batches = azure_store.list("data/", "data/1", "data/4")
     assert [key for batch in batches for key in batch["key"].to_pylist()] == ["data/2", "data/3"]
     assert isinstance(azure_store, AzureStore)
-    assert not azure_store._service.starts_from_names
+    assert not azure_store.service.starts_from_names
 
 
 def test_a_batch_that_azurite_does_not_take_deletes_nothing(
@@ -222,7 +222,7 @@ def test_a_batch_that_azurite_does_not_take_deletes_nothing(
         datetime.now(timezone.utc) + timedelta(hours=1),
     )
     write_azure_credentials_file(tmp_path / "sas", sas_token=token)
-    config: StoreConfig = azure_store._config  # type: ignore[attr-defined]
+    config: StoreConfig = azure_store.config  # type: ignore[attr-defined]
     access = replace(config.azure, credentials_file=str(tmp_path / "sas"))
     store = open_store(azure_store.url, replace(config, azure=access, max_attempts=1))
     for key in ("a", "b"):
@@ -347,6 +347,6 @@ def test_a_server_that_is_killed_comes_back_with_what_it_had(
 
 def test_a_missing_go_or_node_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "which", lambda _name: None)
-    for start, name in ((servers._azurite_program, "node"), (servers._go, "go")):
+    for start, name in ((servers.azurite_program, "node"), (servers.go_tool, "go")):
         with pytest.raises(ServerUnavailableError, match=rf"`{name}` is not on the PATH"):
             start()

@@ -30,9 +30,10 @@ def test_an_answer_that_is_cut_off_is_asked_for_again(script: Script) -> None:
     whole = Answer(body=page(entry("ns/a")))
     script.answers = [Answer(body=whole.body[:-40], cut=True), whole]
     assert listed(open_store("s3://bkt/ns", script.config(2))) == ["a"]
-    script.answers = [Answer(body="hal", cut=True), Answer(body="whole")]
-    assert open_store("s3://bkt/ns", script.config(2)).get("k") == b"whole"
-    script.answers = [Answer(body="hal", cut=True)]
+    rest = Answer(206, "f and half", headers={"ETag": '"e"', "Content-Range": "bytes 3-12/13"})
+    script.answers = [Answer(body="hal", headers={"ETag": '"e"'}, cut=True), rest]
+    assert open_store("s3://bkt/ns", script.config(2)).get("k") == b"half and half"
+    script.answers = [Answer(body="hal", headers={"ETag": '"e"'}, cut=True)]
     for ask in (lambda s: s.get("k"), listed):
         with pytest.raises(StoreUnavailableError):
             ask(open_store("s3://bkt/ns", script.config(2)))

@@ -61,13 +61,13 @@ def test_the_fast_reader_is_the_one_that_reads_pages_of_s3(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed = []
-    parse = s3_listing._parse
+    parse = s3_listing.parse
 
     def spy(body: bytes) -> object:
         parsed.append(body)
         return parse(body)
 
-    monkeypatch.setattr(s3_listing, "_parse", spy)
+    monkeypatch.setattr(s3_listing, "parse", spy)
     extra = (
         "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>"
     )

@@ -266,7 +266,7 @@ def test_trash_stays_for_as_long_as_its_sweep_promised(store: ObjectStore) -> No
 def test_a_killed_prune_is_done_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         lose(store, f"data/{number}")
-    delete = LocalStore._delete
+    delete = LocalStore.delete_file
     gone: list[str] = []
 
     def killed(self: LocalStore, key: str, *more: Any) -> Any:
@@ -276,7 +276,7 @@ def test_a_killed_prune_is_done_again(store: ObjectStore, monkeypatch: pytest.Mo
         return delete(self, key, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "_delete", killed)
+        patch.setattr(LocalStore, "delete_file", killed)
         with pytest.raises(KeyboardInterrupt):
             prune_trash(store, WEEK, NOW + WEEK)
     assert len(keys(store)) == 3
@@ -287,10 +287,10 @@ def test_a_killed_prune_is_done_again(store: ObjectStore, monkeypatch: pytest.Mo
 def test_a_prune_that_is_refused_says_so(store: ObjectStore, root: Path) -> None:
     lost = lose(store, "data/a")
     folder = (root / str(lost.version)).parent
-    real = LocalStore._delete
+    real = LocalStore.delete_file
 
     class Refusing(LocalStore):
-        def _delete(self, key: str, *more: Any) -> Any:
+        def delete_file(self, key: str, *more: Any) -> Any:
             outcome = real(self, key, *more)
             return type(outcome)(key, "failed", "AccessDenied", "no")
 

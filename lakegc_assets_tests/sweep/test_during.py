@@ -204,7 +204,7 @@ def test_an_object_that_cannot_be_deleted(
     """The store refuses one; the others are done and recorded; mended, the sweep goes on."""
     stuck = min(marked.groups["second"])
     path, aside = lake.objects / stuck, lake.folder / "aside"
-    delete = LocalStore._delete
+    delete = LocalStore.delete_file
 
     def in_place_of_it(store: LocalStore, key: str, *args: Any) -> DeleteOutcome:
         if key == stuck and not aside.exists():
@@ -212,7 +212,7 @@ def test_an_object_that_cannot_be_deleted(
             os.mkfifo(path)
         return delete(store, key, *args)
 
-    monkeypatch.setattr(LocalStore, "_delete", in_place_of_it)
+    monkeypatch.setattr(LocalStore, "delete_file", in_place_of_it)
     words = (
         rf"1 object of local://repo could not be deleted.*{stuck}.*again when this is mended\. "
         r"17 of the 18 objects of mark 'mark-1' are deleted\. The look afterwards was made"

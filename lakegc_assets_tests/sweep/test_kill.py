@@ -48,11 +48,11 @@ KILLS = (
     ("after without_spared", 1),
     ("before delete", 1),
     ("before _send", 1),
-    ("after _delete", 3),
+    ("after delete_file", 3),
     ("after _send", 1),
     ("before record", 1),
     ("after record", 1),
-    ("after _delete", 7),
+    ("after delete_file", 7),
     ("after delete", 1),
     ("before take", 1),
     ("after take", 1),
@@ -89,7 +89,7 @@ def test_killed_at_every_step(
         (AttemptArtifacts, "finish"),
     ):
         reaper.watch(owner, name)
-    reaper.watch(LocalStore, "_delete", about="data/")
+    reaper.watch(LocalStore, "delete_file", about="data/")
     left = [len(lake.keys())]
     for target, count in KILLS:
         reaper.arm(target, count)

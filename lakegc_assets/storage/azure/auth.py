@@ -1,6 +1,6 @@
 """Signers of requests to Azure: by an account key, a SAS token, or a token of Microsoft Entra ID.
 
-What a delete or a copy needs is a shared access signature for one blob, which ends soon. It is made
+A delete or a copy needs a shared access signature for one blob, which ends soon. It is made
 by the key of an account, or by a key that the service gives to an identity (which needs the action
 ``generateUserDelegationKey`` for that). ``generate_blob_sas`` of azure-storage-blob signs for the
 newest version of the service that it knows: services that are older, such as private clouds and
@@ -39,7 +39,7 @@ from lakegc_assets.storage.files import read_private_file, write_private_file
 from lakegc_assets.storage.http import HttpFailure, Request
 
 _SCOPE: Final = "https://storage.azure.com/.default"
-#: What proves to the service that a copy may read its source.
+#: The header that proves to the service that a copy may read its source.
 _SOURCE: Final = "x-ms-copy-source-authorization"
 #: A renewed file is noticed after so many seconds.
 _REREAD_S: Final = 300.0
@@ -53,7 +53,7 @@ _FORMS: Final = (
 #: Of the service, in every request: old enough for private clouds and emulators.
 VERSION: Final = "2021-12-02"
 _LIFETIME: Final = timedelta(hours=1)
-#: What the clocks of this machine and of the service may differ by.
+#: The most by which the clocks of this machine and of the service may differ.
 _SKEW: Final = timedelta(minutes=5)
 _NAMES: Final = {
     "skoid": "SignedOid", "sktid": "SignedTid", "skt": "SignedStart", "ske": "SignedExpiry",
@@ -105,7 +105,7 @@ def signer(access: AzureAccess, account: str) -> Signer:
         return _KeySigner(account, key, "AZURE_STORAGE_KEY")
     if token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
         return _SasSigner(token)
-    return _TokenSigner(DefaultAzureCredential(**dict(access.identity)))
+    return TokenSigner(DefaultAzureCredential(**dict(access.identity)))
 
 
 class _KeySigner:
@@ -155,7 +155,7 @@ class _SasSigner:
         return f"{url}{'&' if '?' in url else '?'}{self._token}"
 
 
-class _TokenSigner:
+class TokenSigner:
     """azure-identity keeps a token, and renews it before it expires."""
 
     key = None
@@ -213,7 +213,7 @@ class _FileSigner:
             return _KeySigner(self._account, fields["account_key"], self._path)
         if "sas_token" in fields:
             return _SasSigner(fields["sas_token"])
-        return _TokenSigner(ClientSecretCredential(**fields))
+        return TokenSigner(ClientSecretCredential(**fields))
 
 
 def _read(path: str) -> Mapping[str, str]:

@@ -53,24 +53,16 @@ class Blob(BucketObject):
         return self.service.target(self.container, self.name, query)
 
     def state(self) -> ObjectState:
-        headers = self._read("HEAD").headers
         with explaining(self.where):
+            answer = self.service.send("HEAD", self.url())
+            _require_blob(answer)
+            headers = answer.headers
             etag = etag_in(headers.get("ETag"))
         modified = time_in(headers.get("Last-Modified"), self.where)
         size = headers.get("Content-Length", "")
         if not size.isdecimal():
             raise StorageError(f"{self.where}: the answer's length is {size!r}")
         return ObjectState(int(size), modified, etag, named_by(headers))
-
-    def get(self) -> bytes:
-        """The content. Raises StorageError."""
-        return self._read("GET").content
-
-    def _read(self, method: str) -> requests.Response:
-        with explaining(self.where):
-            answer = self.service.send(method, self.url())
-            _require_blob(answer)
-        return answer
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         condition = {} if etag is None else {"If-Match": f'"{etag}"'}
@@ -92,8 +84,7 @@ class Blob(BucketObject):
         headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
         with explaining(self.where):
             answer = self._send(headers, data, _IF_ABSENT if if_absent else condition)
-        self._compare_md5(answer, data)
-        with explaining(self.where):
+            self._compare_md5(answer, data)
             return etag_in(answer.headers.get("ETag"))
 
     def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:
@@ -132,7 +123,6 @@ class Blob(BucketObject):
         with self.writing(once=if_absent):
             condition = _IF_ABSENT if if_absent else {}
             answer = self._send(headers, body, condition, {"comp": "blocklist"})
-        with explaining(self.where):
             return etag_in(answer.headers.get("ETag"))
 
     def _send(
@@ -151,9 +141,9 @@ class Blob(BucketObject):
     def copy(self, source: Blob, asked: CopyRequest, sizes: Sizes) -> Copied:
         """See ``ObjectStore.copy_from``. The service compares with the source's MD5, if any."""
         md5 = source.require_original(asked).checksums.get("md5")
-        whole = asked.size <= sizes.whole
+        at_once = asked.size <= sizes.whole
         try:
-            if whole:
+            if at_once:
                 made = self._copy_whole(source, asked, md5)
             else:
                 made = self._copy_blocks(source, asked, md5, sizes.whole)
@@ -164,7 +154,7 @@ class Blob(BucketObject):
         copied = self.require_written(asked.size, made).checksums
         verified_by = self.compare({} if md5 is None else {"md5": md5}, copied)
         # In blocks it is only handed on.
-        return Copied(made, verified_by if whole else "size")
+        return Copied(made, verified_by if at_once else "size")
 
     def _copy_whole(self, source: Blob, asked: CopyRequest, md5: str | None) -> str:
         headers = {"x-ms-requires-sync": "true", **source.as_source(asked.etag)}
@@ -172,9 +162,8 @@ class Blob(BucketObject):
             headers["x-ms-source-content-md5"] = base64.b64encode(bytes.fromhex(md5)).decode()
         with self.writing(once=asked.if_absent):
             answer = self._send(headers, condition=_IF_ABSENT if asked.if_absent else {})
-        if (status := answer.headers.get("x-ms-copy-status")) != "success":
-            raise StorageError(f"{self.where}: the copy ended as {status!r}")
-        with explaining(self.where):
+            if (status := answer.headers.get("x-ms-copy-status")) != "success":
+                raise StorageError(f"{self.where}: the copy ended as {status!r}")
             return etag_in(answer.headers.get("ETag"))
 
     def _copy_blocks(self, source: Blob, asked: CopyRequest, md5: str | None, least: int) -> str:

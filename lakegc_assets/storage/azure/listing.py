@@ -3,15 +3,11 @@
 Directories are no objects: on accounts with a hierarchical namespace they have a resource type, on
 others Hadoop marks them by an empty blob with the metadata ``hdi_isfolder``.
 
-The run of blobs in a page is read by one regular expression, if that matches it from end to end; a
-page of any other form goes through an XML parser, which takes three times as long.
-
 Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs
 """
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
@@ -29,17 +25,6 @@ from lakegc_assets.storage.pages import Page, objects_of
 _Read = TypeVar("_Read")
 
 _BAD_REQUEST: Final = 400
-# A text without entities and line ends: XML changes nothing in it.
-_TEXT: Final = r"[^<&\x00-\x1f\x7f]*"
-# Metadata that are not empty, resource types and encoded names are left to the parser.
-_BLOB: Final = re.compile(
-    rf"(<Blob><Name>({_TEXT})</Name><Properties>"
-    rf"(?:<Creation-Time>{_TEXT}</Creation-Time>)?<Last-Modified>({_TEXT})</Last-Modified>"
-    rf"<Etag>({_TEXT})</Etag><Content-Length>({_TEXT})</Content-Length>"
-    rf"(?:<(?!ResourceType)[A-Za-z0-9-]+(?: ?/>|>{_TEXT}</[A-Za-z0-9-]+>))*"
-    r"</Properties>(?:<Metadata ?/>)?(?:<OrMetadata ?/>)?</Blob>)"
-)
-_ANOTHER: Final = re.compile(rb"<Blob[\s/>]")
 
 
 def read_page(body: bytes, where: str) -> Page:
@@ -49,14 +34,22 @@ def read_page(body: bytes, where: str) -> Page:
         StorageError: it is not a listing, or contradicts itself.
     """
     try:
-        rows, rest = _split(body)
-        root = ET.fromstring(rest)  # noqa: S314 - expat refuses what would grow without bounds
-        blobs = root.find("Blobs")
-        if root.tag != "EnumerationResults" or blobs is None:
-            raise StorageError(f"{where}: the answer is not a listing: check the endpoint")
-        return _read(root, blobs, rows, may_hold_returns=b"\r" in body)
+        return _read(*_listing_in(body))
     except (ET.ParseError, ValueError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
+
+
+def _listing_in(body: bytes) -> tuple[ET.Element, ET.Element]:
+    """A listing, and its blobs. Raises ValueError and ParseError: it is none, or is damaged."""
+    root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
+    blobs = root.find("Blobs")
+    if root.tag != "EnumerationResults" or blobs is None:
+        raise ValueError("it is not a listing: check the endpoint")
+    if b"\r" in body:
+        for name in root.iter("Name"):
+            if name.get("Encoded") != "true" and "\n" in (name.text or ""):
+                raise ValueError(f"XML may have changed the line ends in {name.text!r}")
+    return root, blobs
 
 
 def read_pages(
@@ -64,7 +57,7 @@ def read_pages(
     container: str,
     prefix: str,
     include: Sequence[str],
-    read: Callable[[ET.Element, bool], _Read],
+    read: Callable[[ET.Element], _Read],
 ) -> Iterator[_Read]:
     """Read all pages of a listing that holds more than blobs.
 
@@ -73,8 +66,7 @@ def read_pages(
         container: that is listed.
         prefix: of the names.
         include: what is asked for, the most first, where the account does not know it.
-        read: reads the blobs of a page, and whether a name may hold a carriage return. Raises
-            ValueError.
+        read: reads the blobs of a page. Raises ValueError.
 
     Raises:
         HttpFailure: a request was refused, or a page is damaged.
@@ -93,11 +85,8 @@ def read_pages(
             query["include"] = next(which)
             continue
         try:
-            root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
-            blobs = root.find("Blobs")
-            if root.tag != "EnumerationResults" or blobs is None:
-                raise ValueError("it is not a listing")  # noqa: TRY301 - it is damage
-            found = read(blobs, b"\r" in answer.content)
+            root, blobs = _listing_in(answer.content)
+            found = read(blobs)
         except (ET.ParseError, ValueError) as error:
             what = query["include"]
             raise HttpFailure("NoAnswer", f"a damaged list of blobs ({what}): {error}") from error
@@ -110,62 +99,35 @@ def read_pages(
         query["marker"] = marker
 
 
-def _split(body: bytes) -> tuple[Sequence[Sequence[str | None]], bytes]:
-    """The blobs of a page (name, time, etag, size) that can be read fast, and the rest of it."""
-    start, end = body.find(b"<Blob>"), body.rfind(b"</Blob>") + len(b"</Blob>")
-    blobs = body[start:end].decode() if start >= 0 else ""
-    found, rest = _BLOB.findall(blobs), body[:start] + body[end:]
-    if not found or sum(len(row[0]) for row in found) != len(blobs) or _ANOTHER.search(rest):
-        return [], body
-    return [row[1:] for row in found], rest
-
-
-def _read(
-    root: ET.Element,
-    blobs: ET.Element,
-    rows: Sequence[Sequence[str | None]],
-    *,
-    may_hold_returns: bool,
-) -> Page:
-    if not rows:
-        rows = list(_parsed(blobs, may_hold_returns=may_hold_returns))
+def _read(root: ET.Element, blobs: ET.Element) -> Page:
+    rows = list(_objects_in(blobs))
     keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
     written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
     objects = objects_of(keys, sizes, written, etags)
-    prefixes = [
-        name_of(item, may_hold_returns=may_hold_returns) for item in blobs.iter("BlobPrefix")
-    ]
+    prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
     marker = root.find("NextMarker")
     if marker is None:
         raise ValueError("it has no NextMarker, so it may be cut")
     return Page(objects, prefixes, marker.text or None)
 
 
-def _parsed(blobs: ET.Element, *, may_hold_returns: bool) -> Iterator[Sequence[str | None]]:
+def _objects_in(blobs: ET.Element) -> Iterator[Sequence[str | None]]:
     """Name, time, etag and size of each blob that is no directory."""
     for blob in blobs.iter("Blob"):
         properties = blob.find("Properties")
         if properties is None:
             raise ValueError("a blob has no properties")
         if not is_directory(blob, properties):
-            yield (
-                name_of(blob, may_hold_returns=may_hold_returns),
-                properties.findtext("Last-Modified"),
-                properties.findtext("Etag"),
-                properties.findtext("Content-Length"),
-            )
+            texts = map(properties.findtext, ("Last-Modified", "Etag", "Content-Length"))
+            yield (name_of(blob), *texts)
 
 
-def name_of(item: ET.Element, *, may_hold_returns: bool) -> str:
+def name_of(item: ET.Element) -> str:
     """The name of a blob or a prefix. Raises ValueError."""
     name = item.find("Name")
     if name is None or not name.text:
         raise ValueError("a name is missing")
-    if name.get("Encoded") == "true":
-        return unquote(name.text, errors="strict")
-    if may_hold_returns and "\n" in name.text:
-        raise ValueError(f"XML may have changed the line ends in {name.text!r}")
-    return name.text
+    return unquote(name.text, errors="strict") if name.get("Encoded") == "true" else name.text
 
 
 def is_directory(blob: ET.Element, properties: ET.Element) -> bool:
@@ -185,7 +147,7 @@ def _time(text: str) -> object:
 
 
 def soft_delete_days(body: bytes) -> int | None:
-    """For how many days deleted blobs stay, by the properties of a service; None for not at all.
+    """The days for which deleted blobs stay, by the properties of a service; None without them.
 
     Raises:
         ValueError: these are no properties of a service.

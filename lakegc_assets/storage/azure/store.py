@@ -94,28 +94,29 @@ _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 class AzureStore(BucketStore[Blob]):
     """The blobs of a container below a prefix."""
 
-    keys_per_call = 256
+    keys_per_delete = 256
     sizes = Sizes(whole=256 * 2**20)
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         super().__init__(namespace, config)
         self._account, _, self._container = namespace.authority.partition("/")
         # Each answer about a blob says which of the two is missing.
-        self._bucket_seen = True
+        self.bucket_seen = True
 
     @property
-    def _service(self) -> AzureService:
-        return open_service(self._config, self._account)
+    def service(self) -> AzureService:
+        """Of the account; the same one in all stores of one configuration."""
+        return open_service(self.config, self._account)
 
     def object_at(self, key: str, *, patient: bool = False) -> Blob:
-        name, config = self._full_key(key), self._config
+        name, config = self._full_key(key), self.config
         if patient:
             config = replace(config, read_timeout_s=max(config.read_timeout_s, PATIENCE_S))
         service = open_service(config, self._account)
         return Blob(service, self._container, name, self._at(key))
 
     def reached_by(self) -> tuple[Any, ...]:
-        return AzureStore, self._account, self._config.azure
+        return AzureStore, self._account, self.config.azure
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
@@ -135,20 +136,17 @@ class AzureStore(BucketStore[Blob]):
         in_order = all_sorted if self._is_hierarchical() else in_byte_order
         return read_level(pages, self._listing(prefix), max_objects, in_order)
 
-    def get(self, key: str) -> bytes:
-        return self.object_at(key).get()
-
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: not with a SAS token."""
-        return self._service.signs_deadlines()
+        return self.service.signs_deadlines()
 
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete of blobs, and versions."""
-        return recovery_of(self._service, self._container, self._url)
+        return recovery_of(self.service, self._container, self._url)
 
     def data_protection(self) -> DataProtection:
         """See ``ObjectStore``: the same, and policies and holds of the container."""
-        locks = locks_of(self._service, self._container)
+        locks = locks_of(self.service, self._container)
         return DataProtection.of(self.recovery()).with_locks(locks)
 
     def retained(self, prefix: str = "") -> Retained:
@@ -158,13 +156,13 @@ class AzureStore(BucketStore[Blob]):
 
     def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
         with explaining(f"{self._url}: listing uncommitted blobs"):
-            return uncommitted_blobs(self._service, self._container, self._prefix)
+            return uncommitted_blobs(self.service, self._container, self._prefix)
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
         return self._versions().undelete(objects, dry_run=dry_run)
 
     def _versions(self) -> AzureVersions:
-        place = self._service, self._container, self._prefix
+        place = self.service, self._container, self._prefix
         return AzureVersions(*place, self.object_at, self._url)
 
     def server_time(self) -> datetime:
@@ -172,7 +170,7 @@ class AzureStore(BucketStore[Blob]):
         where = f"{self._url}: asking for the time"
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
         with explaining(where):
-            answer = self._service.send("GET", self._service.target(self._container, query=query))
+            answer = self.service.send("GET", self.service.target(self._container, query=query))
         return time_in(answer.headers.get("Date"), where)
 
     def _problem(self, key: str) -> str | None:
@@ -188,11 +186,11 @@ class AzureStore(BucketStore[Blob]):
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
         del etags
-        many, send = 1 if singly else self.keys_per_call, partial(self._delete, deadline)
+        many, send = 1 if singly else self.keys_per_delete, partial(self._delete, deadline)
         return Bulk(self._url, many, self._problem, send, self._etag_at, deadline=deadline)
 
     def _etag_at(self, key: str) -> str:
-        return etag_in(self._service.send("HEAD", self.object_at(key).url()).headers.get("ETag"))
+        return etag_in(self.service.send("HEAD", self.object_at(key).url()).headers.get("ETag"))
 
     def _delete(
         self, deadline: Deadline | None, keys: Sequence[str], etags: Mapping[str, str] | None
@@ -206,22 +204,22 @@ class AzureStore(BucketStore[Blob]):
         for key, condition in zip(keys, conditions, strict=True):
             headers = {"x-ms-version": VERSION, **condition}
             request = Request("DELETE", self.object_at(key).url(), headers)
-            self._service.client.sign(request, self._signer(key, deadline))
-            request.url = self._service.path(request.url)
+            self.service.client.sign(request, self._signer(key, deadline))
+            request.url = self.service.path(request.url)
             requests_.append(request)
         content_type, body = joined(requests_)
-        url = self._service.target(self._container, query={"restype": "container", "comp": "batch"})
-        answer = self._service.send("POST", url, {"Content-Type": content_type}, body)
+        url = self.service.target(self._container, query={"restype": "container", "comp": "batch"})
+        answer = self.service.send("POST", url, {"Content-Type": content_type}, body)
         return split(answer, keys, failure_of_part)
 
     def _signer(self, key: str, deadline: Deadline | None) -> Sign | None:
         if deadline is None:
             return None
-        return self._service.deleting(self._container, self._prefix + key, deadline)
+        return self.service.deleting(self._container, self._prefix + key, deadline)
 
     def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
         url = self.object_at(key).url()
-        status = self._service.send("DELETE", url, condition, sign=sign).status_code
+        status = self.service.send("DELETE", url, condition, sign=sign).status_code
         if status != _ACCEPTED:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
 
@@ -230,7 +228,7 @@ class AzureStore(BucketStore[Blob]):
 
         Where the credentials may not ask for that, the listing is flat, and its order is checked.
         """
-        service = self._service
+        service = self.service
         if service.hierarchical is None:
             query = {"restype": "account", "comp": "properties"}
             try:
@@ -263,7 +261,7 @@ class AzureStore(BucketStore[Blob]):
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         where = self._listing(wanted.prefix)
         prefix = self._prefix + shared_prefix(wanted)
-        size = self._config.page_size
+        size = self.config.page_size
         query = {
             "restype": "container",
             "comp": "list",
@@ -287,7 +285,7 @@ class AzureStore(BucketStore[Blob]):
 
     def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
         """One page, from a name on where the service can start there."""
-        service = self._service
+        service = self.service
         if start is not None and service.starts_from_names:
             url = service.target(self._container, query={**query, "startFrom": start})
             try:

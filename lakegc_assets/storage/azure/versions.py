@@ -32,9 +32,9 @@ from lakegc_assets.storage.bucket_store import undelete_each
 from lakegc_assets.storage.http import HttpFailure
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UncommittedBlob, UndeleteOutcome
 
-#: What a list of all that is kept is asked for, the most first.
+#: The kinds of entries that a list of all that is kept asks for, the most first.
 _ALL: Final = ("versions,deleted,immutabilitypolicy,legalhold", "versions,deleted", "deleted")
-#: What the properties of a container say of locks.
+#: Properties of a container about locks, and their meaning.
 _LOCKS: Final = {
     "x-ms-has-immutability-policy": "the container has an immutability policy: younger blobs "
     "cannot be deleted",
@@ -92,23 +92,12 @@ class AzureVersions:
         found = _newest(listed)
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
-        if not dry_run:
-            self._bring_back(url, found)
-        return UndeleteOutcome(lost.key, "restored")
-
-    def _bring_back(self, url: str, found: Listed) -> None:
-        if found.version:
+        if not dry_run and found.version:
             self._copy(url, found.version)
-        else:
-            self._undelete(url)
-
-    def _undelete(self, url: str) -> None:
-        try:
-            self.service.send("PUT", f"{url}?comp=undelete")
-        except HttpFailure as failure:
-            # All that writes is answered with other codes.
-            if failure.status != _OK:
-                raise
+        elif not dry_run:
+            # All else that writes is answered with other codes.
+            self.service.send("PUT", f"{url}?comp=undelete", also_good=(_OK,))
+        return UndeleteOutcome(lost.key, "restored")
 
     def _copy(self, url: str, version: str) -> None:
         source = f"{url}?versionid={quote(version, safe='')}"
@@ -143,13 +132,10 @@ class AzureVersions:
         return Retained(objects, size, 0, locked, *ends)
 
 
-def _read_versions(
-    blobs: ET.Element,
-    may_hold_returns: bool,  # noqa: FBT001 - read_pages'
-) -> list[tuple[str, Listed]]:
+def _read_versions(blobs: ET.Element) -> list[tuple[str, Listed]]:
     """Names, and what is kept of each."""
     found = [blob for blob in blobs.iter("Blob") if blob.find("Snapshot") is None]
-    return [(name_of(one, may_hold_returns=may_hold_returns), _read(one)) for one in found]
+    return [(name_of(one), _read(one)) for one in found]
 
 
 def _read(blob: ET.Element) -> Listed:
@@ -260,8 +246,8 @@ def uncommitted_blobs(
     ]
 
 
-def _empty(blobs: ET.Element, may_hold_returns: bool) -> list[str]:  # noqa: FBT001 - read_pages'
-    return [name_of(b, may_hold_returns=may_hold_returns) for b in blobs if _is_empty(b)]
+def _empty(blobs: ET.Element) -> list[str]:
+    return [name_of(blob) for blob in blobs if _is_empty(blob)]
 
 
 def _is_empty(blob: ET.Element) -> bool:

@@ -35,6 +35,7 @@ _MIME: Final = "application/octet-stream"
 _INCOMPLETE: Final = 308
 _NOT_FOUND: Final = 404
 _DONE: Final = (200, 201)
+_IF_ABSENT: Final = {"ifGenerationMatch": "0"}
 _SO_FAR: Final = re.compile(r"bytes=0-(\d+)")
 
 
@@ -75,12 +76,12 @@ class GcsObject(BucketObject):
         return ObjectState(info.size, info.last_modified, info.etag, hashes)
 
     def opened(self, offset: int, etag: str | None) -> Opened:
-        condition = {} if etag is None else {"ifGenerationMatch": etag}
-        url = self.url(alt="media", **condition)
+        url = self.url(alt="media", **_if_match(etag))
         try:
             answer, size = self.service.client.opened(url, {}, offset)
         except HttpFailure as failure:
-            if failure.status == _NOT_FOUND:
+            unclear = error_class(failure.code) is not ObjectNotFoundError
+            if failure.status == _NOT_FOUND and unclear:
                 # Downloads are refused in plain text, as a proxy refuses.
                 self.fetch_state()
             raise
@@ -97,17 +98,16 @@ class GcsObject(BucketObject):
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
         with explaining(self.where):
-            return self.read(self._upload(data, "0" if if_absent else etag)).etag
+            condition = _IF_ABSENT if if_absent else _if_match(etag)
+            return self.read(self._upload(data, condition)).etag
 
-    def _upload(self, data: bytes, generation: str | None) -> bytes:
-        url = self._upload_url("media", generation)
-        headers, repeatable = {"Content-Type": _MIME}, generation is None
+    def _upload(self, data: bytes, condition: Mapping[str, str]) -> bytes:
+        url = self._upload_url("media", condition)
+        headers, repeatable = {"Content-Type": _MIME}, not condition
         return self.service.client.send("POST", url, headers, data, repeatable=repeatable).content
 
-    def _upload_url(self, kind: str, generation: str | None) -> str:
-        query = {"uploadType": kind, "name": self.name, "fields": _FIELDS}
-        if generation is not None:
-            query["ifGenerationMatch"] = generation
+    def _upload_url(self, kind: str, condition: Mapping[str, str]) -> str:
+        query = {"uploadType": kind, "name": self.name, "fields": _FIELDS, **condition}
         bucket = quote(self.bucket, safe="")
         return f"{self.service.url}/upload/storage/v1/b/{bucket}/o?{urlencode(query)}"
 
@@ -115,7 +115,7 @@ class GcsObject(BucketObject):
         if size <= sizes.part:
             data = whole(pieces, size, self.where)
             with self.writing(once=if_absent):
-                body = self._upload(data, "0" if if_absent else None)
+                body = self._upload(data, _IF_ABSENT if if_absent else {})
             md5 = md5_of(data).hex()
         else:
             digest = hashlib.md5(usedforsecurity=False)
@@ -137,7 +137,7 @@ class GcsObject(BucketObject):
 
     @contextmanager
     def _session(self, *, if_absent: bool) -> Iterator[_Session]:
-        url = self._upload_url("resumable", "0" if if_absent else None)
+        url = self._upload_url("resumable", _IF_ABSENT if if_absent else {})
         with explaining(self.where):
             answer = self.service.client.send("POST", url, {"X-Upload-Content-Type": _MIME})
         session = _Session(self, answer.headers.get("Location", ""))
@@ -161,7 +161,7 @@ class _Session:
     def put(self, data: bytes, first: int, size: int, *, if_absent: bool) -> bytes:
         """Send the bytes from ``first`` on of an object of a size.
 
-        What the service did not keep of them is sent again.
+        Bytes that the service did not keep are sent again.
 
         Returns:
             The answer; about the object after its last byte.
@@ -219,7 +219,7 @@ def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
     if asked.if_absent:
         # Compatible servers ignore the condition without a word.
         target.require_absent()
-        query["ifGenerationMatch"] = "0"
+        query |= _IF_ABSENT
     try:
         resource = rewrite(source, target, query, repeatable=not asked.if_absent)
     except HttpFailure as failure:
@@ -267,6 +267,14 @@ def rewrite(
                 "the answer to a copy is damaged: it neither ends nor says where to go on",
             )
         query["rewriteToken"] = token
+
+
+def _if_match(etag: str | None) -> dict[str, str]:
+    """The condition that an object has an etag. Raises HttpFailure: none can have this one."""
+    if etag is not None and not is_generation(etag):
+        message = f"no object can have the etag {etag!r}: generations are numbers"
+        raise HttpFailure("conditionNotMet", message)
+    return {} if etag is None else {"ifGenerationMatch": etag}
 
 
 def is_generation(etag: str) -> bool:

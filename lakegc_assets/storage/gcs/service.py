@@ -76,12 +76,13 @@ def open_service(config: StoreConfig) -> GcsService:
     if anonymous:
         # Emulators ask for no credentials, and none are ever sent without TLS.
         return GcsService(HttpClient(config, lambda _request: None, failure_of), url, None)
-    credentials = _credentials(config.gcs.credentials_file)
+    credentials = credentials_of(config.gcs.credentials_file)
     key = credentials if isinstance(credentials, Credentials) else None
-    return GcsService(HttpClient(config, _signer(credentials), failure_of), url, key)
+    return GcsService(HttpClient(config, signer_of(credentials), failure_of), url, key)
 
 
-def _credentials(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
+def credentials_of(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
+    """The credentials in a file, or those of the application. Raises ConfigurationError."""
     try:
         if file is None:
             return default_credentials(scopes=[_SCOPE])[0]
@@ -92,7 +93,8 @@ def _credentials(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, unty
         raise ConfigurationError(f"no credentials for Google Cloud Storage: {error}") from error
 
 
-def _signer(credentials: Any) -> Sign:  # noqa: ANN401 - as above
+def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
+    """Sign requests by credentials, which are renewed in time."""
     renewal = google.auth.transport.requests.Request()
 
     def sign(request: Request) -> None:

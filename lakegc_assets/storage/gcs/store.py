@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -23,9 +22,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bucket_store import BucketStore
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
 from lakegc_assets.storage.errors import (
-    ChangedError,
     ObjectNotFoundError,
-    PreconditionFailedError,
     StorageError,
     error_class,
 )
@@ -47,11 +44,9 @@ from lakegc_assets.storage.http import (
     joined,
     split,
     time_in,
-    writing_once,
 )
 from lakegc_assets.storage.keys import path_problem
 from lakegc_assets.storage.pages import Page, follow, relative
-from lakegc_assets.storage.streams import Pieces
 from lakegc_assets.storage.values import (
     Copied,
     CopyRequest,
@@ -73,63 +68,28 @@ _FIELDS: Final = "name,size,updated,generation"
 class GcsStore(BucketStore[GcsObject]):
     """The objects of a bucket below a prefix."""
 
-    keys_per_call = 100
+    keys_per_delete = 100
+    names_missing_buckets = False
     # A listing begins at a bound that GCS can take, which is not always the one that is wanted.
     starts_after = False
 
     @property
-    def _service(self) -> GcsService:
-        return open_service(self._config)
+    def service(self) -> GcsService:
+        """Of the endpoint; the same one in all stores of one configuration."""
+        return open_service(self.config)
 
     def object_at(self, key: str, *, patient: bool = False) -> GcsObject:
         """See ``BucketStore``. The service itself cuts what takes long into several requests."""
         del patient
-        name, tries = self._full_key(key), self._config.max_attempts
-        return GcsObject(self._service, self._bucket, name, self._at(key), tries)
+        name, tries = self._full_key(key), self.config.max_attempts
+        return GcsObject(self.service, self.bucket, name, self._at(key), tries)
 
     def reached_by(self) -> tuple[Any, ...]:
-        return GcsStore, self._config.gcs
-
-    def get(self, key: str) -> bytes:
-        """See ``ObjectStore``. A 404 in plain text, as a proxy's, makes it ask again."""
-        one = self.object_at(key)
-        try:
-            with self._bucket_confirmed(), explaining(one.where):
-                return self._send("GET", one.url(alt="media")).content
-        except ObjectNotFoundError:
-            raise
-        except StorageError:
-            self.head(key)
-            raise
-
-    @writing_once()
-    def put_if_absent(self, key: str, data: bytes) -> str:
-        with self._bucket_confirmed():
-            return self.object_at(key).put(data, if_absent=True)
-
-    @writing_once()
-    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        one = self.object_at(key)
-        if not is_generation(etag):
-            raise PreconditionFailedError(
-                f"{one.where} cannot have the etag {etag!r}: generations are numbers"
-            )
-        with self._bucket_confirmed():
-            return one.put(data, etag=etag)
+        return GcsStore, self.config.gcs
 
     def delete_deadlines(self) -> bool:
         """See ``ObjectStore``: only with the key of a service account."""
-        return self._service.key is not None
-
-    @contextmanager
-    def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        if etag is not None and not is_generation(etag):
-            raise ChangedError(
-                f"{self.object_at(key).where} cannot have the etag {etag!r}: generations are "
-                "numbers"
-            )
-        with self._bucket_confirmed(), super().stream(key, etag) as pieces:
-            yield pieces
+        return self.service.key is not None
 
     def server_time(self) -> datetime:
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
@@ -175,17 +135,17 @@ class GcsStore(BucketStore[GcsObject]):
         return self._unfinished().abort(upload)
 
     def _unfinished(self) -> GcsUnfinished:
-        return GcsUnfinished(self._service, self._bucket, self._prefix, self._url)
+        return GcsUnfinished(self.service, self.bucket, self._prefix, self._url)
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
         return undelete(objects, self.object_at, self._is_there, self._url, dry_run=dry_run)
 
     @property
     def _bucket_url(self) -> str:
-        return f"{self._service.url}/storage/v1/b/{quote(self._bucket, safe='')}"
+        return f"{self.service.url}/storage/v1/b/{quote(self.bucket, safe='')}"
 
     def _send(self, method: str, url: str, **more: Any) -> requests.Response:  # noqa: ANN401 - send's
-        return self._service.client.send(method, url, **more)
+        return self.service.client.send(method, url, **more)
 
     def _copied(self, source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
         return copy(source, target, asked)
@@ -194,7 +154,7 @@ class GcsStore(BucketStore[GcsObject]):
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
         """With a deadline there is one request for each key: batches cannot be signed for one."""
-        sign = None if deadline is None else self._service.until(deadline)
+        sign = None if deadline is None else self.service.until(deadline)
 
         def problem(key: str) -> str | None:
             if etags is not None and not is_generation(etags[key]):
@@ -202,7 +162,7 @@ class GcsStore(BucketStore[GcsObject]):
             found = self._problem(key)
             return path_problem(self._prefix + key) if sign and not found else found
 
-        many = 1 if singly or sign else self.keys_per_call
+        many = 1 if singly or sign else self.keys_per_delete
         send = self._delete if sign is None else partial(self._delete_until, sign)
         return Bulk(
             self._url, many, problem, send, lambda key: self.object_at(key).fetch_state().etag,
@@ -223,7 +183,7 @@ class GcsStore(BucketStore[GcsObject]):
         else:
             requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
             content_type, body = joined(requests_)
-            url = f"{self._service.url}/batch/storage/v1"
+            url = f"{self.service.url}/batch/storage/v1"
             answer = self._send("POST", url, headers={"Content-Type": content_type}, body=body)
             answers = split(answer, keys, failure_of_part)
         if any(isinstance(one, HttpFailure) and one.code == "notFound" for one in answers.values()):
@@ -235,9 +195,9 @@ class GcsStore(BucketStore[GcsObject]):
     ) -> Mapping[str, Answer]:
         """Delete one object, unless it is too late. Raises HttpFailure."""
         (key,) = keys
-        name = quote(f"{self._bucket}/{self._prefix}{key}", safe="/~")
+        name = quote(f"{self.bucket}/{self._prefix}{key}", safe="/~")
         headers = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
-        url = f"{self._service.url}/{name}"
+        url = f"{self.service.url}/{name}"
         return {key: answer_of_one(lambda: self._delete_one(url, headers=headers, sign=sign))}
 
     def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
@@ -279,7 +239,7 @@ class GcsStore(BucketStore[GcsObject]):
         prefix = self._prefix + wanted.prefix
         query = {
             "prefix": prefix,
-            "maxResults": str(self._config.page_size),
+            "maxResults": str(self.config.page_size),
             "fields": f"kind,nextPageToken,prefixes,items({_FIELDS})",
             **({"delimiter": "/"} if one_level else {}),
         }

@@ -32,14 +32,14 @@ from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.values import Lost, MultipartUpload, Recovery, Retained, UndeleteOutcome
 
 _DAY_S: Final = 86400
-#: What is asked of a bucket for ``recovery_of`` and ``locks_of``.
+#: The fields of a bucket that ``recovery_of`` and ``locks_of`` read.
 SETTINGS: Final = (
     "softDeletePolicy,versioning,lifecycle,retentionPolicy,defaultEventBasedHold,objectRetention"
 )
-#: What says of an object in a list that it is not the latest, by what the list is asked for.
+#: The field that only objects that are not the latest have, by the kind of list.
 _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
 
-#: What an object in a list says of its locks.
+#: The fields of an object about its locks.
 _LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
 _GONE: Final = frozenset({"NoSuchUpload", "notFound", "NoSuchKey"})
 #: The list that has elements of a tag, and where what a request has to go on with stands in it.

@@ -16,16 +16,18 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import AwareDatetime, Field, NonNegativeInt
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
     Columns,
-    Document,
+    Manifest,
     Report,
     ReportFile,
     ReportForm,
+    Text,
     damaged,
     plain_name,
     read_manifest,
@@ -37,13 +39,36 @@ _LEVELS: Final = (r"\d{4}", r"\d{2}", r"\d{2}", r"\d{2}-\d{2}-\d{2}")
 _REPORT: Final = re.compile(f"(.+)/({'/'.join(_LEVELS)}/[^/]+)", re.ASCII)
 #: As a rule names its fields.
 _FIELDS: Final = ("Name", "Content-Length", "Last-Modified", "Etag")
-#: What a rule that includes more than base blobs must say of each.
-_MORE: Final = {
-    "includeBlobVersions": "IsCurrentVersion",
-    "includeSnapshots": "Snapshot",
-    "includeDeleted": "Deleted",
-}
+#: The fields by which rows are told apart, by the filters that include more than base blobs.
+_MORE: Final = {"versions": "IsCurrentVersion", "snapshots": "Snapshot", "deleted": "Deleted"}
 _FOLDER: Final = "hdiisfolder"
+
+
+class _Filters(Manifest):
+    prefixes: list[Text] | None = Field(None, alias="prefixMatch")
+    versions: bool = Field(False, alias="includeBlobVersions")
+    snapshots: bool = Field(False, alias="includeSnapshots")
+    deleted: bool = Field(False, alias="includeDeleted")
+
+
+class _Rule(Manifest):
+    filters: _Filters
+    form: Text = Field(alias="format")
+    about: Text = Field(alias="objectType")
+    columns: list[Text] = Field(alias="schemaFields")
+
+
+class _File(Manifest):
+    blob: Text
+    size: NonNegativeInt
+
+
+class _AzureManifest(Manifest):
+    status: Text
+    name: Text = Field(alias="ruleName")
+    rule: _Rule = Field(alias="ruleDefinition")
+    began: AwareDatetime = Field(alias="inventoryStartTime")
+    files: list[_File]
 
 
 class AzureInventory(ReportForm):
@@ -67,7 +92,7 @@ class AzureInventory(ReportForm):
             if len(mine) > 1:
                 raise RefusedError(
                     f"{place.url}/{run} has the reports of several rules about the container "
-                    f"{source!r}: {sorted(one.text('ruleName') for one in mine)}. Let one of them "
+                    f"{source!r}: {sorted(one.name for one in mine)}. Let one of them "
                     "write to a container of its own, and set inventory_place to that; or to one "
                     "report"
                 )
@@ -109,40 +134,31 @@ def _folders(place: ObjectStore, above: str) -> list[str]:
     return sorted(place.list_prefixes(above).prefixes)
 
 
-def _manifest(place: ObjectStore, folder: str) -> Document | None:
-    rule = folder.rpartition("/")[2]
-    return read_manifest(
-        place, f"{folder}/{rule}-manifest.json", f"{folder}/{rule}-manifest.checksum"
-    )
+def _manifest(place: ObjectStore, folder: str) -> _AzureManifest | None:
+    at = f"{folder}/{folder.rpartition('/')[2]}-manifest"
+    return read_manifest(_AzureManifest, place, f"{at}.json", f"{at}.checksum")
 
 
-def _is_about(manifest: Document, source: str) -> bool:
+def _is_about(manifest: _AzureManifest, source: str) -> bool:
     """True if a report is about blobs and its rule may match some of a container."""
-    rule = manifest.document("ruleDefinition")
-    filters = rule.document("filters")
-    prefixes = filters.texts("prefixMatch") if "prefixMatch" in filters else []
+    prefixes = manifest.rule.filters.prefixes or []
     # What a rule matches begins with the name of a container, or with a part of it.
     mine = [one for one in prefixes if f"{source}/".startswith(one) or one.startswith(f"{source}/")]
-    return rule.text("objectType").lower() == "blob" and (bool(mine) or not prefixes)
+    return manifest.rule.about.lower() == "blob" and (bool(mine) or not prefixes)
 
 
-def _report(place: ObjectStore, manifest: Document, source: str) -> Report:
-    status, rule = manifest.text("status"), manifest.document("ruleDefinition")
-    if status != "Succeeded":
-        raise damaged(manifest.url, f"the run of its rule ended as {status!r}")
-    form = rule.text("format").lower()
+def _report(place: ObjectStore, manifest: _AzureManifest, source: str) -> Report:
+    if manifest.status != "Succeeded":
+        raise damaged(manifest.url, f"the run of its rule ended as {manifest.status!r}")
+    form = manifest.rule.form.lower()
     if form not in {"csv", "parquet"}:
         raise damaged(manifest.url, f"its files are {form!r}: CSV and Parquet can be read")
-    _require_fields(manifest, rule)
+    _require_fields(manifest)
     folder = manifest.url.rpartition("/")[0].removeprefix(f"{place.url}/")
-    files = [
-        ReportFile(_key(one.text("blob"), folder, manifest.url), one.number("size"))
-        for one in manifest.documents("files")
-    ]
+    files = [ReportFile(_key(one.blob, folder, manifest.url), one.size) for one in manifest.files]
     if len({file.key for file in files}) < len(files):
         raise damaged(manifest.url, "it names a file twice")
-    began = manifest.time("inventoryStartTime")
-    return Report(manifest.url, began, source, ENCODINGS[form], (), files)
+    return Report(manifest.url, manifest.began, source, ENCODINGS[form], (), files)
 
 
 def _key(blob: str, folder: str, url: str) -> str:
@@ -152,10 +168,10 @@ def _key(blob: str, folder: str, url: str) -> str:
     return blob
 
 
-def _require_fields(manifest: Document, rule: Document) -> None:
-    filters = rule.document("filters")
-    wanted = [*_FIELDS, *(field for name, field in _MORE.items() if filters.flag(name))]
-    names = {plain_name(field) for field in rule.texts("schemaFields")}
+def _require_fields(manifest: _AzureManifest) -> None:
+    rule = manifest.rule
+    wanted = [*_FIELDS, *(field for name, field in _MORE.items() if getattr(rule.filters, name))]
+    names = {plain_name(field) for field in rule.columns}
     _refuse([field for field in wanted if plain_name(field) not in names], manifest.url)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import AwareDatetime, NonNegativeInt
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
@@ -19,10 +20,11 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
     Columns,
-    Document,
+    Manifest,
     Report,
     ReportFile,
     ReportForm,
+    Text,
     damaged,
     plain_name,
     refuse_without,
@@ -34,6 +36,38 @@ _MANIFEST: Final = re.compile(
 )
 #: As a configuration names its metadata fields.
 _FIELDS: Final = ("bucket", "name", "size", "updated", "generation", "timeDeleted")
+
+
+class _Filters(Manifest):
+    bucket: Text
+
+
+class _Options(Manifest):
+    storage_filters: _Filters | None = None
+
+
+class _Csv(Manifest):
+    delimiter: str | None = None
+
+
+class _Config(_Csv):
+    object_metadata_report_options: _Options | None = None
+    csv_options: _Csv | None = None
+
+
+class _GcsManifest(Manifest):
+    report_config: _Config
+    report_shards_file_names: list[Text]
+    shard_count: NonNegativeInt
+    snapshot_time: AwareDatetime
+    records_processed: NonNegativeInt
+
+    @property
+    def bucket(self) -> str:
+        """The bucket that the configuration of the report names; empty if it has none."""
+        options = self.report_config.object_metadata_report_options
+        filters = options.storage_filters if options else None
+        return filters.bucket.removeprefix("gs://").rstrip("/") if filters else ""
 
 
 class GcsInventory(ReportForm):
@@ -51,13 +85,12 @@ class GcsInventory(ReportForm):
         others: set[str] = set()
         for key in [only] if only else _manifests(place):
             try:
-                manifest = Document(f"{place.url}/{key}", place.get(key))
+                manifest = _GcsManifest.read(f"{place.url}/{key}", place.get(key))
             except ObjectNotFoundError:
                 continue
-            about = _bucket(manifest)
-            if about in {source, ""}:
+            if manifest.bucket in {source, ""}:
                 return _report(manifest, key, source)
-            others.add(about)
+            others.add(manifest.bucket)
         raise RefusedError(
             f"{place.url} has no inventory report about the bucket {source!r}"
             f"{f', but about {sorted(others)}' if others else ''}: inventory_place is the folder "
@@ -88,40 +121,21 @@ def _manifests(place: ObjectStore) -> list[str]:
     return [key for _, key in sorted(found, reverse=True)]
 
 
-def _bucket(manifest: Document) -> str:
-    """The bucket that the configuration of a report names; empty if it has none."""
-    at = manifest.document("report_config")
-    for name in ("object_metadata_report_options", "storage_filters"):
-        if name not in at:
-            return ""
-        at = at.document(name)
-    return at.text("bucket").removeprefix("gs://").rstrip("/")
-
-
-def _report(manifest: Document, key: str, source: str) -> Report:
-    names = manifest.texts("report_shards_file_names")
-    if manifest.number("shard_count") != len(names) or len(set(names)) < len(names):
-        count = manifest.number("shard_count")
+def _report(manifest: _GcsManifest, key: str, source: str) -> Report:
+    names, count = manifest.report_shards_file_names, manifest.shard_count
+    if count != len(names) or len(set(names)) < len(names):
         raise damaged(manifest.url, f"it names {len(set(names))} files, and says {count}")
     suffixes = {name.rpartition(".")[2].lower() for name in names}
     encoding = ENCODINGS.get(next(iter(suffixes), "csv"))
     if len(suffixes) > 1 or encoding not in {"csv", "parquet"}:
-        raise damaged(
-            manifest.url, f"its files are {sorted(suffixes)}: CSV and Parquet can be read"
-        )
-    config = manifest.document("report_config")
-    options = config.document("csv_options") if "csv_options" in config else config
-    delimiter = options.text("delimiter") if "delimiter" in options else ","
+        problem = f"its files are {sorted(suffixes)}: CSV and Parquet can be read"
+        raise damaged(manifest.url, problem)
+    config = manifest.report_config
+    delimiter = (config.csv_options or config).delimiter
+    delimiter = "," if delimiter is None else delimiter
     if len(delimiter) != 1:
         raise damaged(manifest.url, f"its values are separated by {delimiter!r}")
     folder = key.rpartition("/")[0]
-    return Report(
-        url=manifest.url,
-        started=manifest.time("snapshot_time"),
-        source=source,
-        encoding=encoding,
-        columns=(),
-        files=[ReportFile(f"{folder}/{name}" if folder else name) for name in names],
-        rows=manifest.number("records_processed"),
-        delimiter=delimiter,
-    )
+    files = [ReportFile(f"{folder}/{name}" if folder else name) for name in names]
+    began, rows = manifest.snapshot_time, manifest.records_processed
+    return Report(manifest.url, began, source, encoding, (), files, rows, delimiter)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
 import tempfile
 from abc import ABC, abstractmethod
@@ -16,19 +15,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 from pyarrow import orc
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: How the files of a report are written.
 Encoding = Literal["csv", "parquet", "orc"]
@@ -41,6 +44,8 @@ _HEADER: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 _TIME: Final = LISTING_SCHEMA.field("last_modified").type
 _QUOTES: Final = '"'
+Text = Annotated[str, Field(min_length=1)]
+_Manifest = TypeVar("_Manifest", bound="Manifest")
 
 
 @dataclass(frozen=True)
@@ -81,79 +86,23 @@ class Report:
     delimiter: str = ","
 
 
-class Document:
-    """A manifest, whose fields are read with their types.
+class Manifest(BaseModel):
+    """A manifest of a report, or a part of it; a subclass has the fields that are needed."""
 
-    Args:
-        url: of the manifest, for messages.
-        content: a JSON object.
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    Raises:
-        IntegrityError: it is none.
-    """
+    #: Of the manifest, for messages.
+    url: str = ""
 
-    def __init__(self, url: str, content: bytes | Mapping[str, Any]) -> None:
-        self.url = url
+    @classmethod
+    def read(cls, url: str, content: bytes) -> Self:
+        """The manifest in a file. Raises IntegrityError: a field is missing, or makes no sense."""
         try:
-            values = json.loads(content) if isinstance(content, bytes) else content
-        except ValueError as error:
-            raise damaged(url, f"it is no JSON ({error})") from error
-        if not isinstance(values, Mapping):
-            raise damaged(url, "it is no JSON object")
-        self._values = values
-
-    def text(self, name: str) -> str:
-        """A field that is a text. Raises IntegrityError."""
-        value = self._values.get(name)
-        if not isinstance(value, str) or not value:
-            raise damaged(self.url, f"it has no text {name!r}")
-        return value
-
-    def number(self, name: str) -> int:
-        """A field that is a whole number that is not negative. Raises IntegrityError."""
-        value = self._values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise damaged(self.url, f"it has no number {name!r}")
-        return value
-
-    def flag(self, name: str) -> bool:
-        """A field that is true, or false where it is missing. Raises IntegrityError."""
-        value = self._values.get(name, False)
-        if not isinstance(value, bool):
-            raise damaged(self.url, f"{name!r} is neither true nor false")
-        return value
-
-    def time(self, name: str) -> datetime:
-        """A field that is a time with its zone, in ISO 8601. Raises IntegrityError."""
-        text = self.text(name)
-        try:
-            found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        except ValueError:
-            found = None
-        if found is None or found.tzinfo is None:
-            raise damaged(self.url, f"{name!r} is {text!r}, which is no time")
-        return found
-
-    def texts(self, name: str) -> list[str]:
-        """A field that is a list of texts. Raises IntegrityError."""
-        value = self._values.get(name)
-        if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-            raise damaged(self.url, f"it has no list of texts {name!r}")
-        return value
-
-    def documents(self, name: str) -> list[Document]:
-        """A field that is a list of objects. Raises IntegrityError."""
-        value = self._values.get(name)
-        if not isinstance(value, list):
-            raise damaged(self.url, f"it has no list {name!r}")
-        return [Document(self.url, one) for one in value]
-
-    def document(self, name: str) -> Document:
-        """A field that is an object. Raises IntegrityError."""
-        return Document(self.url, self._values.get(name, ()))
-
-    def __contains__(self, name: str) -> bool:
-        return self._values.get(name) is not None
+            return cls.model_validate_json(content).model_copy(update={"url": url})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            raise damaged(url, f"{field or 'the manifest'}: {first['msg']}") from error
 
 
 def damaged(url: str, problem: str) -> IntegrityError:
@@ -164,10 +113,13 @@ def damaged(url: str, problem: str) -> IntegrityError:
     )
 
 
-def read_manifest(place: ObjectStore, key: str, checksum_key: str) -> Document | None:
+def read_manifest(
+    form: type[_Manifest], place: ObjectStore, key: str, checksum_key: str
+) -> _Manifest | None:
     """A manifest whose MD5 is what the file beside it says; None where one of the two is missing.
 
     Args:
+        form: that it has.
         place: of the reports.
         key: of the manifest.
         checksum_key: of the file with its MD5, in hex. The service writes it last.
@@ -184,7 +136,7 @@ def read_manifest(place: ObjectStore, key: str, checksum_key: str) -> Document |
     url = f"{place.url}/{key}"
     if wanted.decode("ascii", "replace").strip().lower() != found:
         raise damaged(url, f"its MD5 is {found}, and {checksum_key} says {wanted[:64]!r}")
-    return Document(url, content)
+    return form.read(url, content)
 
 
 def key_below(place: ObjectStore, key: str, url: str) -> str:

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BeforeValidator, Field, NonNegativeInt
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
     Columns,
-    Document,
+    Manifest,
     Report,
     ReportFile,
     ReportForm,
+    Text,
     damaged,
     key_below,
     plain_name,
@@ -45,7 +47,30 @@ _VERSIONS: Final = {
     "islatest": "IsLatest",
     "isdeletemarker": "IsDeleteMarker",
 }
-_MD5: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def _moment(milliseconds: object) -> datetime:
+    """The time that a manifest writes as a text of milliseconds since 1970, UTC."""
+    if not (isinstance(milliseconds, str) and milliseconds.isascii() and milliseconds.isdecimal()):
+        raise ValueError(f"{milliseconds!r} is no milliseconds since 1970")
+    try:
+        return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{milliseconds!r}: {error}") from error
+
+
+class _File(Manifest):
+    key: Text
+    size: NonNegativeInt
+    md5: str = Field(alias="MD5checksum", pattern="^[0-9a-fA-F]{32}$")
+
+
+class _S3Manifest(Manifest):
+    about: Text = Field(alias="sourceBucket")
+    form: Text = Field(alias="fileFormat")
+    columns: Text = Field(alias="fileSchema")
+    began: Annotated[datetime, BeforeValidator(_moment), Field(alias="creationTimestamp")]
+    files: list[_File]
 
 
 class S3Inventory(ReportForm):
@@ -63,7 +88,8 @@ class S3Inventory(ReportForm):
         folders = [folder.rstrip("/") for folder in place.list_prefixes().prefixes]
         dated = sorted(filter(_DATED.fullmatch, folders), reverse=True)
         for folder in [only] if only else dated:
-            found = read_manifest(place, f"{folder}/{_MANIFEST}", f"{folder}/{_CHECKSUM}")
+            keys = f"{folder}/{_MANIFEST}", f"{folder}/{_CHECKSUM}"
+            found = read_manifest(_S3Manifest, place, *keys)
             if found is not None:
                 return _report(place, found, source)
         what = f"{only}/{_MANIFEST} and {only}/{_CHECKSUM}" if only else "complete report"
@@ -89,51 +115,24 @@ class S3Inventory(ReportForm):
         return current, _decoded(keys, url) if report.encoding == "csv" else keys
 
 
-def _report(place: ObjectStore, manifest: Document, source: str) -> Report:
-    about = manifest.text("sourceBucket")
-    if about != source:
+def _report(place: ObjectStore, manifest: _S3Manifest, source: str) -> Report:
+    if manifest.about != source:
         raise RefusedError(
-            f"the inventory report {manifest.url} is about the bucket {about!r}, and the "
+            f"the inventory report {manifest.url} is about the bucket {manifest.about!r}, and the "
             f"repository is in {source!r}: set inventory_place to a report of that bucket"
         )
-    form = manifest.text("fileFormat")
-    if form.lower() not in ENCODINGS:
-        raise damaged(manifest.url, f"its files are {form!r}: CSV, Parquet and ORC can be read")
-    schema = manifest.text("fileSchema")
-    encoding = ENCODINGS[form.lower()]
-    columns = [name.strip() for name in schema.split(",")] if encoding == "csv" else []
-    return Report(
-        url=manifest.url,
-        started=_started(manifest),
-        source=source,
-        encoding=encoding,
-        columns=columns,
-        files=[_file(place, manifest, one) for one in _each_once(manifest)],
-    )
-
-
-def _started(manifest: Document) -> datetime:
-    text = manifest.text("creationTimestamp")
-    if not (text.isascii() and text.isdecimal()):
-        raise damaged(manifest.url, f"'creationTimestamp' is {text!r}: no milliseconds since 1970")
-    try:
-        return datetime.fromtimestamp(int(text) / 1000, timezone.utc)
-    except (ValueError, OverflowError, OSError) as error:
-        raise damaged(manifest.url, f"'creationTimestamp' is {text!r}: {error}") from error
-
-
-def _each_once(manifest: Document) -> list[Document]:
-    files = manifest.documents("files")
-    if len({one.text("key") for one in files}) < len(files):
+    encoding = ENCODINGS.get(manifest.form.lower())
+    if encoding is None:
+        problem = f"its files are {manifest.form!r}: CSV, Parquet and ORC can be read"
+        raise damaged(manifest.url, problem)
+    if len({one.key for one in manifest.files}) < len(manifest.files):
         raise damaged(manifest.url, "it names a file twice")
-    return files
-
-
-def _file(place: ObjectStore, manifest: Document, one: Document) -> ReportFile:
-    md5 = one.text("MD5checksum").lower()
-    if not _MD5.fullmatch(md5):
-        raise damaged(manifest.url, f"it names no MD5 of {one.text('key')!r}")
-    return ReportFile(key_below(place, one.text("key"), manifest.url), one.number("size"), md5)
+    columns = [name.strip() for name in manifest.columns.split(",")] if encoding == "csv" else []
+    files = [
+        ReportFile(key_below(place, one.key, manifest.url), one.size, one.md5.lower())
+        for one in manifest.files
+    ]
+    return Report(manifest.url, manifest.began, source, encoding, columns, files)
 
 
 def _require_fields(report: Report, names: list[str]) -> None:

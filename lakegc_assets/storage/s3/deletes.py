@@ -17,24 +17,14 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeleteMarker.html
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.bulk import Answer, Deadline, answer_of_one
-from lakegc_assets.storage.errors import (
-    AccessDeniedError,
-    StorageError,
-    error_class,
-    explained,
-    usual_code,
-)
+from lakegc_assets.storage.bulk import UNNAMED, Answer, Deadline, answer_of_one
+from lakegc_assets.storage.errors import AccessDeniedError, error_class, explained, usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.pages import shared_prefix
@@ -44,7 +34,6 @@ from lakegc_assets.storage.values import KeyRange, Lost, UndeleteOutcome
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-KEYS_PER_CALL: Final = 1000
 _NO_CONTENT: Final = 204
 # What XML 1.0 cannot carry, or parsers change: such keys can be sent in a URL only.
 _NOT_IN_XML: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
@@ -54,12 +43,9 @@ _THREADS: Final = 8
 #: Keys that one thread looks at, at least, and removes the markers of at once: so many fill a page
 #: of versions, and are removed before a server that works long on each loses its client.
 _PORTION: Final = 250
-#: Versions in a page about few keys; and keys that no listing is asked about.
+#: Versions in a page about few keys.
 _FEW: Final = 16
-#: One listed object in so many is one that came back, where a listing costs less than a look.
-_SPARSE: Final = 20
-_UNNAMED: Final = HttpFailure("NoAnswer", "the store's answer does not name this key")
-#: What some servers cannot list.
+#: Characters that some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 _ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
 
@@ -85,7 +71,7 @@ class S3Deletes:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, key: str) -> str | None:
-        """Why a key cannot be sent, or None."""
+        """The reason that a key cannot be sent, or None."""
         if not key:
             return "it is empty"
         full_key = self.prefix + key
@@ -205,8 +191,7 @@ class _Page(NamedTuple):
 class S3Versions:
     """The versions of a bucket; keys are relative to the prefix, ``where`` is the store's URL.
 
-    The client's retries are those of the calls; all of them may be repeated. ``listed`` lists what
-    is there between two keys.
+    The client's retries are those of the calls; all of them may be repeated.
     """
 
     client: S3Client
@@ -214,11 +199,17 @@ class S3Versions:
     prefix: str
     where: str
     page_size: int
-    listed: Callable[[str | None, str | None], Iterator[pa.RecordBatch]]
 
-    def undelete(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Remove the markers of deletes. See ``ObjectStore.undelete_many``."""
-        wanted, outcomes = self._askable(objects)
+    def undelete(self, objects: Sequence[Lost], *, dry_run: bool) -> list[UndeleteOutcome]:
+        """Remove the markers of deletes: ``ObjectStore.undelete_many``, ``kept_many`` if dry."""
+        outcomes: dict[str, UndeleteOutcome] = {}
+        wanted: dict[str, Lost] = {}
+        for one in objects:
+            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
+            if problem:
+                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
+            else:
+                wanted[self.prefix + one.key] = one
         tried: dict[str, HttpFailure | None] = {}
         for _ in range(_MARKERS + 1):
             markers: dict[str, str] = {}
@@ -228,64 +219,17 @@ class S3Versions:
                     markers[key] = verdict
                 else:
                     outcomes[verdict.key] = verdict
-            if not markers:
+            if dry_run:
+                back = [wanted[key].key for key in markers]
+                outcomes |= {key: UndeleteOutcome(key, "restored") for key in back}
+            if dry_run or not markers:
                 break
-            tried |= self._remove(markers)
+            tried |= self.remove_markers(markers)
             wanted = {key: wanted[key] for key in markers}
-            back = self._back([wanted[key] for key in markers if tried[key] is None])
-            outcomes |= {key: UndeleteOutcome(key, "restored") for key in back}
-            wanted = {key: one for key, one in wanted.items() if one.key not in back}
-            if not wanted:
-                break
         for one in objects:
             detail = "it has many delete markers, or gets new ones: restore again, which goes on"
             outcomes.setdefault(one.key, UndeleteOutcome(one.key, "failed", "DeletedAgain", detail))
         return [outcomes[one.key] for one in objects]
-
-    def kept(self, objects: Sequence[Lost]) -> list[UndeleteOutcome]:
-        """Look whether the markers could be removed. See ``ObjectStore.kept_many``."""
-        wanted, outcomes = self._askable(objects)
-        for key, history in self.histories(wanted).items():
-            judged, one = self._judge(wanted[key], history, {}, key), wanted[key]
-            back = UndeleteOutcome(one.key, "restored")
-            outcomes[one.key] = back if isinstance(judged, str) else judged
-        return [outcomes[one.key] for one in objects]
-
-    def _askable(
-        self, objects: Sequence[Lost]
-    ) -> tuple[dict[str, Lost], dict[str, UndeleteOutcome]]:
-        """Objects by their full keys, but for those that have no key, which have an outcome."""
-        outcomes: dict[str, UndeleteOutcome] = {}
-        wanted: dict[str, Lost] = {}
-        for one in objects:
-            problem = key_problem(self.prefix + one.key) if one.key else "it is empty"
-            if problem:
-                outcomes[one.key] = UndeleteOutcome(one.key, "failed", "InvalidKey", problem)
-            else:
-                wanted[self.prefix + one.key] = one
-        return wanted, outcomes
-
-    def _back(self, objects: Sequence[Lost]) -> set[str]:
-        """Keys of objects that a listing shows to be back; a look at versions takes far longer.
-
-        What it does not show is looked at among the versions.
-        """
-        lost = {one.key: (one.size, one.etag) for one in objects}
-        wanted = pa.array(list(lost), pa.string())
-        back, passed = set[str](), 0
-        if len(lost) <= _FEW:
-            return back
-        with suppress(StorageError, ConfigurationError):
-            for page in self.listed(min(lost)[:-1] or None, max(lost) + "\0"):
-                passed += page.num_rows
-                rows = page.filter(pc.is_in(page["key"], wanted))
-                columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
-                back |= {
-                    k for k, size, etag in zip(*columns, strict=True) if lost[k] == (size, etag)
-                }
-                if passed >= self.page_size and len(back) * _SPARSE < passed:
-                    break
-        return back
 
     def histories(self, full_keys: Iterable[str]) -> dict[str, History | HttpFailure]:
         """The history of each key, or the failure to read it."""
@@ -336,7 +280,7 @@ class S3Versions:
                 start = max(last, keys[at][:-1])
                 # Nothing of the prefix comes before it; MinIO answers by 501 to such a marker.
                 inside = start.startswith(prefix) and start != ""
-                page = self._page(prefix, {"KeyMarker": start} if inside else {}, size)
+                page = self.read_page(prefix, {"KeyMarker": start} if inside else {}, size)
                 first, certain = at, False
                 while at < len(keys) and page.passed(keys[at]):
                     listed = page.histories.get(keys[at])
@@ -362,7 +306,7 @@ class S3Versions:
         history = History()
         following: Mapping[str, str] | None = {}
         while following is not None and history.newest is None:
-            page = self._page(key, following, _FEW)
+            page = self.read_page(key, following, _FEW)
             listed = page.histories.get(key, History())
             history = History(
                 history.latest or listed.latest, history.markers | listed.markers, listed.newest
@@ -372,7 +316,7 @@ class S3Versions:
             raise HttpFailure("NoAnswer", "the list of versions does not say which is the latest")
         return history
 
-    def _page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
+    def read_page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
         """One page of the versions. Raises HttpFailure."""
         with failing():
             answer: Any = self.client.list_object_versions(
@@ -407,31 +351,29 @@ class S3Versions:
                 raise HttpFailure("NoAnswer", f"the list of versions of {prefix!r} does not go on")
         return _Page(histories, entries, following)
 
-    def _remove(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
+    def remove_markers(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
         """Remove markers by their ids, and say what the store answered."""
         calls = S3Deletes(self.client, self.bucket, "", singly=False, versions=markers)
         together = [key for key in markers if not calls.alone(key)]
         batches = [together[at : at + _PORTION] for at in range(0, len(together), _PORTION)]
         batches += [[key] for key in markers if calls.alone(key)]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(lambda keys: self._remove_many(keys, calls), batches))
-        return {key: failure for one in found for key, failure in one.items()}
 
-    def _remove_many(
-        self, keys: Sequence[str], calls: S3Deletes
-    ) -> Mapping[str, HttpFailure | None]:
-        if problem := calls.problem(keys[0]):
-            return dict.fromkeys(keys, HttpFailure("InvalidKey", problem))
-        try:
-            answers = calls.send(keys, None)
-        except HttpFailure as failure:
-            return dict.fromkeys(keys, failure)
-        found = {key: answers.get(key, _UNNAMED) for key in keys}
-        return {key: one if isinstance(one, HttpFailure) else None for key, one in found.items()}
+        def remove(keys: Sequence[str]) -> Mapping[str, HttpFailure | None]:
+            if problem := calls.problem(keys[0]):
+                return dict.fromkeys(keys, HttpFailure("InvalidKey", problem))
+            try:
+                answers = calls.send(keys, None)
+            except HttpFailure as failure:
+                return dict.fromkeys(keys, failure)
+            found = {key: answers.get(key, UNNAMED) for key in keys}
+            return {k: one if isinstance(one, HttpFailure) else None for k, one in found.items()}
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return {key: one for found in pool.map(remove, batches) for key, one in found.items()}
 
 
 def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
-    """Why an object does not come back when a marker is removed, or None."""
+    """The reason that removing a marker does not bring an object back, or None."""
     if marker is None:
         return "the bucket has no version of it"
     if newest is None:

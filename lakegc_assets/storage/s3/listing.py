@@ -86,17 +86,18 @@ def _split(body: bytes) -> _Answer:
     if objects and objects.isascii():
         rows = _OBJECT.findall(objects.decode())
         if sum(len(row[0]) for row in rows) == len(objects):
-            root = _parse(body[:start] + body[end:])
+            root = parse(body[:start] + body[end:])
             encoded = root.findtext(f"{_space(root)}EncodingType") == "url"
             if encoded and root.find(f"{_space(root)}Contents") is None:
                 return _Answer(root, [row[1:] for row in rows])
-    root = _parse(body)
+    root = parse(body)
     tags = [_space(root) + name for name in ("Key", "LastModified", "ETag", "Size")]
     items = root.iter(f"{_space(root)}Contents")
     return _Answer(root, [[item.findtext(tag) for tag in tags] for item in items])
 
 
-def _parse(body: bytes) -> ET.Element:
+def parse(body: bytes) -> ET.Element:
+    """The XML of an answer."""
     return ET.fromstring(body)  # noqa: S314 - as botocore itself does
 
 

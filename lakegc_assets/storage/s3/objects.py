@@ -2,9 +2,8 @@
 
 S3 makes a copy itself, within what one pair of keys reaches. That nothing is overwritten, and that
 the source is what was asked for, are conditions that many compatible servers ignore without a word,
-least often on plain puts. So small objects that must not be overwritten are read and put; and
-whatever was copied is compared with what was asked for. Tiny objects always are, where nothing is
-yet: that takes less time than to ask for a copy.
+least often on plain puts. So small objects that must not overwrite anything are read and put, and
+whatever was copied is compared with what was asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timezone
-from math import inf
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from lakegc_assets.errors import ConfigurationError
@@ -33,9 +32,15 @@ from lakegc_assets.storage.errors import (
     error_class,
     explained,
 )
-from lakegc_assets.storage.http import HttpFailure, etag_in, explaining, repeated, writing_once
+from lakegc_assets.storage.http import (
+    HttpFailure,
+    etag_in,
+    explaining,
+    repeated,
+    size_behind,
+    writing_once,
+)
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
-from lakegc_assets.storage.s3.small_objects import PAUSE_S, AlreadyThereError, SmallObjects
 from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
 from lakegc_assets.storage.values import Copied, CopyRequest
 
@@ -47,14 +52,10 @@ _CONFLICTS: Final = frozenset({"409", "ConditionalRequestConflict"})
 _OK: Final = 200
 _PARTIAL: Final = 206
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
-_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
 _NAMED: Final = {
     "sha256": "ChecksumSHA256", "crc64nvme": "ChecksumCRC64NVME", "crc32c": "ChecksumCRC32C",
 }  # fmt: skip
 _NOT_FOUND: Final = 404
-#: Larger ones are streamed where they must not overwrite, and else copied by the store.
-_SMALL: Final = 1 << 20
-_TINY: Final = 32 << 10
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -98,15 +99,10 @@ class S3Object(BucketObject):
             asked["Range"] = f"bytes={offset}-"
         with failing():
             answer: Mapping[str, Any] = self.clients.usual.get_object(**asked)
-        status = answer["ResponseMetadata"]["HTTPStatusCode"]
-        size = answer.get("ContentLength")
+        status, size = answer["ResponseMetadata"]["HTTPStatusCode"], answer.get("ContentLength")
         if offset:
-            found = _RANGE.fullmatch(answer.get("ContentRange", ""))
-            begun = found is not None and int(found[1]) == offset
-            size = int(found[2]) if found else None
-        else:
-            begun = True
-        if status != (_PARTIAL if offset else _OK) or not begun:
+            size = size_behind(offset, answer.get("ContentRange"))
+        if status != (_PARTIAL if offset else _OK) or (offset and size is None):
             answer["Body"].close()
             raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
         body, found_etag = answer["Body"], etag_in(answer.get("ETag"))
@@ -114,19 +110,22 @@ class S3Object(BucketObject):
         return Opened(_pieces(body), size, found_etag, body.close, named)
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
-        answer = self._put(data, etag=etag, if_absent=if_absent)
-        with explaining(self.where):
-            return etag_in(answer.get("ETag"))
+        return self._put(data, etag=etag, if_absent=if_absent)[0]
 
-    def _put(self, data: bytes, *, etag: str | None = None, if_absent: bool) -> Mapping[str, Any]:
+    def _put(
+        self, data: bytes, *, etag: str | None = None, if_absent: bool
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Write it at once. Returns its etag, and the answer."""
         # Without the digest S3 refuses to write into a bucket with a default lock.
         asked = {**self.named, "Body": data, "ContentMD5": _encoded(md5_of(data))}
-        if if_absent:
-            return self.once(lambda: self.clients.once.put_object(**asked, IfNoneMatch="*"))
-        if etag is not None:
-            return self.once(lambda: self.clients.once.put_object(**asked, IfMatch=f'"{etag}"'))
-        with translated(self.where):
-            return self.clients.usual.put_object(**asked)
+        if if_absent or etag is not None:
+            condition: Any = {"IfNoneMatch": "*"} if if_absent else {"IfMatch": f'"{etag}"'}
+            answer = self.once(lambda: self.clients.once.put_object(**asked, **condition))
+        else:
+            with translated(self.where):
+                answer = self.clients.usual.put_object(**asked)
+        with explaining(self.where):
+            return etag_in(answer.get("ETag")), answer
 
     def once(self, send: Callable[[], _Answer]) -> _Answer:
         """Send a conditional write, again only after an answer that says it was not carried out.
@@ -162,9 +161,8 @@ class S3Object(BucketObject):
         return Copied(etag, "size")
 
     def _write_whole(self, data: bytes, *, if_absent: bool) -> Copied:
-        answer = (writing_once()(self._put) if if_absent else self._put)(data, if_absent=if_absent)
-        with explaining(self.where):
-            etag = etag_in(answer.get("ETag"))
+        put = writing_once()(self._put) if if_absent else self._put
+        etag, answer = put(data, if_absent=if_absent)
         if etag == md5_of(data).hex():
             return Copied(etag, "md5")
         if is_md5(etag) and tells_md5(answer, self.bucket):
@@ -231,22 +229,19 @@ class Upload:
         asked: dict[str, Any] = {
             **self.target.named, "UploadId": self.id, "MultipartUpload": {"Parts": parts}
         }  # fmt: skip
-        answer: Mapping[str, Any]
+        clients, answer = self.target.clients, dict[str, Any]()
         if if_absent:
-            answer = self._complete_once(asked)
+            with writing_once():
+                # Many servers ignore the condition without a word.
+                self.target.require_absent()
+                send = partial(clients.once.complete_multipart_upload, **asked, IfNoneMatch="*")
+                answer |= self.target.once(send)
         else:
             with translated(self.target.where):
-                answer = self.target.clients.usual.complete_multipart_upload(**asked)
+                answer |= clients.usual.complete_multipart_upload(**asked)
         with explaining(self.target.where):
             etag = etag_in(answer.get("ETag"))
         return etag, etag == etag_of_parts(self.etags)
-
-    @writing_once()
-    def _complete_once(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        # Many servers ignore the condition without a word.
-        self.target.require_absent()
-        client = self.target.clients.once
-        return self.target.once(lambda: client.complete_multipart_upload(**asked, IfNoneMatch="*"))
 
 
 def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's StreamingBody, or as it
@@ -302,12 +297,11 @@ def etag_of_parts(etags: Sequence[str]) -> str | None:
 
 
 def copy(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied | None:
-    """See ``ObjectStore.copy_from``."""
+    """See ``ObjectStore.copy_from``: small objects that must not overwrite are read and put."""
+    if asked.if_absent and asked.size <= sizes.part:
+        return None
     if not asked.if_absent and asked.size <= sizes.whole:
-        made = _tiny(source, target, asked) if asked.size <= _TINY else None
-        return made or _whole(source, target, asked)
-    if asked.size <= sizes.part:
-        return _by_value(source, target, asked) if asked.size <= _SMALL else None
+        return _whole(source, target, asked)
     return _in_parts(source, target, asked, sizes)
 
 
@@ -322,59 +316,6 @@ def _whole(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied:
     if made == asked.etag and is_md5(made) and tells_md5(answer, target.bucket):
         return Copied(made, "md5")
     return _compared(source, target, asked, made)
-
-
-def _tiny(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
-    """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
-    if not target.clients.small.usable(source.bucket, target.bucket):
-        return None
-    with suppress(PreconditionFailedError):
-        made = _by_value(source, target, asked)
-        # The store may know a checksum that says more.
-        return made if made is not None and made.verified_by == "md5" else None
-    return None
-
-
-def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
-    """A small object read and put where nothing is; None where it is to be done in the usual way.
-
-    Only what the MD5 in its etag proves is put, and only the store's word that something is there
-    already is believed. Whatever else goes wrong is done once more: the usual put finds what this
-    one may have left.
-    """
-    small = target.clients.small
-    data = _read(small, source, asked)
-    if data is None:
-        return None
-    try:
-        made = small.put(target.bucket, target.key, data)
-    except AlreadyThereError:
-        # Two writers at a time may both get this answer, and neither have written.
-        with suppress(ObjectNotFoundError):
-            target.state()
-            raise PreconditionFailedError(f"{target.where}: something is there already") from None
-        return None
-    if made is None:
-        # One request that has failed says nothing about those of the next minutes.
-        small.pause(target.bucket, PAUSE_S)
-        return None
-    if made == asked.etag:
-        return Copied(made, "md5")
-    small.pause(target.bucket, inf)
-    if "md5" in target.require_written(asked.size, made).checksums:
-        raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
-    return Copied(made, "size")
-
-
-def _read(small: SmallObjects, source: S3Object, asked: CopyRequest) -> bytes | None:
-    """The content of an object whose etag is the MD5 of it; None if not, or in another way."""
-    if not is_md5(asked.etag):
-        return None
-    data = small.get(source.bucket, source.key, asked.etag, asked.size)
-    if data is not None and md5_of(data).hex() != asked.etag:
-        small.pause(source.bucket, inf)
-        return None
-    return data
 
 
 def _in_parts(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied:

@@ -1,4 +1,4 @@
-"""For how long a bucket keeps what is deleted, by its settings, and how much it is."""
+"""The retention of deleted objects by the settings of a bucket, and their number and size."""
 
 from __future__ import annotations
 
@@ -29,59 +29,43 @@ class ObjectLock(NamedTuple):
     days: float = 0
 
 
-class _Settings(NamedTuple):
-    """Settings that decide for how long a bucket keeps what is deleted, or why they are unknown.
-
-    Versioning is enabled, suspended, or nothing where the bucket never had versions; only where it
-    has some is asked for the rules of its life cycle.
-    """
-
-    versioning: str | HttpFailure
-    rules: Sequence[Any] | HttpFailure = ()
-
-    @classmethod
-    def of(cls, client: S3Client, bucket: str) -> _Settings:
-        """Ask for them."""
-        try:
-            versioning = _versioning(client, bucket)
-        except HttpFailure as failure:
-            return cls(failure)
-        try:
-            return cls(versioning, _rules(client, bucket) if versioning == "enabled" else ())
-        except HttpFailure as failure:
-            return cls(versioning, failure)
-
-
 def recovery_of(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
     """The protection of keys below a prefix by versioning and lifecycle rules; never an error."""
-    return _recovery(_Settings.of(client, bucket), prefix, where)
+    return _settings(client, bucket, prefix, where)[0]
 
 
-def _recovery(found: _Settings, prefix: str, where: str) -> Recovery:
-    if isinstance(found.versioning, HttpFailure):
-        return Recovery(
-            "unknown",
-            None,
+def _settings(
+    client: S3Client, bucket: str, prefix: str, where: str
+) -> tuple[Recovery, str, Sequence[Any] | None]:
+    """Recovery, versioning and lifecycle rules of a bucket; None for rules that are not known."""
+    try:
+        versioning = _versioning(client, bucket)
+    except HttpFailure as failure:
+        notice = (
             f"{where}: whether the bucket keeps deleted objects could not be found out "
-            f"({found.versioning.code}): look at its versioning, or allow s3:GetBucketVersioning",
+            f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning"
         )
-    if found.versioning == "suspended":
-        return Recovery(
-            "nothing",
-            None,
-            f"{where}: versioning is suspended: what is written and deleted now is not kept, and "
-            "older versions stay, and are paid for, until a lifecycle rule ends them",
-        )
-    if found.versioning != "enabled":
-        return Recovery("nothing", None, f"{where}: the bucket keeps nothing of what is deleted")
+        return Recovery("unknown", None, notice), "unknown", ()
+    if versioning != "enabled":
+        notice = f"{where}: the bucket keeps nothing of what is deleted"
+        if versioning == "suspended":
+            notice = (
+                f"{where}: versioning is suspended: what is written and deleted now is not kept, "
+                "and older versions stay, and are paid for, until a lifecycle rule ends them"
+            )
+        return Recovery("nothing", None, notice), versioning, ()
     kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for,"
-    if isinstance(found.rules, HttpFailure):
-        why = f"{found.rules.code}: allow s3:GetLifecycleConfiguration"
-        return Recovery("versions", None, f"{kept} until when could not be found out ({why})")
-    days = [ends for rule in found.rules if (ends := _days(rule, prefix)) is not None]
-    if not days:
-        return Recovery("versions", None, f"{kept} until a lifecycle rule ends them; none does now")
-    return Recovery("versions", min(days), f"{kept} for {min(days):g} days, by a lifecycle rule")
+    try:
+        rules = _rules(client, bucket)
+    except HttpFailure as failure:
+        why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
+        notice = f"{kept} until when could not be found out ({why})"
+        return Recovery("versions", None, notice), versioning, None
+    days = min((ends for one in rules if (ends := _days(one, prefix)) is not None), default=None)
+    until = "until a lifecycle rule ends them; none does now"
+    if days is not None:
+        until = f"for {days:g} days, by a lifecycle rule"
+    return Recovery("versions", days, f"{kept} {until}"), versioning, rules
 
 
 def protection_of(client: S3Client, bucket: str, prefix: str, where: str) -> DataProtection:
@@ -90,13 +74,13 @@ def protection_of(client: S3Client, bucket: str, prefix: str, where: str) -> Dat
     A delete that names no version leaves a delete marker, whatever is locked: it succeeds, and the
     space is freed when a lifecycle rule may remove the version below.
     """
-    settings, lock = _Settings.of(client, bucket), object_lock(client, bucket)
-    found = DataProtection.of(_recovery(settings, prefix, where))
-    if settings.versioning == "suspended":
+    recovery, versioning, rules = _settings(client, bucket, prefix, where)
+    found, lock = DataProtection.of(recovery), object_lock(client, bucket)
+    if versioning == "suspended":
         # What was written before that has a version, which stays.
         found = found._replace(held=None)
-    if not isinstance(settings.rules, HttpFailure):
-        concerned = [rule for rule in settings.rules if _days(rule, prefix) is not None]
+    if rules is not None:
+        concerned = [rule for rule in rules if _days(rule, prefix) is not None]
         exact = len(concerned) == 1 and _ends_all(concerned[0], prefix)
         found = found._replace(at_least=not exact)
     return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
@@ -191,13 +175,14 @@ def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
 
 def _ends_all(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
     """True if a rule removes all objects below a prefix, and not those of some tags or sizes."""
-    chosen = rule.get("Filter", {})
-    chosen = chosen.get("And", chosen)
-    return f"{prefix}{_DATA}".startswith(_start(rule)) and not chosen.keys() - {"Prefix"}
+    return f"{prefix}{_DATA}".startswith(_start(rule)) and not _chosen(rule).keys() - {"Prefix"}
 
 
 def _start(rule: Any) -> str:  # noqa: ANN401 - as above
     """The prefix of the keys that a rule is about."""
+    return str(_chosen(rule).get("Prefix") or rule.get("Prefix") or "")
+
+
+def _chosen(rule: Any) -> Any:  # noqa: ANN401 - as above
     chosen = rule.get("Filter", {})
-    chosen = chosen.get("And", chosen)
-    return str(chosen.get("Prefix") or rule.get("Prefix") or "")
+    return chosen.get("And", chosen)

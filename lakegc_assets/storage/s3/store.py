@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from botocore.exceptions import BotoCoreError
-
 from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore
 from lakegc_assets.storage.bulk import Bulk, Deadline
 from lakegc_assets.storage.config import StoreConfig
@@ -17,7 +15,7 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.http import HttpFailure, explaining, time_in
 from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.s3.client import Clients, clients, failing, is_aws, translated
-from lakegc_assets.storage.s3.deletes import KEYS_PER_CALL, S3Deletes, S3Versions
+from lakegc_assets.storage.s3.deletes import S3Deletes, S3Versions
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
 from lakegc_assets.storage.s3.retention_settings import protection_of, recovery_of, retained_by
@@ -37,7 +35,6 @@ from lakegc_assets.storage.values import (
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-_OK: Final = 200
 _THREADS: Final = 8
 _NO_UPLOAD: Final = "NoSuchUpload"
 
@@ -45,39 +42,23 @@ _NO_UPLOAD: Final = "NoSuchUpload"
 class S3Store(BucketStore[S3Object]):
     """The objects of a bucket below a prefix."""
 
-    keys_per_call = KEYS_PER_CALL
+    @property
+    def clients(self) -> Clients:
+        """Of the server; the same ones in all stores of one configuration."""
+        return clients(self.config)
 
     @property
-    def _clients(self) -> Clients:
-        return clients(self._config)
-
-    @property
-    def _client(self) -> S3Client:
-        return self._clients.usual
+    def client(self) -> S3Client:
+        """The one whose requests are repeated."""
+        return self.clients.usual
 
     def object_at(self, key: str, *, patient: bool = False) -> S3Object:
-        config = self._patient() if patient else self._config
-        return S3Object(config, self._bucket, self._full_key(key), self._at(key))
+        config = self._patient() if patient else self.config
+        return S3Object(config, self.bucket, self._full_key(key), self._at(key))
 
     def reached_by(self) -> tuple[Any, ...]:
-        config = self._config
+        config = self.config
         return S3Store, config.endpoint_url, config.profile, config.credentials_file
-
-    def get(self, key: str) -> bytes:
-        """See ``ObjectStore``. An answer that breaks off in the middle is asked for again."""
-        full_key, tries = self._full_key(key), 0
-        with translated(self._at(key)):
-            while True:
-                tries += 1
-                answer = self._client.get_object(Bucket=self._bucket, Key=full_key)
-                status = answer["ResponseMetadata"]["HTTPStatusCode"]
-                if status != _OK:
-                    raise HttpFailure("NoAnswer", f"a read was answered with {status}", status)
-                try:
-                    return bytes(answer["Body"].read())
-                except (BotoCoreError, HttpFailure):
-                    if tries == self._config.max_attempts:
-                        raise
 
     def head(self, key: str) -> ObjectInfo:
         with self._bucket_confirmed():
@@ -91,28 +72,26 @@ class S3Store(BucketStore[S3Object]):
         """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
         where = f"{self._url}: asking for the time"
         with translated(where):
-            answer = self._client.list_objects_v2(
-                Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1
-            )
+            answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
         return time_in(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), where)
 
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: versioning and lifecycle rules of the bucket."""
-        return recovery_of(self._client, self._bucket, self._prefix, self._url)
+        return recovery_of(self.client, self.bucket, self._prefix, self._url)
 
     def data_protection(self) -> DataProtection:
         """See ``ObjectStore``: versioning, lifecycle rules and Object Lock of the bucket."""
-        return protection_of(self._client, self._bucket, self._prefix, self._url)
+        return protection_of(self.client, self.bucket, self._prefix, self._url)
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: versions that are not the latest."""
         with explaining(f"{self._url}: listing versions"):
-            return retained_by(self._client, self._bucket, self._prefix + prefix)
+            return retained_by(self.client, self.bucket, self._prefix + prefix)
 
     def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
         with translated(f"{self._url}: listing uploads in parts"):
             begun = list(self._uploads(self._prefix))
-        if not begun and not is_aws(self._clients.endpoint):
+        if not begun and not is_aws(self.clients.endpoint):
             # MinIO lists the uploads of a bucket, or those of one key: none below a prefix.
             try:
                 with translated(f"{self._url}: listing uploads in parts"):
@@ -131,8 +110,8 @@ class S3Store(BucketStore[S3Object]):
         with translated(f"{self._url}: aborting the upload of {upload.key!r}"):
             try:
                 with failing():
-                    self._client.abort_multipart_upload(
-                        Bucket=self._bucket,
+                    self.client.abort_multipart_upload(
+                        Bucket=self.bucket,
                         Key=self._prefix + upload.key,
                         UploadId=upload.upload_id,
                     )
@@ -143,8 +122,8 @@ class S3Store(BucketStore[S3Object]):
         return True
 
     def _uploads(self, prefix: str) -> Iterator[Any]:
-        pages = self._client.get_paginator("list_multipart_uploads")
-        for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
+        pages = self.client.get_paginator("list_multipart_uploads")
+        for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
             yield from page.get("Uploads", ())
 
     def _with_parts(self, listed: Any) -> MultipartUpload | None:  # noqa: ANN401 - boto3's
@@ -153,8 +132,8 @@ class S3Store(BucketStore[S3Object]):
         size = 0
         try:
             with failing():
-                for page in self._client.get_paginator("list_parts").paginate(
-                    Bucket=self._bucket, Key=listed["Key"], UploadId=listed["UploadId"]
+                for page in self.client.get_paginator("list_parts").paginate(
+                    Bucket=self.bucket, Key=listed["Key"], UploadId=listed["UploadId"]
                 ):
                     for part in page.get("Parts", ()):
                         size += part["Size"]
@@ -170,14 +149,12 @@ class S3Store(BucketStore[S3Object]):
         """Remove delete markers, or look whether they could be removed."""
         # What is asked again while it still works on it, some servers bring back not at all.
         client = clients(self._patient()).usual
-        versions = S3Versions(
-            client, self._bucket, self._prefix, self._url, self._config.page_size,
-            lambda start, end: self.list("", start, end),
-        )  # fmt: skip
-        return versions.kept(objects) if dry_run else versions.undelete(objects)
+        place = self.bucket, self._prefix, self._url
+        versions = S3Versions(client, *place, self.config.page_size)
+        return versions.undelete(objects, dry_run=dry_run)
 
     def _patient(self) -> StoreConfig:
-        return replace(self._config, read_timeout_s=max(self._config.read_timeout_s, PATIENCE_S))
+        return replace(self.config, read_timeout_s=max(self.config.read_timeout_s, PATIENCE_S))
 
     def _copied(self, source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
         """A small object that may be overwritten takes one request."""
@@ -187,17 +164,17 @@ class S3Store(BucketStore[S3Object]):
         self, deadline: Deadline | None, etags: Mapping[str, str] | None, *, singly: bool
     ) -> Bulk:
         del etags
-        calls = S3Deletes(self._client, self._bucket, self._prefix, singly, deadline)
+        calls = S3Deletes(self.client, self.bucket, self._prefix, singly, deadline)
         ways = calls.problem, calls.send, calls.etag_at, calls.alone
-        return Bulk(self._url, KEYS_PER_CALL, *ways, deadline)
+        return Bulk(self._url, self.keys_per_delete, *ways, deadline)
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         where = self._listing(wanted.prefix)
         prefix = self._prefix + wanted.prefix
         request: dict[str, Any] = {
-            "Bucket": self._bucket,
+            "Bucket": self.bucket,
             "Prefix": prefix,
-            "MaxKeys": self._config.page_size,
+            "MaxKeys": self.config.page_size,
             **({"Delimiter": "/"} if one_level else {}),
         }
         if wanted.start_after is not None:
@@ -207,7 +184,7 @@ class S3Store(BucketStore[S3Object]):
             if token is not None:
                 request["ContinuationToken"] = token
             with translated(where):
-                answer = self._client.list_objects_v2(**request)
+                answer = self.client.list_objects_v2(**request)
             return read_page(answer, where)
 
         for page in follow(ask, prefix, where, one_level=one_level):

@@ -218,8 +218,8 @@ def test_a_sweep_that_was_killed_spares_what_was_restored_since(
 ) -> None:
     """It has deleted some and goes on; what it spares then is what was not recorded."""
     ctx = place.context(backup_url=None, sweep_batch=5)
-    reaper.watch(LocalStore, "_delete", about="data/")
-    reaper.arm("after _delete", 7)
+    reaper.watch(LocalStore, "delete_file", about="data/")
+    reaper.arm("after delete_file", 7)
     with pytest.raises(Killed):
         sweep(ctx)
     reaper.arm("", 0)
