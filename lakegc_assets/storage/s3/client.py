@@ -52,6 +52,7 @@ from lakegc_assets.storage.files import read_private_file, write_private_file
 from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
 from lakegc_assets.storage.process_cache import once_per_process
 from lakegc_assets.storage.s3.listing import keep_page
+from lakegc_assets.storage.s3.small_objects import SmallObjects, answer_probes
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -120,10 +121,12 @@ class Clients:
     Attributes:
         usual: repeats a request that failed.
         once: sends a request once, for writes that must not be repeated blindly.
+        small: sends what concerns small objects, where that is simple.
     """
 
     usual: S3Client
     once: S3Client
+    small: SmallObjects
 
     @property
     def endpoint(self) -> str:
@@ -138,7 +141,8 @@ def clients(config: StoreConfig) -> Clients:
     Raises:
         ConfigurationError: a profile, a region or an endpoint cannot be used.
     """
-    session = boto3.Session(botocore_session=open_session(config.profile, config.credentials_file))
+    own = open_session(config.profile, config.credentials_file)
+    session = boto3.Session(botocore_session=own)
     region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
 
     def client(attempts: int, addressing: Literal["auto", "path", "virtual"]) -> S3Client:
@@ -160,6 +164,7 @@ def clients(config: StoreConfig) -> Clients:
         made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
+        answer_probes(made)
         # What is registered for an operation comes before what signs, and renews credentials.
         for name in ("DeleteObject", "DeleteObjects"):
             made.meta.events.register_first(f"request-created.s3.{name}", _begin_signing)
@@ -175,7 +180,11 @@ def clients(config: StoreConfig) -> Clients:
             addressing = "auto" if aws else "path"
         usual, once = (client(attempts, addressing) for attempts in (config.max_attempts, 1))
         once.meta.events.register("before-send.s3", _send_alone)
-        return Clients(usual, once)
+        small = SmallObjects(
+            session, usual, config.connect_timeout_s, config.read_timeout_s,
+            own.get_config_variable("ca_bundle"),
+        )  # fmt: skip
+        return Clients(usual, once, small)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"S3 cannot be reached with these settings: {error}") from error
 

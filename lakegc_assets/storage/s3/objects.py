@@ -2,8 +2,9 @@
 
 S3 makes a copy itself, within what one pair of keys reaches. That nothing is overwritten, and that
 the source is what was asked for, are conditions that many compatible servers ignore without a word,
-least often on plain puts. So small objects that must not overwrite anything are read and put, and
-whatever was copied is compared with what was asked for.
+least often on plain puts. So small objects that must not be overwritten are read and put; and
+whatever was copied is compared with what was asked for. Tiny objects always are, where nothing is
+yet: that takes less time than to ask for a copy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timezone
 from functools import partial
+from math import inf
 from typing import Any, Final, TypeVar
 
 from lakegc_assets.errors import ConfigurationError
@@ -41,6 +43,7 @@ from lakegc_assets.storage.http import (
     writing_once,
 )
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
+from lakegc_assets.storage.s3.small_objects import PAUSE_S, AlreadyThereError, SmallObjects
 from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
 from lakegc_assets.storage.values import Copied, CopyRequest
 
@@ -56,6 +59,9 @@ _NAMED: Final = {
     "sha256": "ChecksumSHA256", "crc64nvme": "ChecksumCRC64NVME", "crc32c": "ChecksumCRC32C",
 }  # fmt: skip
 _NOT_FOUND: Final = 404
+#: Larger ones are streamed where they must not overwrite, and else copied by the store.
+_SMALL: Final = 1 << 20
+_TINY: Final = 32 << 10
 _TOO_SHORT: Final = frozenset({"InvalidRange", "416"})
 
 
@@ -297,11 +303,12 @@ def etag_of_parts(etags: Sequence[str]) -> str | None:
 
 
 def copy(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied | None:
-    """See ``ObjectStore.copy_from``: small objects that must not overwrite are read and put."""
-    if asked.if_absent and asked.size <= sizes.part:
-        return None
+    """See ``ObjectStore.copy_from``."""
     if not asked.if_absent and asked.size <= sizes.whole:
-        return _whole(source, target, asked)
+        made = _tiny(source, target, asked) if asked.size <= _TINY else None
+        return made or _whole(source, target, asked)
+    if asked.size <= sizes.part:
+        return _by_value(source, target, asked) if asked.size <= _SMALL else None
     return _in_parts(source, target, asked, sizes)
 
 
@@ -316,6 +323,59 @@ def _whole(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied:
     if made == asked.etag and is_md5(made) and tells_md5(answer, target.bucket):
         return Copied(made, "md5")
     return _compared(source, target, asked, made)
+
+
+def _tiny(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
+    """As ``_by_value``, where MD5s prove it; what is there may be replaced, in the usual way."""
+    if not target.clients.small.usable(source.bucket, target.bucket):
+        return None
+    with suppress(PreconditionFailedError):
+        made = _by_value(source, target, asked)
+        # The store may know a checksum that says more.
+        return made if made is not None and made.verified_by == "md5" else None
+    return None
+
+
+def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied | None:
+    """A small object read and put where nothing is; None where it is to be done in the usual way.
+
+    Only what the MD5 in its etag proves is put, and only the store's word that something is there
+    already is believed. Whatever else goes wrong is done once more: the usual put finds what this
+    one may have left.
+    """
+    small = target.clients.small
+    data = _read(small, source, asked)
+    if data is None:
+        return None
+    try:
+        made = small.put(target.bucket, target.key, data)
+    except AlreadyThereError:
+        # Two writers at a time may both get this answer, and neither have written.
+        with suppress(ObjectNotFoundError):
+            target.state()
+            raise PreconditionFailedError(f"{target.where}: something is there already") from None
+        return None
+    if made is None:
+        # One request that has failed says nothing about those of the next minutes.
+        small.pause(target.bucket, PAUSE_S)
+        return None
+    if made == asked.etag:
+        return Copied(made, "md5")
+    small.pause(target.bucket, inf)
+    if "md5" in target.require_written(asked.size, made).checksums:
+        raise StorageError(f"{target.where}: the store got other bytes: it answers with {made}")
+    return Copied(made, "size")
+
+
+def _read(small: SmallObjects, source: S3Object, asked: CopyRequest) -> bytes | None:
+    """The content of an object whose etag is the MD5 of it; None if not, or in another way."""
+    if not is_md5(asked.etag):
+        return None
+    data = small.get(source.bucket, source.key, asked.etag, asked.size)
+    if data is not None and md5_of(data).hex() != asked.etag:
+        small.pause(source.bucket, inf)
+        return None
+    return data
 
 
 def _in_parts(source: S3Object, target: S3Object, asked: CopyRequest, sizes: Sizes) -> Copied:
