@@ -232,7 +232,8 @@ def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(instance, run_id, done), daemon=True)
     thread.start()
-    printing, level = _Printing(), PROGRESS.level
+    printing, level = logging.StreamHandler(click.get_text_stream("stderr")), PROGRESS.level
+    printing.setFormatter(logging.Formatter("    %(message)s"))
     PROGRESS.addHandler(printing)
     PROGRESS.setLevel(logging.INFO)
     try:
@@ -242,13 +243,6 @@ def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
         PROGRESS.setLevel(level)
         done.set()
         thread.join()
-
-
-class _Printing(logging.Handler):
-    """Says how far a step is."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"    {record.getMessage()}")
 
 
 def _watch(instance: dg.DagsterInstance, run_id: str, done: threading.Event) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from lakegc_assets.cli.exits import FAILURE
-from lakegc_assets.cli.options import Duration, json_option
+from lakegc_assets.cli.options import duration, json_option, require_answer, yes_option
 from lakegc_assets.cli.output import echo_json
-from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 @click.argument("repositories", nargs=-1, metavar="[REPOSITORY]...")
 @click.option(
     "--keep-runs",
-    type=Duration(),
+    type=duration,
     default="30d",
     show_default=True,
     help="Younger runs stay; 2d are the least.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
-@click.option("--yes", is_flag=True, help="Remove without asking.")
+@yes_option
 @json_option
 def prune(
     repositories: tuple[str, ...], keep_runs: timedelta, dry_run: bool, yes: bool, as_json: bool
@@ -44,8 +43,7 @@ def prune(
     from lakegc_assets.cli.maintenance import as_values, prune_runs
 
     removing = yes and not dry_run
-    if as_json and not yes and not dry_run:
-        raise RefusedError("nobody can be asked where JSON is printed: give --dry-run or --yes")
+    require_answer(as_json, yes or dry_run, "--dry-run or --yes")
     outcomes, notes = prune_runs(repositories, keep_runs, dry_run=not removing)
     if not as_json:
         _show(outcomes, notes, dry_run=not removing)

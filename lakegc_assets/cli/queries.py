@@ -23,6 +23,7 @@ from lakegc_assets.estate.run_state import (
     ON_HOLD,
     STOPPED,
     RunManifests,
+    RunState,
     deleted_or_missing,
     run_state,
     state_of,
@@ -54,26 +55,49 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
     """The findings and the outcome of a run, as JSON values."""
     attempt = Site.defined().attempt(repository, run)
     require_published(attempt)
+    swept = attempt.manifest("swept_set") if attempt.has("swept_set") else None
+    state = state_of(attempt)
+    mark, sweep = _of_mark(attempt), _of_sweep(attempt, state, swept)
+    put_back = swept.facts["put_back"] if swept else ()
+    mark["warnings"] += [
+        f"{row['address']} was needed after all and put back: {row['detail']}" for row in put_back
+    ]
+    undo = _undo(mark.pop("undo"), swept, state.restored)
+    return {"repository": repository, "run": run, **mark, **sweep, "undo": undo}
+
+
+def _of_mark(attempt: AttemptArtifacts) -> dict[str, Any]:
+    """The part of ``outcome`` that a mark has left; ``undo`` is as it was then."""
     report = attempt.manifest("gc_report")
     candidates = attempt.manifest("deletion_candidates").facts
     committed = attempt.manifest("committed_addresses").facts
-    state = state_of(attempt)
-    back = state.restored
-    manifest = attempt.manifest("swept_set") if attempt.has("swept_set") else None
-    swept = manifest.facts if manifest else None
-    recorded = ledger.recorded(attempt) if state.outcomes else ledger.SWEPT.empty_table()
     return {
-        "repository": repository,
-        "run": run,
         "attempt": attempt.attempt,
         "mode": attempt.manifest("store_listing").mode,
         "cutoff": report.cutoff.isoformat(),
-        "mark_url": f"{report.namespace}/{mark_folder(run)}",
+        "mark_url": f"{report.namespace}/{mark_folder(attempt.run)}",
         "artifacts": attempt.url,
         "engine": report.facts.get("engine", "unknown"),
+        "undo": report.facts.get("undo"),
+        **{name: candidates[name] for name in _LISTED},
+        "adopted": candidates.get("adopted"),
+        **{name: report.facts[name] for name in _MARKED},
+        "largest_paths": report.facts.get("largest_paths", {}),
+        "warnings": [*report.facts["warnings"]],
+        "read": {name: committed[name] for name in sorted(committed)},
+    }
+
+
+def _of_sweep(
+    attempt: AttemptArtifacts, state: RunState, manifest: Manifest | None
+) -> dict[str, Any]:
+    """The part of ``outcome`` that a sweep has left; without one, that there was none."""
+    swept = manifest.facts if manifest else None
+    recorded = ledger.recorded(attempt) if state.outcomes else ledger.SWEPT.empty_table()
+    back = state.restored
+    return {
         "backup": swept.get("backup") if swept else None,
         "recovery": swept["recovery"] if swept else None,
-        "undo": _undo(report, swept, back),
         "restored": back
         and {
             "objects": back.objects,
@@ -82,18 +106,6 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
             "on": back.at.isoformat(),
             "summary": str(back),
         },
-        **{name: candidates[name] for name in _LISTED},
-        "adopted": candidates.get("adopted"),
-        **{name: report.facts[name] for name in _MARKED},
-        "largest_paths": report.facts.get("largest_paths", {}),
-        "warnings": [
-            *report.facts["warnings"],
-            *(
-                f"{row['address']} was needed after all and put back: {row['detail']}"
-                for row in (swept["put_back"] if swept else ())
-            ),
-        ],
-        "read": {name: committed[name] for name in sorted(committed)},
         "state": state.state,
         "because": state.because,
         "to_delete": state.command or None,
@@ -144,7 +156,7 @@ def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
-    """Why a mark keeps objects that nothing holds or that it did not look at, and how many."""
+    """The reasons to keep objects that nothing holds, or that were not looked at; objects of each."""
     cutoff, adopted = datetime.fromisoformat(found["cutoff"]), found["adopted"]
     reasons = {
         f"not older than {cutoff:%Y-%m-%d %H:%M} UTC": found["too_young"],
@@ -195,14 +207,14 @@ def adoptable(repository: str, run: str, mark_id: str) -> None:
     require_adoptable(site.store(repository), site.root, repository, run, mark_id)
 
 
-def _undo(report: Manifest, swept: Mapping[str, Any] | None, back: Restored | None) -> str | None:
-    """The possible or finished undo of a sweep; older marks have none."""
+def _undo(at_mark: str | None, swept: Manifest | None, back: Restored | None) -> str | None:
+    """The possible or finished undo of a sweep; ``at_mark`` is that of its mark, if it has one."""
     if back is not None and back.whole:
         return str(back)
     if swept is not None:
-        undo = undoable(swept, datetime.now(timezone.utc))
+        undo = undoable(swept.facts, datetime.now(timezone.utc))
         return f"{back}; of the others: {undo}" if back else undo
-    return report.facts.get("undo")
+    return at_mark
 
 
 def known_runs() -> list[dict[str, Any]]:
