@@ -156,7 +156,7 @@ def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:
-    """The reasons to keep objects that nothing holds, or that were not looked at; objects of each."""
+    """The reasons to keep objects that nothing holds or nobody looked at, and objects of each."""
     cutoff, adopted = datetime.fromisoformat(found["cutoff"]), found["adopted"]
     reasons = {
         f"not older than {cutoff:%Y-%m-%d %H:%M} UTC": found["too_young"],
