@@ -232,7 +232,7 @@ def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(instance, run_id, done), daemon=True)
     thread.start()
-    printing, level = logging.StreamHandler(click.get_text_stream("stderr")), PROGRESS.level
+    printing, level = logging.StreamHandler(), PROGRESS.level
     printing.setFormatter(logging.Formatter("    %(message)s"))
     PROGRESS.addHandler(printing)
     PROGRESS.setLevel(logging.INFO)
