@@ -160,7 +160,7 @@ def breakdown(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, 
 
 
 def age_classes(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
-    """The same of a dimension of ages, in classes; a report has them by days."""
+    """Class, objects and size of a dimension of ages, which a report has by days."""
     classes: dict[str, list[int]] = {}
     for name, key, objects, size in rows:
         if name == dimension:

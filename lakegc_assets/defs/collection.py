@@ -13,9 +13,8 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.names import PLAIN, Names, partition_key
+from lakegc_assets.defs.names import MODE_TAG, OWN_REPOSITORY_TAG, PLAIN, Names, partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies, settings_of
-from lakegc_assets.defs.requests import MODE_TAG, REPOSITORY_TAG
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
@@ -56,7 +55,7 @@ class Collection:
             seconds: between two ticks, at least.
             description: as Dagster shows it.
             needs: plain keys of the resources that it has.
-            running: whether it is on although the component does not say so.
+            running: it is on although the component does not say so.
             jobs: ``job_name`` or ``jobs`` that it may start.
         """
 
@@ -87,18 +86,14 @@ class Collection:
         wanted = self.names.resources(*needs)
         shown = ", ".join(sorted(wanted))
         try:
-            manager = dg.build_resources({key: self.resources[key] for key in wanted}, instance)
-            found = manager.__enter__()
+            with dg.build_resources({key: self.resources[key] for key in wanted}, instance) as made:
+                yield Resources(made, self.names)
         except dg.DagsterInvalidConfigError as error:
             unset = sorted(set(_UNSET.findall(str(error))))
             if not unset:
                 raise ConfigurationError(f"{shown}: {error}") from error
             said = f"a variable that {shown} needs is not set: {', '.join(unset)}"
             raise ConfigurationError(said) from None
-        try:
-            yield Resources(found, self.names)
-        finally:
-            manager.__exit__(None, None, None)
 
     def collected(self, lakefs: LakeFSConfig) -> list[Repository]:
         """The repositories of the server that are collected by themselves; see ``collected``."""
@@ -133,7 +128,7 @@ class Collection:
             run_config={"resources": {self.names.of("collector"): {"config": settings}}},
             tags={
                 **policy.tags,
-                REPOSITORY_TAG: repository,
+                OWN_REPOSITORY_TAG: repository,
                 MODE_TAG: policy.sweep,
                 **(tags or {}),
             },

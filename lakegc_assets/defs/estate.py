@@ -76,7 +76,7 @@ class Row:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """As JSON values."""
         values = {
             **asdict(self.standing),
             "next_run": self.next_run,

@@ -18,8 +18,14 @@ from lakegc_assets.defs.connections import (
 )
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import materialization, of_manifest
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names, multi_key, partition_key
-from lakegc_assets.defs.requests import require_own_config
+from lakegc_assets.defs.names import (
+    REPOSITORY,
+    RUN,
+    Names,
+    multi_key,
+    partition_key,
+    require_own_config,
+)
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import forwarding
 from lakegc_assets.engine.spark_session import (
@@ -113,7 +119,7 @@ class Execution:
         Wrong keys, repository, credentials or settings are reported before Spark starts.
 
         Args:
-            excluded: whether it may be on a repository that is not collected.
+            excluded: it may be on a repository that is not collected.
 
         Raises:
             Stopped: what was raised on purpose, another process works on the repository say.

@@ -16,10 +16,9 @@ from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import links, materialization
-from lakegc_assets.defs.names import WAITING, Names, multi_key
+from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, multi_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
-from lakegc_assets.defs.requests import REPOSITORY_TAG, RETRIES
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, one_step_job
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -160,7 +159,7 @@ def approving(names: Names) -> dg.JobDefinition:
         config=dg.PartitionedConfig(
             partitions_def=names.waiting,
             run_config_for_partition_key_fn=lambda _: _asking(names, APPROVE, "by"),
-            tags_for_partition_key_fn=lambda key: {REPOSITORY_TAG: key.partition("|")[0]},
+            tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key.partition("|")[0]},
         ),
     )
 
@@ -244,7 +243,7 @@ def accepting(names: Names) -> dg.JobDefinition:
         config=dg.PartitionedConfig(
             partitions_def=names.repositories,
             run_config_for_partition_key_fn=lambda _: _asking(names, ACCEPT, "accept", "by"),
-            tags_for_partition_key_fn=lambda key: {REPOSITORY_TAG: key},
+            tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key},
         ),
     )
 

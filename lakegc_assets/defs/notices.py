@@ -25,9 +25,16 @@ from requests import post as send
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.failures import failed_for_a_while, first_cause, step_failures
-from lakegc_assets.defs.names import OTHER_JOBS, Names, location_of, partition_of
+from lakegc_assets.defs.names import (
+    OTHER_JOBS,
+    RETRIED_TAG,
+    WAVE_TAG,
+    Names,
+    is_retried,
+    location_of,
+    partition_of,
+)
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Policies
-from lakegc_assets.defs.requests import RETRIED_TAG, WAVE_TAG, is_retried
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted

@@ -243,7 +243,7 @@ class Policies(dg.Model):
 
 
 def _said(values: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:
-    """Those of the fields of a class that were set."""
+    """The fields of a class that were set."""
     return {
         name: getattr(values, name) for name in values.model_fields_set & kind.model_fields.keys()
     }

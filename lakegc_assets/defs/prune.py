@@ -14,17 +14,18 @@ from pydantic import Field
 from lakegc_assets.defs.collection import Collection, collected
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.names import (
+    ENDED,
+    OWN_REPOSITORY_TAG,
     PLAIN,
     REPOSITORY,
     REPOSITORY_TAG,
+    RETRIES,
     RUN,
     RUN_TAG,
     Names,
     location_of,
     partition_of,
 )
-from lakegc_assets.defs.requests import ENDED, RETRIES
-from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
 from lakegc_assets.defs.stages import one_step_job
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.client import utc_now
@@ -120,7 +121,7 @@ class DagsterRecords:
     def _approvals(self) -> list[dg.RunRecord]:
         """Runs of ``gc_approve``, which has partitions of its own."""
         found = self._found(
-            job_name=self.component.of("gc_approve"), tags={OWN_TAG: self.repository}
+            job_name=self.component.of("gc_approve"), tags={OWN_REPOSITORY_TAG: self.repository}
         )
         return [one for one in found if REPOSITORY_TAG not in one.dagster_run.tags]
 
@@ -185,7 +186,7 @@ class Outcome:
         pruned: its runs and caches; None where that failed.
         forgotten: runs of which nothing but Dagster's records was left.
         problem: why it was not pruned to the end; empty where it was.
-        refused: whether that is for now only: somebody works on the repository, say.
+        refused: that is for now only: somebody works on the repository, say.
     """
 
     repository: str

@@ -14,10 +14,16 @@ import dagster as dg
 
 from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
 from lakegc_assets.defs.collection import Collection, keys_of, remembered
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names, location_of
+from lakegc_assets.defs.names import (
+    OWN_REPOSITORY_TAG,
+    REPOSITORY,
+    RUN,
+    WAVE_TAG,
+    Names,
+    location_of,
+)
 from lakegc_assets.defs.notices import Document, Outbox, document
 from lakegc_assets.defs.policy import Policies, Policy
-from lakegc_assets.defs.requests import REPOSITORY_TAG, WAVE_TAG
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.wording import counted
@@ -164,7 +170,7 @@ def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: s
     A run that was made and not launched yet is asked for again: the daemon may have died between
     the two, and then launches that one.
     """
-    tags = {WAVE_TAG: wave, REPOSITORY_TAG: repository}
+    tags = {WAVE_TAG: wave, OWN_REPOSITORY_TAG: repository}
     launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
     runs = dg.RunsFilter(job_name=names.of("gc"), tags=tags, statuses=launched)
     return instance.get_runs_count(runs) > 0

@@ -40,7 +40,7 @@ class Stage:
         resources: plain keys of those that it needs.
         kinds: of technologies, as Dagster shows them.
         config: what a run may configure of it.
-        skippable: whether it may end without a materialization.
+        skippable: it may end without a materialization.
     """
 
     function: Callable[[Execution], Result]

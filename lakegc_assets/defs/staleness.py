@@ -1,4 +1,4 @@
-"""``marked_in_time``: whether each repository has had a mark lately enough.
+"""``marked_in_time``: the check that each repository was marked lately enough.
 
 A check, since a freshness policy looks at an asset as a whole: a repository that is marked often
 would hide those that are not.
@@ -201,7 +201,8 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         memory = remembered(context)
-        reported = memory.get("told", [])
+        # Older versions called it so.
+        reported = memory.get("stale", memory.get("told", []))
         outbox = Outbox(collection.notices, memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
         found = _judge(there, root, context.instance, collection)
@@ -213,7 +214,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         outbox.deliver(context.log)
         cursor = {
             "known": {known.name: known.to_json() for known in there},
-            "told": stale,
+            "stale": stale,
             "day": collection.now().date().isoformat(),
             "waiting": outbox.waiting,
         }

@@ -139,7 +139,7 @@ class Runs:
 
     @property
     def marks(self) -> list[RunManifests]:
-        """Those whose mark is published, the one that was finished last as the last."""
+        """The runs whose mark is published, the one that was finished last as the last."""
         return sorted((one for one in self.read if one.report), key=lambda r: _finished(r.report))
 
 
@@ -239,7 +239,7 @@ def standing_of(
 
 
 def _guards(root: ArtifactRoot, runs: Sequence[RunManifests]) -> Guards:
-    """Those of the namespace that the last run was about; none before there was a mark."""
+    """The guards of the namespace of the last run; none before there was a mark."""
     last = next((one.candidates for one in reversed(runs) if one.candidates is not None), None)
     return Guards() if last is None else read_guards(last.namespace, root.stores)
 

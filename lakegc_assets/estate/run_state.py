@@ -122,7 +122,7 @@ class RunManifests:
         candidates: of ``deletion_candidates``.
         report: of ``gc_report``.
         swept: of ``swept_set``.
-        begun: whether a sweep that has not finished has left anything.
+        begun: a sweep that has not finished has left something.
         alarm: when one has found that something is gone that is needed; None if none did.
     """
 
@@ -234,7 +234,7 @@ def sweep_command(attempt: AttemptArtifacts) -> str:
 
 
 def _stopped(run: str, tried: Try | None) -> str:
-    """That a sweep has stopped, and why, as a sentence without its full stop."""
+    """A sentence, without its full stop, about a sweep that has stopped, with the reason."""
     since = f" of {tried.begun:%Y-%m-%d %H:%M} UTC" if tried else ""
     why = "its process is gone, killed perhaps, and has recorded no reason"
     if tried and tried.ended:
@@ -252,7 +252,7 @@ def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
 
 
 def no_sweep(repository: str) -> str:
-    """That nothing of a repository is swept, as a sentence without its full stop."""
+    """A sentence, without its full stop, that nothing of a repository is swept."""
     hold = command_line("hold", repository)
     return f"No sweep starts: `{hold}` says what is lost, and what can be done"
 
