@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -16,9 +16,8 @@ from lakegc_assets.cli.site import Site, run_context
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.prune import DagsterRecords, Outcome, left_alone, prune_one
 from lakegc_assets.engine.datasets import read_parts
-from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
-from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
+from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standings
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.prune.prune import require_long
@@ -38,8 +37,6 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.leased import leased_to_prune
-
-_THREADS: Final = 8
 
 
 def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:
@@ -230,13 +227,8 @@ def approve(
 def pending() -> list[dict[str, Any]]:
     """The conditions for which the last mark of each repository waits, as JSON values."""
     site = Site.defined()
-    now = utc_now()
     names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
-
-    def look(repository: str) -> Standing:
-        return standing(site.root, repository, "approved", now, checked=True)
-
-    found = thread_map(look, names, _THREADS)
+    found = standings(site.root, names, lambda _: "approved", utc_now(), checked=True)
     return [_waiting(one) for one in found if one.state in {*PERSON, APPROVED}]
 
 

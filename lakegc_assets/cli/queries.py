@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
@@ -19,6 +19,7 @@ from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.repository_state import UNREADABLE
 from lakegc_assets.estate.run_state import (
+    DELETED_OR_MISSING,
     MARKED,
     ON_HOLD,
     STOPPED,
@@ -41,7 +42,7 @@ from lakegc_assets.run.context import known_repository
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
 from lakegc_assets.sweep.restore_status import Restored
-from lakegc_assets.sweep.space import space_in
+from lakegc_assets.sweep.space import space_in, space_lines
 
 #: Facts of manifests that an outcome shows as they are.
 _LISTED = ("listed", "listed_bytes", "skipped_slices", "outside_data", "too_young", "spared")
@@ -153,6 +154,41 @@ def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
         undo = command_line("restore", found["repository"], "--run", found["run"], "--all")
         commands.append(("to undo", undo))
     return commands
+
+
+def totals(found: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Objects and bytes that a mark has listed, that it keeps, and that it names."""
+    listed, garbage = (found["listed"], found["listed_bytes"]), (found["objects"], found["bytes"])
+    kept = (listed[0] - garbage[0], listed[1] - garbage[1])
+    return [("listed", *listed), ("kept", *kept), ("garbage", *garbage)]
+
+
+def done_by_sweep(found: dict[str, Any]) -> Iterator[tuple[str, str, int, int | None]]:
+    """Each outcome of a sweep and its parts: outcome, part, objects, bytes; the whole has no part.
+
+    The bytes of a part are None where nobody has counted them.
+    """
+    for outcome, total in found["outcomes"].items():
+        name = outcome.replace("_", " ")
+        yield name, "", total["objects"], total["bytes"]
+        if outcome == "deleted" and found["space"]:
+            for words, objects, size in space_lines(found["space"]):
+                yield name, words, objects, size
+        if outcome == "spared":
+            for because, objects in found["spared_by_sweep"].items():
+                yield name, because, objects, None
+        if outcome == "already_missing" and found["deleted_or_missing"]:
+            yield name, DELETED_OR_MISSING, found["deleted_or_missing"], None
+    if back := found["restored"]:
+        yield "restored since", "", back["objects"], back["bytes"]
+
+
+def places(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The URLs of a run, and how it was computed and can be undone."""
+    known = [(name, found[name]) for name in ("artifacts", "engine", "backup", "undo")]
+    space = found["space"] and found["space"]["notice"]
+    shown = [("mark", found["mark_url"]), *known, ("space", space)]
+    return [(what, place) for what, place in shown if place]
 
 
 def kept_because(found: dict[str, Any]) -> list[tuple[str, int]]:

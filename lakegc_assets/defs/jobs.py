@@ -16,7 +16,7 @@ from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import links, materialization
-from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, multi_key
+from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, one_step_job
@@ -172,7 +172,7 @@ def _asking(names: Names, step: str, *asked: str) -> dict[str, Any]:
 def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
     """Approve the mark of this partition, and publish it if only an approval was missing."""
     context, names, share = execution.step, execution.names, asked.max_candidate_share
-    report, key = names.key("gc_report"), multi_key(context.partition_key)
+    report, key = names.key("gc_report"), partition_key(*execution.partition)
     with execution.run_context() as ctx:
         by = who(asked.by, context.run.tags, "approves")
         shared = ctx if share is None else with_share(ctx, share)

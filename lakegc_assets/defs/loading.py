@@ -72,17 +72,13 @@ def _of_project(where: Path) -> list[GarbageCollection]:
         one
         for one in dg.ComponentTree.for_project(root).get_all_components(GarbageCollection)
         if one.place is not None
-        and (one.place.is_relative_to(place) or place in _files_of(one.place))
+        and (one.place.is_relative_to(place) or place in [one.place / name for name in _FILES])
     ]
-
-
-def _files_of(folder: Path) -> list[Path]:
-    return [folder / name for name in _FILES]
 
 
 def _of_file(where: Path) -> list[GarbageCollection]:
     """The components of a file by itself, without what a project around it gives to its files."""
-    files = [where] if where.is_file() else [f for f in _files_of(where) if f.exists()]
+    files = [where] if where.is_file() else [f for f in map(where.joinpath, _FILES) if f.exists()]
     return [
         GarbageCollection.resolve_from_dict(document.get("attributes") or {})
         for file in files

@@ -152,12 +152,11 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     return dg.MultiPartitionKey({REPOSITORY: repository, RUN: validate_run_id(run)})
 
 
-def multi_key(key: str) -> dg.MultiPartitionKey:
-    """The key of a run on a repository, of its text; raises as ``partition_key``."""
-    if isinstance(key, dg.MultiPartitionKey):
-        return key
+def parsed_key(key: str) -> tuple[str, str]:
+    """The repository and the id of the run of a key, which is checked as ``partition_key`` does."""
     repository, _, run = key.partition("|")
-    return partition_key(repository, run)
+    partition_key(repository, run)
+    return repository, run
 
 
 def add_partition(

@@ -3,11 +3,11 @@
 import json
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.collection import Collection, remembered
+from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (
     ENDED,
     REPOSITORY,
@@ -23,7 +23,7 @@ from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
-from lakegc_assets.estate.repository_state import UNREADABLE, standing
+from lakegc_assets.estate.repository_state import UNREADABLE, standings
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted, human_bytes
@@ -66,18 +66,13 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
                 outbox.add(key, document=made)
         outbox.waiting = {key: one for key, one in outbox.waiting.items() if key in current}
         outbox.deliver(context.log)
-        changes: list[Any] = []
-        if new := sorted(current - listed):
-            changes.append(names.waiting.build_add_request(new))
-        if gone := sorted(ours - current):
-            changes.append(names.waiting.build_delete_request(gone))
         cursor = {"looked": looked, "listed": sorted(current), "pending": outbox.waiting}
         return dg.SensorResult(
             skip_reason=outbox.reason(
                 f"{counted(len(current), 'mark waits', 'marks wait')} for approval"
             ),
             cursor=json.dumps(cursor, sort_keys=True),
-            dynamic_partitions_requests=changes,
+            dynamic_partitions_requests=changes(names.waiting, current - listed, ours - current),
         )
 
     return waiting
@@ -100,9 +95,7 @@ def _look(
 ) -> tuple[dict[str, WaitingMark], set[str]]:
     """The marks that wait, by their partition keys; and repositories that cannot be read."""
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-    stands = thread_map(
-        lambda name: standing(root, name, policies.of(name).sweep, now), sorted(known), _THREADS
-    )
+    stands = standings(root, sorted(known), lambda name: policies.of(name).sweep, now)
     unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
     if unreadable and len(unreadable) == len(known):
         raise LakegcError(next(iter(unreadable.values())))

@@ -249,11 +249,6 @@ def _said(values: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def settings_of(policy: Policy) -> dict[str, Any]:
-    """The settings of the ``collector`` resource that a policy says."""
-    return {name: getattr(policy, name) for name in RepositorySettings.model_fields}
-
-
 class Places(BaseModel):
     """Places of artifacts, backups and namespaces, beside the stores of repositories."""
 

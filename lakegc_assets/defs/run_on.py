@@ -67,10 +67,6 @@ class RemoteRun:
     tags: Mapping[str, str]
     version: int = VERSION
 
-    def to_json(self) -> dict[str, Any]:
-        """As the extras of Pipes."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, extras: Mapping[str, Any]) -> "RemoteRun":
         """Of the extras of Pipes.
@@ -235,7 +231,7 @@ def _launched(
             warnings.simplefilter("ignore", dg.PreviewWarning)
             # Some clients add to what they are given.
             arguments = deepcopy(section.arguments)
-            done = client.run(context=context, extras=work.to_json(), **arguments)
+            done = client.run(context=context, extras=asdict(work), **arguments)
     except Exception as error:
         raise RemoteProcessError(
             f"{started} ended without a report, so nothing counts as made: {error}. The log of "

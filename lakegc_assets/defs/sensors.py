@@ -13,7 +13,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.automation_state import locations_of
-from lakegc_assets.defs.collection import Collection, collected, remembered
+from lakegc_assets.defs.collection import Collection, changes, collected, remembered
 from lakegc_assets.defs.execution import collector_config
 from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import (
@@ -79,17 +79,12 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         new = sorted(there - known)
         before: str = memory.get(_SPARE, "")
         spare = _spare_run(instance, names, collection.now())
-        changes: list[Any] = []
+        requests = changes(names.repositories, new, gone)
         if spare is not None:
-            changes.append(names.runs.build_add_request([spare]))
             # There is never more than one: a wave has come since it was added.
             known_runs = instance.get_dynamic_partitions(names.of(RUN))
-            if before in known_runs and not _has_runs(instance, RUN_TAG, before):
-                changes.append(names.runs.build_delete_request([before]))
-        if new:
-            changes.append(names.repositories.build_add_request(new))
-        if gone:
-            changes.append(names.repositories.build_delete_request(gone))
+            unused = before in known_runs and not _has_runs(instance, RUN_TAG, before)
+            requests = [*changes(names.runs, [spare], [before] if unused else ()), *requests]
         # The cursor is written after the keys are. Who is killed in between leaves keys that nobody
         # removes, or removes them once more.
         cursor = json.dumps(
@@ -98,9 +93,9 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         count = counted(len(there), "repository", "repositories")
         clash = _clash(context, names, collection.now())
         return dg.SensorResult(
-            skip_reason=None if changes else f"nothing is new: {count}{clash and f'; {clash}'}",
+            skip_reason=None if requests else f"nothing is new: {count}{clash and f'; {clash}'}",
             cursor=cursor,
-            dynamic_partitions_requests=changes,
+            dynamic_partitions_requests=requests,
         )
 
     return repositories

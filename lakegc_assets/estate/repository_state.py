@@ -7,7 +7,7 @@ that says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -152,11 +152,23 @@ def estate(
     marks of a repository are swept that nobody asked for.
     """
     found, notes = known_names(root, names)
+    return Estate(standings(root, found, mode_of, now), notes)
+
+
+def standings(
+    root: ArtifactRoot,
+    names: Iterable[str],
+    mode_of: Callable[[str], str],
+    now: datetime,
+    *,
+    checked: bool = False,
+) -> list[Standing]:
+    """Read the states of these repositories, as ``standing`` does."""
 
     def row(name: str) -> Standing:
-        return standing(root, name, mode_of(name), now)
+        return standing(root, name, mode_of(name), now, checked=checked)
 
-    return Estate(thread_map(row, found, _REPOSITORIES), notes)
+    return thread_map(row, list(names), _REPOSITORIES)
 
 
 def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], list[str]]:
