@@ -13,7 +13,10 @@ from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.queries import commands_of, done_by_sweep, kept_because, places, totals
 from lakegc_assets.cli.site import repository_context, run_context
-from lakegc_assets.defs.asset_metadata import (
+from lakegc_assets.defs.metadata import pages
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.estate.rows import (
     BRANCH_COLUMNS,
     age_classes,
     branch_rows,
@@ -23,9 +26,6 @@ from lakegc_assets.defs.asset_metadata import (
     mark_rows,
     prefix_rows,
 )
-from lakegc_assets.defs.metadata import pages
-from lakegc_assets.errors import LakegcError
-from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.run_state import ON_HOLD, STOPPED
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Forecast, forecast
