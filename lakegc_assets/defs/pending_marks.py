@@ -18,10 +18,11 @@ from lakegc_assets.defs.names import (
     Names,
     partition_key,
 )
-from lakegc_assets.defs.notices import Document, Outbox, document, link_to_run
+from lakegc_assets.defs.notices import link_to_run, ways_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
 from lakegc_assets.estate.repository_state import UNREADABLE, standings
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -50,7 +51,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def waiting(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         moment, memory = collection.now(), remembered(context)
-        outbox = Outbox(collection.notices, memory.get("pending", {}), moment)
+        outbox = Outbox(ways_of(collection.notices), memory.get("pending", {}), moment)
         listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
         # Another code location may have listed marks of another server.
         before = memory.get("listed", memory.get("told", []))  # as older versions called it

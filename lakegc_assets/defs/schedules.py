@@ -22,9 +22,10 @@ from lakegc_assets.defs.names import (
     Names,
     location_of,
 )
-from lakegc_assets.defs.notices import Document, Outbox, document
+from lakegc_assets.defs.notices import ways_of
 from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.wording import counted
 
@@ -218,7 +219,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         moment = collection.now()
         known = remembered(context)
         seen = known.get("ticks", {})
-        outbox = Outbox(collection.notices, known.get("waiting", {}), moment)
+        outbox = Outbox(ways_of(collection.notices), known.get("waiting", {}), moment)
         location = location_of(context.code_location_origin)
         failed = {
             _tick_key(tick): tick
