@@ -21,7 +21,6 @@ import dagster as dg
 import pydantic
 
 from lakegc_assets.cli import definition_source
-from lakegc_assets.cli.queries import require_published
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
@@ -29,6 +28,7 @@ from lakegc_assets.defs.names import WAITING, add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
+from lakegc_assets.estate.run_outcome import require_published
 from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.run.artifacts import AttemptArtifacts

@@ -11,7 +11,6 @@ from lakegc_assets.attribution.attribution import ASSET
 from lakegc_assets.attribution.usage import Use, usage
 from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
-from lakegc_assets.cli.queries import commands_of, done_by_sweep, kept_because, places, totals
 from lakegc_assets.cli.site import repository_context, run_context
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.errors import LakegcError
@@ -25,6 +24,13 @@ from lakegc_assets.estate.rows import (
     largest_rows,
     mark_rows,
     prefix_rows,
+)
+from lakegc_assets.estate.run_outcome import (
+    commands_of,
+    done_by_sweep,
+    kept_because,
+    places,
+    totals,
 )
 from lakegc_assets.estate.run_state import ON_HOLD, STOPPED
 from lakegc_assets.forecast.change import Change

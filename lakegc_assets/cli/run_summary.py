@@ -16,8 +16,14 @@ _WITHOUT_RULE = {
 
 
 def summary(found: dict[str, Any]) -> Iterator[str]:
-    """The lines of ``queries.outcome``."""
-    from lakegc_assets.cli.queries import commands_of, done_by_sweep, kept_because, places, totals
+    """The lines of ``run_outcome.outcome_of``."""
+    from lakegc_assets.estate.run_outcome import (
+        commands_of,
+        done_by_sweep,
+        kept_because,
+        places,
+        totals,
+    )
 
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     yield f"repository {found['repository']}, mark {found['run']}{mode}"

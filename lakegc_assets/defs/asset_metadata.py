@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.defs.metadata import of_manifest, table, value_of
+from lakegc_assets.estate import figures
 from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.rows import (
     BRANCH_COLUMNS,
@@ -71,7 +72,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     """Metadata of ``swept_set``."""
     facts = manifest.facts
     return {
-        **_figures_of_sweep(facts),
+        **figures.of_sweep(facts),
         "outcomes": value_of(facts["outcomes"]),
         **_space_of(facts),
         "undo": undoable(facts, manifest.finished),
@@ -79,26 +80,6 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",
     } | of_manifest(manifest, ("rounds", "delete_deadlines"))
-
-
-def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """Figures of a sweep, which Dagster plots; some are not in records of older sweeps."""
-    totals = {
-        outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
-        for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")
-    }
-    figures: dict[str, int | float] = {}
-    for outcome, total in totals.items():
-        for what in ("objects", "bytes"):
-            figures[f"{what} {outcome.replace('_', ' ')}"] = total[what]
-    listed = facts.get("listed", {})
-    for what, count in listed.items():
-        figures[f"{what} kept"] = count - totals["deleted"][what]
-    if "objects" in listed:
-        figures["share deleted"] = _share(totals["deleted"]["objects"], listed["objects"])
-    if "requests" in facts:
-        figures["requests sent"] = facts["requests"]
-    return figures
 
 
 def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,10 +93,6 @@ def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
         "space": space_sentence(space),
         "store": space["notice"],
     }
-
-
-def _share(part: int, whole: int) -> float:
-    return round(part / whole, 6) if whole else 0.0
 
 
 def of_restore(manifest: Manifest) -> dict[str, Any]:
@@ -170,7 +147,7 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
         ("age", age_classes(rows, "age in days")),
     )
     return {
-        **_figures_of_mark(facts),
+        **figures.of_mark(facts),
         "size": human_bytes(facts["bytes"]),
         **{f"by {name}": table((name, "objects", "size"), shown) for name, shown in dimensions},
         "last marks": table(("finished", "marked", "deleted"), mark_rows(marks)),
@@ -234,7 +211,7 @@ def of_attribution(
         )
 
     return {
-        **_figures_of_classes(facts["classes"]),
+        **figures.of_classes(facts["classes"]),
         "classes": classes(facts["classes"]),
         "top branches": table((*BRANCH_COLUMNS, *money), branch_rows(branches, price)),
         "top prefixes": table(("prefix", "objects", "size", *money), prefix_rows(paths, price)),
@@ -243,31 +220,6 @@ def of_attribution(
         "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
         "ranges not read": facts["ranges_not_read"],
         **of_manifest(manifest),
-    }
-
-
-def _figures_of_classes(classes: Iterable[Sequence[Any]]) -> dict[str, int]:
-    """The bytes of each class, as figures that Dagster plots."""
-    figures: dict[str, int] = {}
-    for name, _, _, size in classes:
-        figures[f"bytes {name}"] = figures.get(f"bytes {name}", 0) + size
-    return figures
-
-
-def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """Figures of a mark, which Dagster plots."""
-    figures = facts["figures"]
-    objects, size = facts["objects"], facts["bytes"]
-    return {
-        "objects marked": objects,
-        "bytes marked": size,
-        "objects kept": figures["listed"] - objects,
-        "bytes kept": figures["listed_bytes"] - size,
-        "objects spared": figures["spared"],
-        "share marked": _share(objects, figures["listed"]),
-        "seconds of the mark": figures["seconds"],
-        "ranges decoded": figures["ranges_decoded"],
-        "requests sent": figures["requests"],
     }
 
 
