@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from lakegc_assets.cli.site import Site
@@ -10,18 +9,14 @@ from lakegc_assets.defs.names import partition_key
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.estate.guards import Guards, read_guards
-from lakegc_assets.estate.repository_state import UNREADABLE
+from lakegc_assets.estate.repository_state import UNREADABLE, Unread, runs_by_begin
 from lakegc_assets.estate.run_outcome import outcome_of
-from lakegc_assets.estate.run_state import (
-    RunManifests,
-    run_state,
-)
+from lakegc_assets.estate.run_state import RunManifests, run_state
 from lakegc_assets.estate.run_state import sweep_command as command_of
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.recovery.restore.selection import known_ref
-from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import known_repository
 
 _THREADS = 8
@@ -74,10 +69,7 @@ def known_runs() -> list[dict[str, Any]]:
             "storage_namespace": repository.storage_namespace,
             "read_only": repository.read_only,
             "on_hold": guards.hold is not None,
-            "runs": [
-                _described(site.root, repository.id, run, guards)
-                for run in _by_begin(site.root, repository.id)
-            ],
+            "runs": [_described(one, guards) for one in runs_by_begin(site.root, repository.id)],
         }
 
     return thread_map(look, found, _THREADS)
@@ -86,34 +78,22 @@ def known_runs() -> list[dict[str, Any]]:
 def last_marked(repository: str) -> str | None:
     """The run whose mark was begun last of those that finished one; None where none did."""
     partition_key(repository, "any")
-    root = Site.defined().root
-    for run in reversed(_by_begin(root, repository)):
-        with suppress(LakegcError):
-            if root.attempt(repository, run).has("gc_report"):
-                return run
-    return None
+    runs = reversed(runs_by_begin(Site.defined().root, repository))
+    marked = (one for one in runs if isinstance(one, RunManifests) and one.report is not None)
+    return next((one.attempt.run for one in marked), None)
 
 
-def _by_begin(root: ArtifactRoot, repository: str) -> list[str]:
-    """The runs of a repository, the one whose mark was begun last as the last."""
-    return sorted(root.runs(repository), key=lambda run: (_begun(root, repository, run), run))
-
-
-def _begun(root: ArtifactRoot, repository: str, run: str) -> str:
-    """The id of the present attempt of a run, which sorts by time; empty where there is none."""
-    try:
-        return root.attempt(repository, run).attempt
-    except LakegcError:
-        return ""
-
-
-def _described(root: ArtifactRoot, repository: str, run: str, guards: Guards) -> dict[str, str]:
+def _described(one: RunManifests | Unread, guards: Guards) -> dict[str, str]:
     """The state of a run; unreadable, with the reason, where it is unknown."""
+    if isinstance(one, Unread):
+        return _unreadable(one.run, one.error)
     try:
-        found = run_state(RunManifests.of(root.attempt(repository, run)), guards)
+        found = run_state(one, guards)
     except LakegcError as error:
-        because = str(error)
-        return {"run": run, "state": UNREADABLE, "summary": UNREADABLE, "because": because}
-    return {
-        "run": run, "state": found.state, "summary": found.summary, "because": found.because
-    }  # fmt: skip
+        return _unreadable(one.attempt.run, error)
+    shown = {"state": found.state, "summary": found.summary, "because": found.because}
+    return {"run": one.attempt.run, **shown}
+
+
+def _unreadable(run: str, error: Exception) -> dict[str, str]:
+    return {"run": run, "state": UNREADABLE, "summary": UNREADABLE, "because": str(error)}

@@ -214,11 +214,21 @@ def read_runs(root: ArtifactRoot, repository: str) -> Runs:
         StorageError: the store of the artifacts does not answer.
         IntegrityError: a record of checks is damaged.
     """
-    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
-    runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
+    found = runs_by_begin(root, repository)
+    runs = [one for one in found if isinstance(one, RunManifests)]
     guards = _guards(root, runs)
     states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
     return Runs(runs, [one for one in found if isinstance(one, Unread)], guards, states)
+
+
+def runs_by_begin(root: ArtifactRoot, repository: str) -> list[RunManifests | Unread]:
+    """Read the manifests of the runs of a repository, the one that was begun last as the last.
+
+    Raises:
+        StorageError: the store of the artifacts does not answer.
+    """
+    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
+    return sorted(found, key=_begun)
 
 
 def standing_of(
