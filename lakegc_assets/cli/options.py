@@ -53,7 +53,7 @@ def setting_option(
         given["type"] = click.Choice(get_args(field.annotation))
     for one in field.metadata:
         if isinstance(one, Bounds):
-            range_of = click.IntRange if field.annotation is int else click.FloatRange
+            range_of: Any = click.IntRange if field.annotation is int else click.FloatRange
             given["type"] = range_of(one.least, one.most, min_open=one.above)
     default = "" if field.default in (None, False) else f" Default {field.default}."
     given["help"] = f"{_sentence(field)}{default}"

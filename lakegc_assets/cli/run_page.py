@@ -37,6 +37,7 @@ from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
 _TOTAL: Final = ("", "objects", "size")
@@ -71,12 +72,14 @@ def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
     """Read what a mark has left, and forecast by it; what cannot be had is one of the problems."""
     found, problems = Insights(), []
     try:
-        found = _attributed(repository, run)
+        ctx = run_context(repository, run)
+        if ctx.root.attempt(repository, run).has(ASSET):
+            found = _attributed(ctx)
+        else:
+            how = command_line("usage", repository, "--run", run)
+            problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
     except LakegcError as error:
         problems.append(f"whose the storage is cannot be said: {error}")
-    if not found.classes and not problems:
-        how = command_line("usage", repository, "--run", run)
-        problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
     if forecasting:
         try:
             ctx = repository_context(repository, run)
@@ -86,11 +89,8 @@ def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
     return replace(found, problems=problems)
 
 
-def _attributed(repository: str, run: str) -> Insights:
-    """The attribution of a mark; empty without one."""
-    ctx = run_context(repository, run)
-    if not ctx.root.attempt(repository, run).has(ASSET):
-        return Insights()
+def _attributed(ctx: RunContext) -> Insights:
+    """The attribution of a mark."""
     by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
     facts = by_branch.facts
     rows = [(row[0], row[1], row[2], row[3]) for row in facts["classes"]]

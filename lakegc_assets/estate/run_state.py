@@ -181,20 +181,19 @@ def run_state(found: RunManifests, guards: Guards) -> RunState:
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     sweep, unread = _recorded(found)
     sweep = replace(sweep, marked=marked, unread=unread)
-    told = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
-    return _with_restored(told, found)
+    state = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
+    return _with_restored(state, found)
 
 
-def _with_restored(told: RunState, found: RunManifests) -> RunState:
+def _with_restored(known: RunState, found: RunManifests) -> RunState:
     """A state with what was restored; where nobody can read that, as it is."""
     back = None
     with suppress(LakegcError):
-        back = restored(found.attempt) if told.outcomes else None
+        back = restored(found.attempt) if known.outcomes else None
     if back is None:
-        return told
-    state = RESTORED if told.state == SWEPT and back.whole else told.state
-    because = f"{told.because}; {back}"
-    return replace(told, state=state, because=because, restored=back)
+        return known
+    state = RESTORED if known.state == SWEPT and back.whole else known.state
+    return replace(known, state=state, because=f"{known.because}; {back}", restored=back)
 
 
 def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
