@@ -3,7 +3,7 @@
 ``gc_approve`` lets one mark be swept, ``gc_accept_hold`` accepts a loss.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, one_step_job
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.run.artifacts import MARK_ASSETS, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
@@ -85,6 +87,23 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         ],
         executor=dg.in_process_executor,
     )
+
+
+def left_to_do(
+    job: str, attempt: AttemptArtifacts, store: Callable[[], ObjectStore]
+) -> tuple[str, ...]:
+    """The assets that an interrupted publication still needs; empty for all of the job.
+
+    Args:
+        job: its plain name.
+        attempt: the present one of the run.
+        store: opens the store of the repository.
+    """
+    if job not in {"gc", "gc_mark"} or attempt.has("gc_report"):
+        return ()
+    if not attempt.has("deletion_candidates") or read_summary(store(), attempt.run) is None:
+        return ()
+    return ("gc_report", "backup", "swept_set") if job == "gc" else ("gc_report",)
 
 
 def launchpad(

@@ -16,6 +16,7 @@ from lakegc_assets.defs.automation_state import locations_of
 from lakegc_assets.defs.collection import Collection, changes, collected, remembered
 from lakegc_assets.defs.execution import collector_config
 from lakegc_assets.defs.failures import failed_for_a_while
+from lakegc_assets.defs.jobs import left_to_do
 from lakegc_assets.defs.names import (
     ASKED_TAG,
     REPOSITORY,
@@ -38,8 +39,8 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.mark.publication import read_summary
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
@@ -390,24 +391,16 @@ def _request(
     """
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
     job = names.plain_job(run) or "gc"
-    selection: list[dg.AssetKey] | None = None
+    left: Sequence[str] = ()
     try:
         attempt = root.attempt(repository, mark)
     except RefusedError:
         attempt = None
-    if attempt is not None and attempt.has(ASSET):
-        return None
-    if attempt is not None and attempt.has("gc_report"):
-        if job == "gc_mark":
+    if attempt is not None:
+        if attempt.has(ASSET) or (attempt.has("gc_report") and job == "gc_mark"):
             return None
-        job = "gc_sweep"
-    elif attempt is not None and attempt.has("deletion_candidates") and job != "gc_sweep":
-        found = lakefs.connect().repository(repository)
-        namespace = StorageNamespace.parse(found.storage_namespace).url()
-        if read_summary(open_store(namespace, root.stores), mark) is not None:
-            # It was published, but not reported: this finishes it.
-            left = ("gc_report", "backup", ASSET) if job == "gc" else ("gc_report",)
-            selection = [names.key(name) for name in left]
+        job = "gc_sweep" if attempt.has("gc_report") else job
+        left = left_to_do(job, attempt, lambda: _store(lakefs, root, repository))
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
     if not is_unattended(first):
         ours[ASKED_TAG] = "by a person"
@@ -420,6 +413,11 @@ def _request(
         job_name=names.of(job),
         partition_key=partition_key(repository, mark),
         run_config=run.run_config,
-        asset_selection=selection,
+        asset_selection=[names.key(name) for name in left] or None,
         tags=ours,
     )
+
+
+def _store(lakefs: LakeFSConfig, root: ArtifactRoot, repository: str) -> ObjectStore:
+    found = lakefs.connect().repository(repository)
+    return open_store(StorageNamespace.parse(found.storage_namespace).url(), root.stores)

@@ -18,7 +18,7 @@ import yaml
 from dagster._daemon.monitoring import run_monitoring
 
 import lakegc_assets
-from lakegc_assets.defs import sensors
+from lakegc_assets.defs import jobs, sensors
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
@@ -366,7 +366,7 @@ def test_what_was_published_and_not_reported_is_backed_up_before_it_is_swept(
     daemon.kill(run)
     site.root.new_attempt("daily", wave(0))
     monkeypatch.setattr(AttemptArtifacts, "has", lambda _, asset: asset == "deletion_candidates")
-    monkeypatch.setattr(sensors, "read_summary", lambda _store, _run: {})
+    monkeypatch.setattr(jobs, "read_summary", lambda _store, _run: {})
     sensor = daemon.definitions.resolve_sensor_def("gc_resume")
     with dg.build_sensor_context(
         daemon.instance,
