@@ -284,22 +284,16 @@ def _tick_key(tick: FailedTick) -> str:
 
 
 def _wave_notice(tick: FailedTick, why: str, *, lost: bool) -> Document:
-    wave = wave_at(tick.at)
+    wave, until = wave_at(tick.at), f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
+    what, how = "could not be started", "could not start it"
+    then = f"gc_waves then starts the wave, until {until}"
     if lost:
-        return document(
-            "wave",
-            f"wave {wave} was lost",
-            f"{tick.schedule} could not start it, nor could gc_waves in the 24 hours after it: "
-            f"{why}",
-            "mend what the sentence says; repositories are collected with the next wave, or by the "
-            "job gc",
-            wave=wave,
-        )
-    until = f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
+        what, how = "was lost", f"{how}, nor could gc_waves in the 24 hours after it"
+        then = "repositories are collected with the next wave, or by the job gc"
     return document(
         "wave",
-        f"wave {wave} could not be started",
-        f"{tick.schedule} could not start it: {why}",
-        f"mend what the sentence says: gc_waves then starts the wave, until {until}",
+        f"wave {wave} {what}",
+        f"{tick.schedule} {how}: {why}",
+        f"mend what the sentence says: {then}",
         wave=wave,
     )
