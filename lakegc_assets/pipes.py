@@ -24,8 +24,7 @@ import dagster_pipes
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped
-from lakegc_assets.defs.names import add_partition
-from lakegc_assets.defs.requests import WAITS_TAG
+from lakegc_assets.defs.names import WAITS_TAG, add_partition
 from lakegc_assets.defs.run_on import RemoteRun, Report, metadata_for_pipes, of_error
 from lakegc_assets.defs.stages import DATA_VERSION_TAG
 from lakegc_assets.errors import LakegcError

@@ -144,7 +144,7 @@ def needs(staged: DataFrame, referenced: DataFrame) -> DataFrame:
 
 @relation
 def exceptions(spared: DataFrame, *sweeps: DataFrame) -> DataFrame:
-    """Why objects are spared, and which of them a sweep has deleted since they were listed.
+    """Spared objects with their reasons, and those that a sweep has deleted since the listing.
 
     Args:
         spared: address, why.

@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 
 from lakegc_assets.cli.options import (
-    Duration,
+    duration,
     json_option,
     run_id_option,
+    setting_option,
     settings_of,
     task_options,
 )
@@ -27,30 +28,12 @@ _NOTHING: Final = "there are no backups at this place"
 @click.command()
 @click.argument("repository")
 @run_id_option
-@click.option("--url", "backup_url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
-@click.option(
-    "-m",
-    "--max-maps",
-    "backup_num_partitions",
-    type=int,
-    help="The most tasks that copy. Default 20.",
-)
-@click.option(
-    "--bandwidth",
-    "backup_bandwidth",
-    type=float,
-    help="MB/s of all tasks together. Default: no limit.",
-)
-@click.option("--log", "backup_log", help="Folder or URL of logs with one line for each object.")
-@click.option(
-    "--num-liststatus-threads", "backup_list_threads", type=int, help="1 to 40. Default 8."
-)
-@click.option(
-    "--strategy",
-    "backup_distribution",
-    type=click.Choice(["dynamic", "uniform"]),
-    help="Let tasks take portions as they go, which is the default, or give each one.",
-)
+@setting_option("backup_url", "--url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
+@setting_option("backup_num_partitions", "-m", "--max-maps")
+@setting_option("backup_bandwidth", "--bandwidth")
+@setting_option("backup_log", "--log")
+@setting_option("backup_list_threads", "--num-liststatus-threads")
+@setting_option("backup_distribution", "--strategy")
 @task_options
 def backup(repository: str, run_id: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - settings
     """Copy what a published mark of REPOSITORY names.
@@ -98,11 +81,9 @@ def _line(one: dict[str, Any]) -> str:
     if one["error"] is not None:
         return f"{name}\t{one['state']}"
     state = one["state"] + (f", copied from {one['copy_of']}" if one["copy_of"] else "")
-    size = (
-        ""
-        if one["bytes"] is None
-        else f"{counted(one['objects'], 'object')}, {human_bytes(one['bytes'])}"
-    )
+    size = ""
+    if one["bytes"] is not None:
+        size = f"{counted(one['objects'], 'object')}, {human_bytes(one['bytes'])}"
     only = "nobody can tell what else holds them"
     if (own := one["only_copies"]) is not None:
         only = "the repository has all of them"
@@ -115,7 +96,7 @@ def _line(one: dict[str, Any]) -> str:
 
 @backups.command()
 @_AT
-@click.option("--older-than", type=Duration(), help="Leave younger ones: 30d, say.")
+@click.option("--older-than", type=duration, help="Leave younger ones: 30d, say.")
 @click.option(
     "--backup",
     "names",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,10 +32,13 @@ _KEYS: Final = {
 }
 
 
-class RepositoryName(click.ParamType[str]):
-    """The name of a repository; those of the server and of the artifacts are completed."""
+class _Completed(click.ParamType[str]):
+    """Text that a shell completes by lists of names; one that cannot be had is left out."""
 
     name = "text"
+
+    def __init__(self, *lists: Callable[[click.Context, str], Iterable[str]]) -> None:
+        self._lists = lists
 
     def shell_complete(
         self,
@@ -45,40 +48,26 @@ class RepositoryName(click.ParamType[str]):
     ) -> list[CompletionItem]:
         """The names that begin so."""
         names: set[str] = set()
-        with suppress(Exception):
-            names |= set(_root(defined(ctx)).repositories())
-        with suppress(Exception):
-            names |= set(_on_server(defined(ctx), incomplete))
-        return _beginning(names, incomplete)
+        for one in self._lists:
+            with suppress(Exception):
+                names.update(one(ctx, incomplete))
+        return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-class RunId(click.ParamType[str]):
-    """The id of a run; those of the repository that is named before it are completed."""
-
-    name = "text"
-
-    def shell_complete(
-        self,
-        ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002 - as click calls it
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """The ids that begin so."""
-        # An option without its value ends the parser of click before it has named the arguments.
-        repository = ctx.params.get("repository") or next(iter(ctx.args), "")
-        found: list[str] = []
-        with suppress(Exception):
-            found = _root(defined(ctx)).runs(repository) if repository else []
-        return _beginning(found, incomplete)
+def _runs(ctx: click.Context, _: str) -> list[str]:
+    """The runs of the repository that is named before."""
+    # An option without its value ends the parser of click before it has named the arguments.
+    repository = ctx.params.get("repository") or next(iter(ctx.args), "")
+    return _root(defined(ctx)).runs(repository) if repository else []
 
 
 def completed(command: click.Command) -> click.Command:
     """A command whose repositories and runs a shell completes."""
     for param in command.params:
         if param.name in {"repository", "repositories"}:
-            param.type = RepositoryName()
+            param.type = _Completed(lambda ctx, _: _root(defined(ctx)).repositories(), _on_server)
         elif param.name == "run_id":
-            param.type = RunId()
+            param.type = _Completed(_runs)
     return command
 
 
@@ -145,10 +134,10 @@ def _root(defs: Mapping[str, Any]) -> ArtifactRoot:
     return ArtifactRoot(url, config)
 
 
-def _on_server(defs: Mapping[str, Any], prefix: str) -> Iterable[str]:
+def _on_server(ctx: click.Context, prefix: str) -> Iterable[str]:
     from lakegc_assets.lakefs.config import LakeFSConfig
 
-    server = defs.get("lakefs") or {}
+    server = defined(ctx).get("lakefs") or {}
     # This process ends with its answer.
     for variable, key in _KEYS.items():
         if name := server.get(key):
@@ -161,7 +150,3 @@ def _on_server(defs: Mapping[str, Any], prefix: str) -> Iterable[str]:
         max_attempts=1,
     )
     return (repository.id for repository in config.connect().repositories(prefix))
-
-
-def _beginning(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]

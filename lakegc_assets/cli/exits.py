@@ -41,7 +41,7 @@ _ENDS: Final = {"refused": Refused, "configuration": Misconfigured, "failed": Fa
 
 @contextmanager
 def exit_status() -> Iterator[None]:
-    """Turn errors and interrupts into a sentence and an exit status."""
+    """Turn errors and interrupts of the current command into a sentence and an exit status."""
     try:
         yield
     except LakegcError as error:
@@ -56,11 +56,8 @@ def _with_options(error: LakegcError) -> str:
     """The message of an error, with the options that set the settings that it names."""
     from lakegc_assets.run.command_line import SETTINGS
 
-    said, context = str(error), click.get_current_context()
-    command: click.Command | None = context.command
-    if isinstance(command, click.Group) and context.invoked_subcommand:
-        command = command.get_command(context, context.invoked_subcommand)
-    known = {one for param in command.params for one in param.opts} if command else set()
+    said, command = str(error), click.get_current_context().command
+    known = {one for param in command.params for one in param.opts}
     options = []
     for name in SETTINGS:
         option = f"--{name.replace('_', '-')}"

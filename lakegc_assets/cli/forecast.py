@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click import confirm
@@ -17,7 +17,6 @@ from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
     from lakegc_assets.forecast.change import Change
-    from lakegc_assets.forecast.default_rules import Compared
     from lakegc_assets.forecast.forecast import Amount, Forecast
     from lakegc_assets.lakefs.config import LakeFSConfig
     from lakegc_assets.retention.retain import Retain
@@ -27,21 +26,12 @@ if TYPE_CHECKING:
 _SHOWN = (1, 7, 14, 30, 60, 90, 180, 365)
 
 
-class BranchDays(click.ParamType[tuple[str, int]]):
+def _branch_days(value: str) -> tuple[str, int]:
     """A branch and its days: main=90."""
-
-    name = "branch=days"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Read it, or say what it should look like."""
-        if isinstance(value, tuple):
-            return value
-        branch, given, days = str(value).rpartition("=")
-        if not given or not branch or not days.isdecimal():
-            self.fail(f"{value!r} is no branch with its days: write main=90", param, ctx)
-        return branch, int(days)
+    branch, _, days = value.rpartition("=")
+    if not branch or not days.isdecimal():
+        raise click.BadParameter(f"{value!r} is no branch with its days: write main=90")
+    return branch, int(days)
 
 
 @click.command()
@@ -59,7 +49,7 @@ class BranchDays(click.ParamType[tuple[str, int]]):
 @click.option(
     "--set-branch",
     "branches",
-    type=BranchDays(),
+    type=_branch_days,
     multiple=True,
     metavar="BRANCH=DAYS",
     help="Days of a branch. May be given several times.",
@@ -117,23 +107,45 @@ def forecast(
     if not as_json:
         for line in _lines(found):
             click.echo(line)
-    applied = applying and _apply(ctx.lakefs, found, yes=yes)
+    applied: dict[str, bool] = {}
+    if applying:
+        changes = [(found.repository, found.todays_rules, found.rules)]
+        changed = [one for one in changes if found.rules != found.todays_rules]
+        said = "these are today's rules: nothing is to be set"
+        applied = {"applied": bool(_apply(ctx.lakefs, changed, "", said, yes=yes))}
     if as_json:
-        echo_json(found.to_json() | ({"applied": applied} if applying else {}))
+        echo_json(found.to_json() | applied)
 
 
-def _apply(lakefs: LakeFSConfig, found: Forecast, *, yes: bool) -> bool:
-    """Set the rules of a forecast in lakeFS where they change anything; whether they were set."""
+def _apply(
+    lakefs: LakeFSConfig,
+    changes: Sequence[tuple[str, Rules | None, Rules]],
+    of: str,
+    otherwise: str,
+    *,
+    yes: bool,
+) -> list[str]:
+    """Set rules in lakeFS, once somebody has confirmed that, and give whose were set.
+
+    Args:
+        lakefs: the server.
+        changes: repository, rules that were shown as today's, and those that are to hold.
+        of: what the question says of the repositories.
+        otherwise: is said where nothing is to be set.
+        yes: nobody is asked.
+    """
     from lakegc_assets.forecast.change import apply_rules
 
-    if found.rules == found.todays_rules:
-        click.echo("these are today's rules: nothing is to be set", err=True)
-        return False
+    if not changes:
+        click.echo(otherwise, err=True)
+        return []
     if not yes:
-        confirm("Set these rules in lakeFS?", abort=True, err=True)
-    apply_rules(lakefs.connect_writer(), found.repository, found.todays_rules, found.rules)
-    click.echo(f"set: the next mark of {found.repository} follows these rules", err=True)
-    return True
+        confirm(f"Set these rules in lakeFS{of}?", abort=True, err=True)
+    client = lakefs.connect_writer()
+    for repository, today, rules in changes:
+        apply_rules(client, repository, today, rules)
+        click.echo(f"set: the next mark of {repository} follows these rules", err=True)
+    return [repository for repository, _, _ in changes]
 
 
 def _change(
@@ -246,29 +258,13 @@ def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -
             click.echo(f"{one.repository}\t{_text(one.today)} -> {_text(one.rules)}\t{one.state}")
         if not found:
             click.echo("the file names none of the repositories of this server", err=True)
-    applied = _apply_all(lakefs, found, yes=yes) if applying else []
+    rows: dict[str, Any] = {"repositories": [one.to_json() for one in found]}
+    if applying:
+        chosen = [(r.repository, r.today, r.rules) for r in found if r.state == "to be set"]
+        which = f" for {counted(len(chosen), 'repository', 'repositories')}"
+        rows["applied"] = _apply(lakefs, chosen, which, "nothing is to be set", yes=yes)
     if as_json:
-        rows = {"repositories": [one.to_json() for one in found]}
-        echo_json(rows | ({"applied": applied} if applying else {}))
-
-
-def _apply_all(lakefs: LakeFSConfig, found: list[Compared], *, yes: bool) -> list[str]:
-    """Set rules where they are to be set; the repositories whose rules were set."""
-    from lakegc_assets.forecast.change import apply_rules
-
-    chosen = [one for one in found if one.state == "to be set"]
-    if not chosen:
-        click.echo("nothing is to be set", err=True)
-        return []
-    if not yes:
-        which = counted(len(chosen), "repository", "repositories")
-        confirm(f"Set these rules in lakeFS for {which}?", abort=True, err=True)
-    client, applied = lakefs.connect_writer(), []
-    for one in chosen:
-        apply_rules(client, one.repository, one.today, one.rules)
-        click.echo(f"set: the next mark of {one.repository} follows these rules", err=True)
-        applied.append(one.repository)
-    return applied
+        echo_json(rows)
 
 
 def _text(rules: Rules | None) -> str:

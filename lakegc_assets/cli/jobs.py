@@ -21,15 +21,15 @@ import dagster as dg
 import pydantic
 
 from lakegc_assets.cli import definition_source
-from lakegc_assets.cli.queries import require_published
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
+from lakegc_assets.defs.jobs import left_to_do
 from lakegc_assets.defs.names import WAITING, add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
-from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.estate.run_outcome import require_published
 from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
@@ -177,24 +177,16 @@ def configured(settings: dict[str, Any]) -> Settings:
     return CollectorResource(**checked(settings)).settings()
 
 
-def _left(
-    site: Site, namespace: str, job: str, repository: str, run: str
-) -> tuple[str, ...] | None:
-    """Plain names of the assets that an interrupted publication still needs; None for all."""
+def _left(site: Site, namespace: str, job: str, repository: str, run: str) -> tuple[str, ...]:
+    """The assets that an interrupted publication still needs; empty for all of the job."""
     try:
         attempt = site.root.attempt(repository, run)
     except RefusedError:
-        return None
-    published = attempt.has("deletion_candidates") and not attempt.has("gc_report")
-    if (
-        job in {*_OF_A_MARK, "gc_approve"}
-        or not published
-        or read_summary(open_store(namespace, site.stores), run) is None
-    ):
-        return None
-    say(f"mark {run} was published, but not reported: this finishes it")
-    behind = ("backup", "swept_set") if job == "gc" else ()
-    return ("gc_report", *behind)
+        return ()
+    left = left_to_do(job, attempt, lambda: open_store(namespace, site.stores))
+    if left:
+        say(f"mark {run} was published, but not reported: this finishes it")
+    return left
 
 
 def _execute(
@@ -202,7 +194,7 @@ def _execute(
     key: str,
     settings: dict[str, Any],
     asked: dict[str, Any],
-    left: tuple[str, ...] | None,
+    left: tuple[str, ...],
     instance: dg.DagsterInstance,
 ) -> None:
     run_id, asked_of = str(uuid.uuid4()), component()
@@ -211,7 +203,7 @@ def _execute(
         with progress(instance, run_id):
             asked_of.definitions().resolve_job_def(names.of(job)).execute_in_process(
                 partition_key=key,
-                asset_selection=[names.key(one) for one in left] if left else None,
+                asset_selection=[names.key(one) for one in left] or None,
                 instance=instance,
                 run_id=run_id,
                 run_config={
@@ -232,7 +224,8 @@ def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(instance, run_id, done), daemon=True)
     thread.start()
-    printing, level = _Printing(), PROGRESS.level
+    printing, level = logging.StreamHandler(), PROGRESS.level
+    printing.setFormatter(logging.Formatter("    %(message)s"))
     PROGRESS.addHandler(printing)
     PROGRESS.setLevel(logging.INFO)
     try:
@@ -242,13 +235,6 @@ def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
         PROGRESS.setLevel(level)
         done.set()
         thread.join()
-
-
-class _Printing(logging.Handler):
-    """Says how far a step is."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"    {record.getMessage()}")
 
 
 def _watch(instance: dg.DagsterInstance, run_id: str, done: threading.Event) -> None:

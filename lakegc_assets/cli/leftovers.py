@@ -177,39 +177,10 @@ def _plan(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _lines(found: Leftovers) -> Iterator[str]:
-    for place in found.namespaces:
-        newest = f"{place.newest:%Y-%m-%d}" if place.newest else "never"
-        whose = "nobody knows whose"
-        if place.repository:
-            whose = f"repository {place.repository} of {place.server}"
-        size = f"{counted(place.objects, 'object')}, {human_bytes(place.size)}"
-        stays = f"\tstays: {place.stays}" if place.stays else ""
-        yield f"namespace\t{place.url}\t{whose}\t{size}\tnewest {newest}{stays}"
-    for one in found.uploads:
-        size = f"{counted(len(one.uploads), 'upload')}, {human_bytes(one.size)}"
-        yield f"uploads\t{one.where}\t{size}\toldest {one.uploads[0].begun:%Y-%m-%d}"
-    for held_back in found.blocks:
-        yield (
-            f"blocks\t{held_back.where}\t{counted(len(held_back.uploads), 'blob')} that nobody has "
-            f"committed, {human_bytes(held_back.size)}\tthe store drops each a week after its last "
-            "block"
-        )
-    for table in found.metadata:
-        metaranges = counted(table.metaranges, "metarange")
-        ranges = counted(table.tables.num_rows - table.metaranges, "range")
-        yield (
-            f"metadata\t{table.repository}\t{metaranges} and {ranges} of {table.listed:,}, "
-            f"{human_bytes(table.size)}\tnever removed here, since lakeFS may commit them again as "
-            "they are; what you can do: docs/safety.md#tables-that-nothing-names"
-        )
-    for held in found.retained:
-        size = f"{counted(held.objects, 'object')}, {human_bytes(held.size)}"
-        markers = counted(held.markers, "delete marker")
-        yield f"retained\t{held.repository}\t{size}, {markers}\t{held.notice}"
-        if held.rule:
-            yield f"  a rule that would end it: {held.rule}"
-    for removal in found.removals:
-        yield (
-            f"unfinished\t{removal.kind} of {removal.where}: the removal {removal.id} did not end; "
-            "remove it again"
-        )
+    for name, one in found.tables().items():
+        if one.rows:
+            yield f"{name}: {', '.join(one.columns)}"
+        for row in one.rows:
+            yield "  " + "\t".join(map(str, row))
+        if one.rows and one.note:
+            yield f"  note: {one.note}"

@@ -58,16 +58,28 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
-        if cmd_name in _ELSEWHERE:
+        if cmd_name in _ELSEWHERE and cmd_name not in self.commands:
             module = import_module(f"lakegc_assets.{_ELSEWHERE[cmd_name]}")
-            return completed(getattr(module, cmd_name))
-        found = super().get_command(ctx, cmd_name)
-        return found and completed(found)
+            self.add_command(getattr(module, cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Register a command that a shell completes, and whose errors end it with a status."""
+        super().add_command(_prepared(cmd), name)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command, whose errors end it with a sentence and an exit status."""
+        """Run a command; what is wrong with ``--defs`` ends it with a status, too."""
         with exit_status():
             return super().invoke(ctx)
+
+
+def _prepared(command: click.Command) -> click.Command:
+    """A command and those below it, with completions and with exit statuses for their errors."""
+    if command.callback is not None:
+        command.callback = exit_status()(command.callback)
+    for one in command.commands.values() if isinstance(command, click.Group) else ():
+        _prepared(one)
+    return completed(command)
 
 
 @click.group(

@@ -5,22 +5,22 @@ from __future__ import annotations
 import getpass
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any
 
 import pyarrow.compute as pc
 
 from lakegc_assets.cli.jobs import configured, open_instance, run_job, say
 from lakegc_assets.cli.site import Site, run_context
 from lakegc_assets.definitions import component
-from lakegc_assets.defs.prune import DagsterRecords, Outcome, left_alone, prune_one
+from lakegc_assets.defs.prune import DagsterRecords
 from lakegc_assets.engine.datasets import read_parts
-from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
-from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standing
+from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standings
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
 from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.prune.outcome import Outcome, left_alone, prune_one
 from lakegc_assets.prune.prune import require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import Backup, Damaged, backups_at, find_backup
@@ -38,8 +38,6 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.leased import leased_to_prune
-
-_THREADS: Final = 8
 
 
 def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:
@@ -230,13 +228,8 @@ def approve(
 def pending() -> list[dict[str, Any]]:
     """The conditions for which the last mark of each repository waits, as JSON values."""
     site = Site.defined()
-    now = utc_now()
     names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
-
-    def look(repository: str) -> Standing:
-        return standing(site.root, repository, "approved", now, checked=True)
-
-    found = thread_map(look, names, _THREADS)
+    found = standings(site.root, names, lambda _: "approved", utc_now(), checked=True)
     return [_waiting(one) for one in found if one.state in {*PERSON, APPROVED}]
 
 
@@ -278,21 +271,3 @@ def prune_runs(
             for name in names
         ]
     return outcomes, [] if repositories else left_alone(site.root, there)
-
-
-def as_values(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
-    """The result of a repository as JSON values: ``kept`` is null where a run goes."""
-    pruned = outcome.pruned
-    return {
-        "repository": outcome.repository,
-        "problem": outcome.problem or None,
-        "runs": [
-            asdict(one) | {"kept": one.kept or None, "removed": not one.kept and not dry_run}
-            for one in (pruned.runs if pruned else ())
-        ],
-        "left": list(pruned.left) if pruned else [],
-        "only_in_dagster": list(outcome.forgotten),
-        "cached": pruned.cached if pruned else 0,
-        "cached_size": pruned.cached_size if pruned else 0,
-        "notes": list(pruned.notes) if pruned else [],
-    }

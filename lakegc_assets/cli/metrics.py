@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lakegc_assets.cli.options import Duration
+from lakegc_assets.cli.options import duration
 
 _LOCAL = "127.0.0.1"
 _HIGHEST_PORT = 65_535
@@ -20,7 +20,7 @@ _HIGHEST_PORT = 65_535
 @click.option("--address", default=_LOCAL, show_default=True, help="With --port: where to listen.")
 @click.option(
     "--every",
-    type=Duration(),
+    type=duration,
     default="1m",
     show_default=True,
     help="With --port: how often the artifacts are read.",

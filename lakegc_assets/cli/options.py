@@ -20,75 +20,71 @@ if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+#: The option of a command behind the description of a setting.
+_IN_DESCRIPTION = re.compile(r" \(`-.*`\)$")
 
 
-class Duration(click.ParamType[timedelta]):
+def duration(value: str) -> timedelta:
     """A number with a unit: 90s, 30m, 25h, 2d."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Read it, or say what it should look like."""
-        if isinstance(value, timedelta):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no duration: write 90s, 30m, 25h or 2d", param, ctx)
-        return timedelta(**{_UNITS[match[2]]: float(match[1])})
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no duration: write 90s, 30m, 25h or 2d")
+    return timedelta(**{_UNITS[match[2]]: float(match[1])})
 
 
 _Command = Callable[..., None]
 
 
-def _option(name: str, **changed: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 - of click
+def setting_option(
+    name: str,
+    *flags: str,
+    **changed: Any,  # noqa: ANN401 - of click
+) -> Callable[[_Command], _Command]:
     """The option of a field of ``CollectorSettings``: its choices or limits, its help, its default.
 
-    ``changed`` is given to click in place of that.
+    ``flags`` are those of the command; none for the name of the setting. ``changed`` is given to
+    click in place of what the field says.
     """
     field = CollectorSettings.model_fields[name]
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    bounds = [one for one in field.metadata if isinstance(one, Bounds)]
     given: dict[str, Any] = {}
     if field.annotation is bool:
         given["is_flag"] = True
-    elif choices:
-        given["type"] = click.Choice(choices)
-    elif bounds:
-        given["type"] = click.FloatRange(bounds[0].least, bounds[0].most, min_open=bounds[0].above)
+    elif get_origin(field.annotation) is Literal:
+        given["type"] = click.Choice(get_args(field.annotation))
+    for one in field.metadata:
+        if isinstance(one, Bounds):
+            range_of: Any = click.IntRange if field.annotation is int else click.FloatRange
+            given["type"] = range_of(one.least, one.most, min_open=one.above)
     default = "" if field.default in (None, False) else f" Default {field.default}."
     given["help"] = f"{_sentence(field)}{default}"
-    return click.option(f"--{name.replace('_', '-')}", name, **given | changed)
+    return click.option(*(flags or [f"--{name.replace('_', '-')}"]), name, **given | changed)
 
 
 def _sentence(field: FieldInfo) -> str:
-    said = (field.description or "").replace("`", "")
+    said = _IN_DESCRIPTION.sub("", field.description or "").replace("`", "")
     return f"{said[:1].upper()}{said[1:]}."
 
 
 _AGE = CollectorSettings.model_fields["min_age_hours"]
 _OF_A_MARK = (
-    _option("mode"),
-    click.option(
-        "--min-age", type=Duration(), help=f"{_sentence(_AGE)} Default {_AGE.default:g}h."
-    ),
-    _option("allow_unsafe_min_age"),
-    _option("clean"),
-    _option("publish"),
+    setting_option("mode"),
+    click.option("--min-age", type=duration, help=f"{_sentence(_AGE)} Default {_AGE.default:g}h."),
+    setting_option("allow_unsafe_min_age"),
+    setting_option("clean"),
+    setting_option("publish"),
 )
 _OF_CHECKS = (
-    _option("max_candidate_share"),
-    _option("protect_tags"),
-    _option(
+    setting_option("max_candidate_share"),
+    setting_option("protect_tags"),
+    setting_option(
         "retain",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help=f"A YAML file of {CollectorSettings.model_fields['retain'].description}.",
     ),
-    _option("accept_missing"),
+    setting_option("accept_missing"),
 )
-_ENGINE = _option("engine")
+_ENGINE = setting_option("engine")
 set_option = click.option(
     "--set",
     "others",
@@ -121,10 +117,10 @@ sweep_options = _together(*_OF_CHECKS, task_options)
 run_options = _together(*_OF_A_MARK, sweep_options)
 
 
-def require_answer(as_json: bool, yes: bool) -> None:
+def require_answer(as_json: bool, yes: bool, otherwise: str = "--yes") -> None:
     """Refuse to begin what nobody could confirm: JSON is printed, and nobody has said yes."""
     if as_json and not yes:
-        raise RefusedError("nobody can be asked where JSON is printed: give --yes")
+        raise RefusedError(f"nobody can be asked where JSON is printed: give {otherwise}")
 
 
 def settings_of(

@@ -16,11 +16,12 @@ from lakegc_assets.cli.run_page import insights_of, page_of_run
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.automation_state import schedules_on
-from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
+from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.estate.history import freed_by_week, largest, last_weeks, marks_over_time
+from lakegc_assets.estate.overview import COLUMNS, Overview, Row
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.files import write_file

@@ -9,26 +9,25 @@ from typing import TYPE_CHECKING
 import click
 
 from lakegc_assets.cli.exits import FAILURE
-from lakegc_assets.cli.options import Duration, json_option
+from lakegc_assets.cli.options import duration, json_option, require_answer, yes_option
 from lakegc_assets.cli.output import echo_json
-from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
-    from lakegc_assets.defs.prune import Outcome
+    from lakegc_assets.prune.outcome import Outcome
 
 
 @click.command()
 @click.argument("repositories", nargs=-1, metavar="[REPOSITORY]...")
 @click.option(
     "--keep-runs",
-    type=Duration(),
+    type=duration,
     default="30d",
     show_default=True,
     help="Younger runs stay; 2d are the least.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
-@click.option("--yes", is_flag=True, help="Remove without asking.")
+@yes_option
 @json_option
 def prune(
     repositories: tuple[str, ...], keep_runs: timedelta, dry_run: bool, yes: bool, as_json: bool
@@ -41,42 +40,32 @@ def prune(
     next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says
     what would go, and asks, before anything does.
     """
-    from lakegc_assets.cli.maintenance import as_values, prune_runs
+    from lakegc_assets.cli.maintenance import prune_runs
 
     removing = yes and not dry_run
-    if as_json and not yes and not dry_run:
-        raise RefusedError("nobody can be asked where JSON is printed: give --dry-run or --yes")
+    require_answer(as_json, yes or dry_run, "--dry-run or --yes")
     outcomes, notes = prune_runs(repositories, keep_runs, dry_run=not removing)
     if not as_json:
         _show(outcomes, notes, dry_run=not removing)
     if not removing and not dry_run:
-        if not any(_something(one) for one in outcomes):
+        if not any(one.anything for one in outcomes):
             click.echo("nothing is to go", err=True)
         elif click.confirm("Remove what would go?", err=True):
             outcomes, notes = prune_runs(repositories, keep_runs, dry_run=False)
             _show(outcomes, notes, dry_run=False)
             removing = True
     if as_json:
-        values = [as_values(one, dry_run=not removing) for one in outcomes]
+        values = [one.to_json(dry_run=not removing) for one in outcomes]
         echo_json({"repositories": values, "notes": notes})
     if any(one.problem for one in outcomes):
         sys.exit(FAILURE)
 
 
-def _something(outcome: Outcome) -> bool:
-    return bool(outcome.forgotten or (outcome.pruned and outcome.pruned.anything))
-
-
 def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
-    from lakegc_assets.defs.prune import sentences
-
-    for one in outcomes:
-        for sentence in sentences(one, dry_run=dry_run):
-            click.echo(sentence)
-    for note in notes:
-        click.echo(note)
+    for line in [*(said for one in outcomes for said in one.sentences(dry_run=dry_run)), *notes]:
+        click.echo(line)
     runs = [run for one in outcomes for run in one.gone]
-    cached = sum(one.pruned.cached_size for one in outcomes if one.pruned)
+    cached = sum(one.pruned.cached_size for one in outcomes)
     size = human_bytes(sum(run.size for run in runs) + cached)
     gone = "would go" if dry_run else "is gone" if len(runs) == 1 else "are gone"
     click.echo(f"{counted(len(runs), 'run')}, {size} {gone}")

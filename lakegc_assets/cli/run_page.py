@@ -11,9 +11,11 @@ from lakegc_assets.attribution.attribution import ASSET
 from lakegc_assets.attribution.usage import Use, usage
 from lakegc_assets.cli import html
 from lakegc_assets.cli.charts import Chart, bar_chart, curve_chart, share_chart
-from lakegc_assets.cli.queries import commands_of, kept_because
 from lakegc_assets.cli.site import repository_context, run_context
-from lakegc_assets.defs.asset_metadata import (
+from lakegc_assets.defs.metadata import pages
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.estate.rows import (
     BRANCH_COLUMNS,
     age_classes,
     branch_rows,
@@ -23,15 +25,19 @@ from lakegc_assets.defs.asset_metadata import (
     mark_rows,
     prefix_rows,
 )
-from lakegc_assets.defs.metadata import pages
-from lakegc_assets.errors import LakegcError
-from lakegc_assets.estate.history import MarkFigures
-from lakegc_assets.estate.run_state import DELETED_OR_MISSING, ON_HOLD, STOPPED
+from lakegc_assets.estate.run_outcome import (
+    commands_of,
+    done_by_sweep,
+    kept_because,
+    places,
+    totals,
+)
+from lakegc_assets.estate.run_state import ON_HOLD, STOPPED
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.sweep.space import NO_SPACE, space_lines
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
 _TOTAL: Final = ("", "objects", "size")
@@ -66,12 +72,14 @@ def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
     """Read what a mark has left, and forecast by it; what cannot be had is one of the problems."""
     found, problems = Insights(), []
     try:
-        found = _attributed(repository, run)
+        ctx = run_context(repository, run)
+        if ctx.root.attempt(repository, run).has(ASSET):
+            found = _attributed(ctx)
+        else:
+            how = command_line("usage", repository, "--run", run)
+            problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
     except LakegcError as error:
         problems.append(f"whose the storage is cannot be said: {error}")
-    if not found.classes and not problems:
-        how = command_line("usage", repository, "--run", run)
-        problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
     if forecasting:
         try:
             ctx = repository_context(repository, run)
@@ -81,11 +89,8 @@ def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
     return replace(found, problems=problems)
 
 
-def _attributed(repository: str, run: str) -> Insights:
-    """The attribution of a mark; empty without one."""
-    ctx = run_context(repository, run)
-    if not ctx.root.attempt(repository, run).has(ASSET):
-        return Insights()
+def _attributed(ctx: RunContext) -> Insights:
+    """The attribution of a mark."""
     by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
     facts = by_branch.facts
     rows = [(row[0], row[1], row[2], row[3]) for row in facts["classes"]]
@@ -123,7 +128,6 @@ def page_of_run(
         _history(marks),
         _section("Kept by the mark", ("why", "objects"), kept_because(found)),
         _section("What became of it", _TOTAL, _outcomes(found)),
-        _section("Spared by the sweep", ("why", "objects"), found["spared_by_sweep"].items()),
         html.Section(
             "Largest", html.Table(("path", "size", "reason", "address"), largest_rows(found), True)
         ),
@@ -140,13 +144,7 @@ def page_of_run(
 
 
 def _tiles(found: dict[str, Any], price: float | None) -> list[html.Tile]:
-    listed, garbage = found["listed"], found["objects"]
-    listed_bytes, garbage_bytes = found["listed_bytes"], found["bytes"]
-    rows = [
-        ("listed", listed, listed_bytes),
-        ("kept", listed - garbage, listed_bytes - garbage_bytes),
-        ("garbage", garbage, garbage_bytes),
-    ]
+    rows = totals(found)
     if deleted := found["outcomes"].get("deleted"):
         rows.append(("deleted", deleted["objects"], deleted["bytes"]))
     if found["space"]:
@@ -246,35 +244,20 @@ def _history(marks: Sequence[MarkFigures]) -> html.Section:
 
 
 def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:
-    outcomes = [
-        (name.replace("_", " "), total["objects"], human_bytes(total["bytes"]))
-        for name, total in sorted(found["outcomes"].items())
+    return [
+        (
+            f"of the {outcome}: {part}" if part else outcome,
+            objects,
+            "" if size is None else human_bytes(size),
+        )
+        for outcome, part, objects, size in done_by_sweep(found)
     ]
-    outcomes += [
-        (f"of the deleted: {words}", objects, human_bytes(size))
-        for words, objects, size in space_lines(found["space"] or NO_SPACE)
-    ]
-    if found["deleted_or_missing"]:
-        outcomes.append((f"of these {DELETED_OR_MISSING}", found["deleted_or_missing"], ""))
-    if back := found["restored"]:
-        outcomes.append(("restored since", back["objects"], human_bytes(back["bytes"])))
-    return outcomes
 
 
-def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[object, object]]:
-    places: list[tuple[object, object]] = [
-        ("mark", found["mark_url"]),
-        ("artifacts", found["artifacts"]),
-        ("engine", found["engine"]),
-        ("backup", found["backup"]),
-        ("undo", found["undo"]),
-        ("space", found["space"]["notice"] if found["space"] else None),
-    ]
-    places += commands_of(found)
-    places += [
-        (what, html.Link(url, url)) for what, url in pages(lakefs, found["repository"]).items()
-    ]
-    return [(what, place) for what, place in places if place is not None]
+def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[str, object]]:
+    links = pages(lakefs, found["repository"])
+    linked = ((what, html.Link(url, url)) for what, url in links.items())
+    return [*places(found), *commands_of(found), *linked]
 
 
 def _section(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> html.Section:

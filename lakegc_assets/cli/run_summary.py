@@ -16,57 +16,36 @@ _WITHOUT_RULE = {
 
 
 def summary(found: dict[str, Any]) -> Iterator[str]:
-    """The lines of ``queries.outcome``."""
-    from lakegc_assets.cli.queries import commands_of, kept_because
+    """The lines of ``run_outcome.outcome_of``."""
+    from lakegc_assets.estate.run_outcome import (
+        commands_of,
+        done_by_sweep,
+        kept_because,
+        places,
+        totals,
+    )
 
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     yield f"repository {found['repository']}, mark {found['run']}{mode}"
     yield f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}"
-    listed = "looked at" if found["mode"] == "committed" else "listed"
-    yield figures(listed, found["listed"], found["listed_bytes"])
-    kept, kept_bytes = found["listed"] - found["objects"], found["listed_bytes"] - found["bytes"]
-    yield figures("kept", kept, kept_bytes)
+    (listed, *of_listing), kept, garbage = totals(found)
+    yield figures("looked at" if found["mode"] == "committed" else listed, *of_listing)
+    yield figures(*kept)
     for name, objects in kept_because(found):
         yield figures(name, objects, indent=6)
-    yield figures("garbage", found["objects"], found["bytes"])
+    yield figures(*garbage)
     for dimension, key, objects, size in found["breakdown"]:
         if dimension == "branch rule":
             name = _WITHOUT_RULE.get(key, f"expired by the rule {key}")
             yield figures(name, objects, size, indent=6)
-    yield from _sweep(found)
+    for outcome, part, objects, size in done_by_sweep(found):
+        yield figures(part or outcome, objects, size, indent=6 if part else 2)
     for warning in found["warnings"]:
         yield f"  warning: {warning}"
-    places = (
-        ("mark", found["mark_url"]),
-        ("artifacts", near(found["artifacts"])),
-        ("engine", found["engine"]),
-        ("backup", found["backup"]),
-        ("undo", found["undo"]),
-        ("space", found["space"] and found["space"]["notice"]),
-        ("state", f"{found['state']}: {found['because']}"),
-        *commands_of(found),
-    )
-    for name, place in places:
-        if place:
-            yield f"  {name:<10} {place}"
-
-
-def _sweep(found: dict[str, Any]) -> Iterator[str]:
-    from lakegc_assets.estate.run_state import DELETED_OR_MISSING
-    from lakegc_assets.sweep.space import space_lines
-
-    for outcome, total in found["outcomes"].items():
-        yield figures(outcome.replace("_", " "), total["objects"], total["bytes"])
-        if outcome == "deleted" and found["space"]:
-            for words, objects, size in space_lines(found["space"]):
-                yield figures(words, objects, size, indent=6)
-        if outcome == "spared":
-            for because, objects in found["spared_by_sweep"].items():
-                yield figures(because, objects, indent=6)
-        if outcome == "already_missing" and found["deleted_or_missing"]:
-            yield figures(DELETED_OR_MISSING, found["deleted_or_missing"], indent=6)
-    if back := found["restored"]:
-        yield figures("restored since", back["objects"], back["bytes"])
+    shown = places({**found, "artifacts": near(found["artifacts"])})
+    state = ("state", f"{found['state']}: {found['because']}")
+    for name, place in (*shown, state, *commands_of(found)):
+        yield f"  {name:<10} {place}"
 
 
 def near(path: str | Path) -> str:

@@ -13,7 +13,7 @@ from lakegc_assets.cli.options import json_option
 from lakegc_assets.cli.output import echo, figures, printable
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.wording import counted, human_bytes
+from lakegc_assets.wording import counted
 
 if TYPE_CHECKING:
     from lakegc_assets.attribution.usage import Usage, Use
@@ -154,15 +154,12 @@ def _named(row: Use) -> str:
 
 
 def _branches(rows: Sequence[Use]) -> Iterator[str]:
-    head = ("only this one", "shared", "deleting it frees")
-    yield f"    {'':<{_NAME}} " + " ".join(f"{name:>17}" for name in head)
+    from lakegc_assets.estate.rows import BRANCH_COLUMNS, branch_sizes
+
+    yield f"    {'':<{_NAME}} " + " ".join(f"{name:>17}" for name in BRANCH_COLUMNS[1:])
     for row in rows:
-        only = row.only or (0, 0)
-        cells = [human_bytes(only[1]), human_bytes(row.bytes - only[1])]
-        if row.only is None:
-            cells = ["", human_bytes(row.bytes)]
-        cells.append("" if row.freed is None else human_bytes(row.freed[1]))
-        line = f"    {_short(row.key):<{_NAME}} " + " ".join(f"{cell:>17}" for cell in cells)
+        cells = " ".join(f"{cell:>17}" for cell in branch_sizes(row))
+        line = f"    {_short(row.key):<{_NAME}} {cells}"
         yield line.rstrip()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,7 +11,18 @@ import pyarrow as pa
 
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.defs.metadata import of_manifest, table, value_of
+from lakegc_assets.estate import figures
 from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.estate.rows import (
+    BRANCH_COLUMNS,
+    age_classes,
+    branch_rows,
+    breakdown,
+    costs,
+    largest_rows,
+    mark_rows,
+    prefix_rows,
+)
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.leftovers.report import Leftovers
 from lakegc_assets.recovery.backups import Record
@@ -20,10 +31,6 @@ from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.sweep.space import space_sentence
 from lakegc_assets.wording import a_month, human_bytes, price_note
 
-#: Upper ends of the classes of ages, in days.
-_AGES: Final = (7, 30, 90, 180, 365, 730)
-#: Rows of tables that show the largest only.
-_MOST: Final = 10
 #: Where a restored object came from.
 _SOURCES: Final = {"store": "what the store kept", "backup": "the backup"}
 #: Columns of the forecast with each default.
@@ -65,7 +72,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     """Metadata of ``swept_set``."""
     facts = manifest.facts
     return {
-        **_figures_of_sweep(facts),
+        **figures.of_sweep(facts),
         "outcomes": value_of(facts["outcomes"]),
         **_space_of(facts),
         "undo": undoable(facts, manifest.finished),
@@ -73,26 +80,6 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
         "put back": value_of(facts["put_back"]),
         "backup": facts["backup"] or "none: backup_url is not set",
     } | of_manifest(manifest, ("rounds", "delete_deadlines"))
-
-
-def _figures_of_sweep(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """Figures of a sweep, which Dagster plots; some are not in records of older sweeps."""
-    totals = {
-        outcome: facts["outcomes"].get(outcome, {"objects": 0, "bytes": 0})
-        for outcome in ("deleted", "spared", "locked", "put_back", "already_missing")
-    }
-    figures: dict[str, int | float] = {}
-    for outcome, total in totals.items():
-        for what in ("objects", "bytes"):
-            figures[f"{what} {outcome.replace('_', ' ')}"] = total[what]
-    listed = facts.get("listed", {})
-    for what, count in listed.items():
-        figures[f"{what} kept"] = count - totals["deleted"][what]
-    if "objects" in listed:
-        figures["share deleted"] = _share(totals["deleted"]["objects"], listed["objects"])
-    if "requests" in facts:
-        figures["requests sent"] = facts["requests"]
-    return figures
 
 
 def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,10 +93,6 @@ def _space_of(facts: Mapping[str, Any]) -> dict[str, Any]:
         "space": space_sentence(space),
         "store": space["notice"],
     }
-
-
-def _share(part: int, whole: int) -> float:
-    return round(part / whole, 6) if whole else 0.0
 
 
 def of_restore(manifest: Manifest) -> dict[str, Any]:
@@ -153,31 +136,6 @@ def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
     return table(("branch", "days"), [*named, ("all others", rules["default_retention_days"])])
 
 
-def breakdown(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
-    """Key, objects and size of one dimension of a report."""
-    return [(key, objects, human_bytes(size)) for name, key, objects, size in rows
-            if name == dimension]  # fmt: skip
-
-
-def age_classes(rows: Iterable[Sequence[Any]], dimension: str) -> list[tuple[str, int, str]]:
-    """The same of a dimension of ages, in classes; a report has them by days."""
-    classes: dict[str, list[int]] = {}
-    for name, key, objects, size in rows:
-        if name == dimension:
-            total = classes.setdefault(_age_class(key), [0, 0])
-            total[0] += objects
-            total[1] += size
-    return [(name, count, human_bytes(size)) for name, (count, size) in classes.items()]
-
-
-def _age_class(key: str) -> str:
-    """The class of an age as a report names it: a number of days, or other words."""
-    days, _, unit = key.partition(" ")
-    if not days.isdecimal() or unit not in {"", "days"}:
-        return key
-    return next((f"up to {limit} days" for limit in _AGES if int(days) <= limit), "older")
-
-
 def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
     """Metadata of ``gc_report``; ``marks`` are all of the repository, the oldest first."""
     facts = manifest.facts
@@ -189,7 +147,7 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
         ("age", age_classes(rows, "age in days")),
     )
     return {
-        **_figures_of_mark(facts),
+        **figures.of_mark(facts),
         "size": human_bytes(facts["bytes"]),
         **{f"by {name}": table((name, "objects", "size"), shown) for name, shown in dimensions},
         "last marks": table(("finished", "marked", "deleted"), mark_rows(marks)),
@@ -200,23 +158,6 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
         **of_manifest(manifest),
     }
-
-
-def mark_rows(marks: Sequence[MarkFigures]) -> list[tuple[str, str, str]]:
-    """Time, marked and deleted size of the last marks, the newest first."""
-    return [
-        (f"{one.at:%Y-%m-%d %H:%M} UTC", human_bytes(one.marked), human_bytes(one.deleted))
-        for one in reversed(marks[-_MOST:])
-    ]
-
-
-def largest_rows(facts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Path, size, reason and address of the largest marked objects."""
-    paths = facts.get("largest_paths", {})
-    return [
-        (paths.get(address, "not known"), human_bytes(size), reason, address)
-        for address, size, reason in facts["largest"]
-    ]
 
 
 def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,7 +211,7 @@ def of_attribution(
         )
 
     return {
-        **_figures_of_classes(facts["classes"]),
+        **figures.of_classes(facts["classes"]),
         "classes": classes(facts["classes"]),
         "top branches": table((*BRANCH_COLUMNS, *money), branch_rows(branches, price)),
         "top prefixes": table(("prefix", "objects", "size", *money), prefix_rows(paths, price)),
@@ -279,59 +220,6 @@ def of_attribution(
         "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
         "ranges not read": facts["ranges_not_read"],
         **of_manifest(manifest),
-    }
-
-
-def costs(size: int, price: float | None) -> tuple[str, ...]:
-    """The cost of bytes, as the last cell of a row; nothing without a price."""
-    return () if price is None else (a_month(size, price),)
-
-
-#: Of ``branch_rows``; with a price, the cost of what is freed follows.
-BRANCH_COLUMNS: Final = ("branch", "only this one", "shared", "deleting it frees")
-
-
-def branch_rows(branches: Sequence[Use], price: float | None) -> list[tuple[str, ...]]:
-    """The storage of the first branches."""
-    rows: list[tuple[str, ...]] = []
-    for one in branches[:_MOST]:
-        only, freed = (0 if pair is None else pair[1] for pair in (one.only, one.freed))
-        sizes = (only, one.bytes - only)
-        shown = "" if one.freed is None else human_bytes(freed)
-        rows.append((one.key, *map(human_bytes, sizes), shown, *costs(freed, price)))
-    return rows
-
-
-def prefix_rows(paths: Sequence[Use], price: float | None) -> list[tuple[Any, ...]]:
-    """Prefix, objects, size and cost of the first ones."""
-    return [
-        (one.key, one.objects, human_bytes(one.bytes), *costs(one.bytes, price))
-        for one in paths[:_MOST]
-    ]
-
-
-def _figures_of_classes(classes: Iterable[Sequence[Any]]) -> dict[str, int]:
-    """The bytes of each class, as figures that Dagster plots."""
-    figures: dict[str, int] = {}
-    for name, _, _, size in classes:
-        figures[f"bytes {name}"] = figures.get(f"bytes {name}", 0) + size
-    return figures
-
-
-def _figures_of_mark(facts: Mapping[str, Any]) -> dict[str, int | float]:
-    """Figures of a mark, which Dagster plots."""
-    figures = facts["figures"]
-    objects, size = facts["objects"], facts["bytes"]
-    return {
-        "objects marked": objects,
-        "bytes marked": size,
-        "objects kept": figures["listed"] - objects,
-        "bytes kept": figures["listed_bytes"] - size,
-        "objects spared": figures["spared"],
-        "share marked": _share(objects, figures["listed"]),
-        "seconds of the mark": figures["seconds"],
-        "ranges decoded": figures["ranges_decoded"],
-        "requests sent": figures["requests"],
     }
 
 
@@ -376,58 +264,10 @@ def _amounts(what: str, amounts: Any) -> Any:  # noqa: ANN401 - metadata
 
 def of_leftovers(found: Leftovers) -> dict[str, Any]:
     """Metadata of ``estate_leftovers``."""
+    tables = {name: table(one.columns, one.rows[:_ROWS]) for name, one in found.tables().items()}
+    problems = [(one.where, one.what) for one in found.problems[:_ROWS]]
     return {
-        "namespaces": _largest(
-            ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
-            found.namespaces,
-            lambda one: (
-                one.url, one.repository or "nobody knows", one.server, one.objects,
-                human_bytes(one.size), f"{one.newest:%Y-%m-%d}" if one.newest else "never",
-                one.stays or "may be removed",
-            ),
-        ),
-        "uploads that never ended": _largest(
-            ("where", "uploads", "size", "oldest"),
-            found.uploads,
-            lambda one: (
-                one.where, len(one.uploads), human_bytes(one.size),
-                f"{one.uploads[0].begun:%Y-%m-%d}",
-            ),
-        ),
-        "blocks that nobody has committed": _largest(
-            ("where", "blobs", "size"),
-            found.blocks,
-            lambda one: (one.where, len(one.uploads), human_bytes(one.size)),
-        ),
-        "ranges and metaranges that nothing names": _largest(
-            ("repository", "metaranges", "ranges", "size"),
-            found.metadata,
-            lambda one: (
-                one.repository, one.metaranges, one.tables.num_rows - one.metaranges,
-                human_bytes(one.size),
-            ),
-        ),
-        "retained by the stores": _largest(
-            ("repository", "objects", "size", "delete markers", "notice", "rule to add"),
-            found.retained,
-            lambda one: (
-                one.repository, one.objects, human_bytes(one.size), one.markers, one.notice,
-                one.rule or "none",
-            ),
-        ),
-        "removals that did not end": table(
-            ("removal", "kind", "where", "by"),
-            [(one.id, one.kind, one.where, one.by) for one in found.removals[:_ROWS]],
-        ),
-        "could not be looked at": table(
-            ("where", "why"), [(one.where, one.what) for one in found.problems[:_ROWS]]
-        ),
+        **tables,
+        "could not be looked at": table(("where", "why"), problems),
         **found.figures(),
-    }  # fmt: skip
-
-
-def _largest(
-    columns: Sequence[str], found: Iterable[Any], row_of: Callable[[Any], tuple[Any, ...]]
-) -> Any:  # noqa: ANN401 - metadata
-    largest = sorted(found, key=lambda one: -one.size)[:_ROWS]
-    return table(columns, [row_of(one) for one in largest])
+    }

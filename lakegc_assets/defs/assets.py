@@ -25,8 +25,7 @@ from lakegc_assets.defs.estate import ROWS, of_overview, overview
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import interrupts_shown
 from lakegc_assets.defs.metadata import links, materialization, of_manifest, pages, shown_tables
-from lakegc_assets.defs.names import REPOSITORY, location_of
-from lakegc_assets.defs.requests import WAITS_TAG, first_tags, is_unattended
+from lakegc_assets.defs.names import REPOSITORY, WAITS_TAG, first_tags, is_unattended, location_of
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.history import marks_over_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,14 +13,14 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.execution import Resources
-from lakegc_assets.defs.names import PLAIN, Names, partition_key
-from lakegc_assets.defs.policy import NoticeSection, Policies, settings_of
-from lakegc_assets.defs.requests import MODE_TAG, REPOSITORY_TAG
+from lakegc_assets.defs.names import MODE_TAG, OWN_REPOSITORY_TAG, PLAIN, Names, partition_key
+from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.command_line import printing
+from lakegc_assets.run.settings import RepositorySettings
 
 #: How Dagster says that a variable is not set.
 _UNSET: Final = re.compile(r'environment variable "([^"]+)" which is not set')
@@ -56,7 +56,7 @@ class Collection:
             seconds: between two ticks, at least.
             description: as Dagster shows it.
             needs: plain keys of the resources that it has.
-            running: whether it is on although the component does not say so.
+            running: it is on although the component does not say so.
             jobs: ``job_name`` or ``jobs`` that it may start.
         """
 
@@ -87,18 +87,14 @@ class Collection:
         wanted = self.names.resources(*needs)
         shown = ", ".join(sorted(wanted))
         try:
-            manager = dg.build_resources({key: self.resources[key] for key in wanted}, instance)
-            found = manager.__enter__()
+            with dg.build_resources({key: self.resources[key] for key in wanted}, instance) as made:
+                yield Resources(made, self.names)
         except dg.DagsterInvalidConfigError as error:
             unset = sorted(set(_UNSET.findall(str(error))))
             if not unset:
                 raise ConfigurationError(f"{shown}: {error}") from error
             said = f"a variable that {shown} needs is not set: {', '.join(unset)}"
             raise ConfigurationError(said) from None
-        try:
-            yield Resources(found, self.names)
-        finally:
-            manager.__exit__(None, None, None)
 
     def collected(self, lakefs: LakeFSConfig) -> list[Repository]:
         """The repositories of the server that are collected by themselves; see ``collected``."""
@@ -125,7 +121,8 @@ class Collection:
             tags: beside the repository, and those of its policy.
         """
         policy = self.policies.of(repository)
-        settings = settings_of(policy) | dict(config or {})
+        own = {name: getattr(policy, name) for name in RepositorySettings.model_fields}
+        settings = own | dict(config or {})
         return dg.RunRequest(
             run_key=run_key,
             job_name=self.names.of(job),
@@ -133,7 +130,7 @@ class Collection:
             run_config={"resources": {self.names.of("collector"): {"config": settings}}},
             tags={
                 **policy.tags,
-                REPOSITORY_TAG: repository,
+                OWN_REPOSITORY_TAG: repository,
                 MODE_TAG: policy.sweep,
                 **(tags or {}),
             },
@@ -141,13 +138,8 @@ class Collection:
 
     def started(self, requests: list[dg.RunRequest], cursor: str | None = None) -> dg.SensorResult:
         """The result of a tick that asks for runs, with the partition keys that they need."""
-        added: list[Any] = []
-        if requests:
-            repositories, runs = keys_of(requests)
-            added = [
-                self.names.repositories.build_add_request(repositories),
-                self.names.runs.build_add_request(runs),
-            ]
+        repositories, runs = keys_of(requests)
+        added = [*changes(self.names.repositories, repositories), *changes(self.names.runs, runs)]
         return dg.SensorResult(
             run_requests=requests, cursor=cursor, dynamic_partitions_requests=added
         )
@@ -182,6 +174,17 @@ def _can_be_a_key(repository: str) -> bool:
     except ConfigurationError:
         return False
     return True
+
+
+def changes(
+    partitions: dg.DynamicPartitionsDefinition, new: Iterable[str], gone: Iterable[str] = ()
+) -> list[Any]:
+    """The requests by which a tick adds and removes keys of partitions; none without keys."""
+    added, removed = sorted(new), sorted(gone)
+    return [
+        *([partitions.build_add_request(added)] if added else ()),
+        *([partitions.build_delete_request(removed)] if removed else ()),
+    ]
 
 
 def keys_of(requests: list[dg.RunRequest]) -> tuple[list[str], list[str]]:

@@ -18,8 +18,7 @@ from lakegc_assets.defs.connections import (
 )
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import materialization, of_manifest
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names, multi_key, partition_key
-from lakegc_assets.defs.requests import require_own_config
+from lakegc_assets.defs.names import Names, parsed_key, require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import forwarding
 from lakegc_assets.engine.spark_session import (
@@ -93,10 +92,7 @@ class Execution:
         Raises:
             ConfigurationError: a name cannot be one.
         """
-        key = multi_key(self.context.partition_key)
-        repository, run = (key.keys_by_dimension[name] for name in (REPOSITORY, RUN))
-        partition_key(repository, run)
-        return repository, run
+        return parsed_key(self.context.partition_key)
 
     @property
     def step(self) -> dg.OpExecutionContext:
@@ -113,7 +109,7 @@ class Execution:
         Wrong keys, repository, credentials or settings are reported before Spark starts.
 
         Args:
-            excluded: whether it may be on a repository that is not collected.
+            excluded: it may be on a repository that is not collected.
 
         Raises:
             Stopped: what was raised on purpose, another process works on the repository say.

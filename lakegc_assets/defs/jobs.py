@@ -3,7 +3,7 @@
 ``gc_approve`` lets one mark be swept, ``gc_accept_hold`` accepts a loss.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -16,14 +16,15 @@ from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import links, materialization
-from lakegc_assets.defs.names import WAITING, Names, multi_key
+from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
-from lakegc_assets.defs.requests import REPOSITORY_TAG, RETRIES
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, one_step_job
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets.mark.publication import read_summary
+from lakegc_assets.run.artifacts import MARK_ASSETS, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep.approval import approve as approve_mark
 from lakegc_assets.sweep.approval import with_share
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
@@ -86,6 +87,23 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
         ],
         executor=dg.in_process_executor,
     )
+
+
+def left_to_do(
+    job: str, attempt: AttemptArtifacts, store: Callable[[], ObjectStore]
+) -> tuple[str, ...]:
+    """The assets that an interrupted publication still needs; empty for all of the job.
+
+    Args:
+        job: its plain name.
+        attempt: the present one of the run.
+        store: opens the store of the repository.
+    """
+    if job not in {"gc", "gc_mark"} or attempt.has("gc_report"):
+        return ()
+    if not attempt.has("deletion_candidates") or read_summary(store(), attempt.run) is None:
+        return ()
+    return ("gc_report", "backup", "swept_set") if job == "gc" else ("gc_report",)
 
 
 def launchpad(
@@ -160,7 +178,7 @@ def approving(names: Names) -> dg.JobDefinition:
         config=dg.PartitionedConfig(
             partitions_def=names.waiting,
             run_config_for_partition_key_fn=lambda _: _asking(names, APPROVE, "by"),
-            tags_for_partition_key_fn=lambda key: {REPOSITORY_TAG: key.partition("|")[0]},
+            tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key.partition("|")[0]},
         ),
     )
 
@@ -173,7 +191,7 @@ def _asking(names: Names, step: str, *asked: str) -> dict[str, Any]:
 def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
     """Approve the mark of this partition, and publish it if only an approval was missing."""
     context, names, share = execution.step, execution.names, asked.max_candidate_share
-    report, key = names.key("gc_report"), multi_key(context.partition_key)
+    report, key = names.key("gc_report"), partition_key(*execution.partition)
     with execution.run_context() as ctx:
         by = who(asked.by, context.run.tags, "approves")
         shared = ctx if share is None else with_share(ctx, share)
@@ -244,7 +262,7 @@ def accepting(names: Names) -> dg.JobDefinition:
         config=dg.PartitionedConfig(
             partitions_def=names.repositories,
             run_config_for_partition_key_fn=lambda _: _asking(names, ACCEPT, "accept", "by"),
-            tags_for_partition_key_fn=lambda key: {REPOSITORY_TAG: key},
+            tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key},
         ),
     )
 

@@ -57,7 +57,7 @@ def load(place: str) -> GarbageCollection:
 
 
 def _of_project(where: Path) -> list[GarbageCollection]:
-    """Those at a path of a project, as Dagster loads them; none where it is of no project."""
+    """The components at a path of a project, as Dagster loads them; none outside of a project."""
     place = where.resolve()
     configs = [f / c for f in (place, *place.parents) for c in ("dg.toml", "pyproject.toml")]
     config = next(filter(Path.is_file, configs), None)
@@ -72,17 +72,13 @@ def _of_project(where: Path) -> list[GarbageCollection]:
         one
         for one in dg.ComponentTree.for_project(root).get_all_components(GarbageCollection)
         if one.place is not None
-        and (one.place.is_relative_to(place) or place in _files_of(one.place))
+        and (one.place.is_relative_to(place) or place in [one.place / name for name in _FILES])
     ]
 
 
-def _files_of(folder: Path) -> list[Path]:
-    return [folder / name for name in _FILES]
-
-
 def _of_file(where: Path) -> list[GarbageCollection]:
-    """Those of a file by itself, and of nothing that the project around it gives to its files."""
-    files = [where] if where.is_file() else [f for f in _files_of(where) if f.exists()]
+    """The components of a file by itself, without what a project around it gives to its files."""
+    files = [where] if where.is_file() else [f for f in map(where.joinpath, _FILES) if f.exists()]
     return [
         GarbageCollection.resolve_from_dict(document.get("attributes") or {})
         for file in files

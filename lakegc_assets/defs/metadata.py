@@ -141,5 +141,5 @@ def pages(config: LakeFSConfig, repository: str) -> dict[str, str]:
 
 
 def links(config: LakeFSConfig, repository: str) -> dict[str, Any]:
-    """The same as metadata."""
+    """The pages of a repository as metadata."""
     return {what: dg.MetadataValue.url(url) for what, url in pages(config, repository).items()}

@@ -1,4 +1,4 @@
-"""The names of the definitions of a component, and the keys of its partitions.
+"""The names of the definitions of a component, the keys of its partitions, and the tags of runs.
 
 Names let several components fit into one Dagster. One without a name has the plain names. One that
 is called ``eu`` has the assets ``eu/...`` and the jobs, schedules, sensors, resources and
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS, validate_run_id
 from lakegc_assets.run.command_line import Source
 
@@ -100,7 +100,7 @@ class Names:
         return self.plain_job(run) is not None or self.is_of_assets(run)
 
     def owns_at(self, run: dg.DagsterRun, location: str | None) -> bool:
-        """The same of a run in this code location: another may have a component of this name."""
+        """True as ``owns``, of a run in this code location: another may have the same names."""
         origin = location_of(run.remote_job_origin)
         return (None in {location, origin} or origin == location) and self.owns(run)
 
@@ -152,12 +152,11 @@ def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     return dg.MultiPartitionKey({REPOSITORY: repository, RUN: validate_run_id(run)})
 
 
-def multi_key(key: str) -> dg.MultiPartitionKey:
-    """The key of a run on a repository, of its text; raises as ``partition_key``."""
-    if isinstance(key, dg.MultiPartitionKey):
-        return key
+def parsed_key(key: str) -> tuple[str, str]:
+    """The repository and the id of the run of a key, which is checked as ``partition_key`` does."""
     repository, _, run = key.partition("|")
-    return partition_key(repository, run)
+    partition_key(repository, run)
+    return repository, run
 
 
 def add_partition(
@@ -168,3 +167,85 @@ def add_partition(
     instance.add_dynamic_partitions(names.of(REPOSITORY), [repository])
     instance.add_dynamic_partitions(names.of(RUN), [run])
     return key
+
+
+# Tags of runs that are started without a person, and how a run knows what it is
+
+#: The repository of a run, also where that has no partition of it.
+OWN_REPOSITORY_TAG: Final = "lakegc/repository"
+WAVE_TAG: Final = "lakegc/wave"
+MODE_TAG: Final = "lakegc/mode"
+#: How often a run that was cut off was started again.
+RESUMED_TAG: Final = "lakegc/resumed"
+#: It is the second try of a run that failed for a reason that may pass.
+RETRIED_TAG: Final = "lakegc/retried"
+#: A person asked for the run that this one goes on with.
+ASKED_TAG: Final = "lakegc/asked"
+#: What a run that ended with its mark waits for, in a sentence.
+WAITS_TAG: Final = "lakegc/waits"
+
+#: Of runs that Dagster itself starts again, and of those that it is about to.
+_RETRY_TAG: Final = "dagster/retry_number"
+_WILL_RETRY_TAG: Final = "dagster/will_retry"
+#: Jobs of one step, which begins where it was: Dagster may start them again as they are.
+RETRIES: Final = {"dagster/max_retries": "3", "dagster/retry_strategy": "ALL_STEPS"}
+
+#: Runs of which nothing goes on.
+ENDED: Final = (
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+)
+
+#: Dagster puts one of these on every run that no person has launched by itself.
+_UNATTENDED: Final = (
+    "dagster/backfill",
+    "dagster/schedule_name",
+    "dagster/sensor_name",
+    "dagster/auto_materialize",
+    "dagster/from_automation_condition",
+    WAVE_TAG,
+)
+
+
+def is_unattended(tags: Mapping[str, str]) -> bool:
+    """True if a run was started by a schedule, a sensor or a backfill, by its tags."""
+    return ASKED_TAG not in tags and any(tag in tags for tag in _UNATTENDED)
+
+
+def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str, str]:
+    """The tags of the run that Dagster's own retries (``run_retries``) go back to.
+
+    A retry loses the tag of its backfill once that has ended, and would look as if a person had
+    asked for it. Where the first run is not known any more, nobody has.
+    """
+    while _RETRY_TAG in run.tags:
+        before = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+        if before is None:
+            return {**run.tags, _UNATTENDED[0]: "not known"}
+        run = before
+    return run.tags
+
+
+def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """True if Dagster itself starts a failed run again, by ``run_retries`` of the instance."""
+    return instance.run_retries_enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
+
+
+def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags of a run that say who has asked for it."""
+    return {tag: tags[tag] for tag in (*_UNATTENDED, ASKED_TAG) if tag in tags}
+
+
+def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Refuse a run that did not get what was typed into the dialog of its backfill.
+
+    A job gives each partition a configuration of its own; Dagster then forgets the backfill's.
+    """
+    backfill = instance.get_backfill(run.tags.get("dagster/backfill", ""))
+    typed = backfill.run_config if backfill is not None else None
+    if typed and typed != run.run_config:
+        raise RefusedError(
+            "the configuration that was typed for this backfill does not reach its runs: launch "
+            "each of them by itself, or write what should hold into the component's file"
+        )

@@ -1,28 +1,30 @@
-"""``gc_waiting``: which marks wait for a person: the list to approve, and a notice of each."""
+"""``gc_waiting``: the list of marks that wait for a person, and a notice of each."""
 
 import json
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.collection import Collection, remembered
+from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (
+    ENDED,
     REPOSITORY,
     REPOSITORY_TAG,
     RUN_TAG,
     WAITING,
+    WAITS_TAG,
     Names,
     partition_key,
 )
-from lakegc_assets.defs.notices import Document, Outbox, document, link_to_run
+from lakegc_assets.defs.notices import link_to_run, ways_of
 from lakegc_assets.defs.policy import NoticeSection, Policies
-from lakegc_assets.defs.requests import ENDED, WAITS_TAG
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
-from lakegc_assets.estate.repository_state import UNREADABLE, standing
+from lakegc_assets.estate.repository_state import UNREADABLE, standings
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted, human_bytes
@@ -49,33 +51,29 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def waiting(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         moment, memory = collection.now(), remembered(context)
-        outbox = Outbox(collection.notices, memory.get("pending", {}), moment)
+        outbox = Outbox(ways_of(collection.notices), memory.get("pending", {}), moment)
         listed = set(context.instance.get_dynamic_partitions(names.of(WAITING)))
         # Another code location may have listed marks of another server.
-        ours = listed.intersection(memory.get("told", []))
+        before = memory.get("listed", memory.get("told", []))  # as older versions called it
+        ours = listed.intersection(before)
         current, looked = ours, memory.get("looked")
         if looked is None or _is_due(context.instance, datetime.fromisoformat(looked), moment):
             looked = moment.isoformat()
             root = collection.of(context).root
             found, unclear = _look(context, policies, names, root, moment)
             current = set(found) | {key for key in ours if key.split("|")[0] in unclear}
-            for key in sorted(found.keys() - set(memory.get("told", []))):
+            for key in sorted(found.keys() - set(before)):
                 made = _notice(context.instance, policies, collection.notices, found[key], moment)
                 outbox.add(key, document=made)
         outbox.waiting = {key: one for key, one in outbox.waiting.items() if key in current}
         outbox.deliver(context.log)
-        changes: list[Any] = []
-        if new := sorted(current - listed):
-            changes.append(names.waiting.build_add_request(new))
-        if gone := sorted(ours - current):
-            changes.append(names.waiting.build_delete_request(gone))
-        cursor = {"looked": looked, "told": sorted(current), "pending": outbox.waiting}
+        cursor = {"looked": looked, "listed": sorted(current), "pending": outbox.waiting}
         return dg.SensorResult(
             skip_reason=outbox.reason(
                 f"{counted(len(current), 'mark waits', 'marks wait')} for approval"
             ),
             cursor=json.dumps(cursor, sort_keys=True),
-            dynamic_partitions_requests=changes,
+            dynamic_partitions_requests=changes(names.waiting, current - listed, ours - current),
         )
 
     return waiting
@@ -98,9 +96,7 @@ def _look(
 ) -> tuple[dict[str, WaitingMark], set[str]]:
     """The marks that wait, by their partition keys; and repositories that cannot be read."""
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-    stands = thread_map(
-        lambda name: standing(root, name, policies.of(name).sweep, now), sorted(known), _THREADS
-    )
+    stands = standings(root, sorted(known), lambda name: policies.of(name).sweep, now)
     unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
     if unreadable and len(unreadable) == len(known):
         raise LakegcError(next(iter(unreadable.values())))

@@ -29,14 +29,12 @@ from lakegc_assets.defs.fields import (
     some,
 )
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.estate.notices import FORMS
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import MAX_DAYS, CollectorSettings, RepositorySettings
 from lakegc_assets.sweep.auto_sweep import MODES, REQUIRED, Limits
-
-#: In which notices are posted.
-FORMS: Final = ("auto", "json", "slack", "teams")
 
 
 class AutoLimits(dg.Model, dg.Resolvable):
@@ -243,15 +241,10 @@ class Policies(dg.Model):
 
 
 def _said(values: BaseModel, kind: type[BaseModel]) -> dict[str, Any]:
-    """Those of the fields of a class that were set."""
+    """The fields of a class that were set."""
     return {
         name: getattr(values, name) for name in values.model_fields_set & kind.model_fields.keys()
     }
-
-
-def settings_of(policy: Policy) -> dict[str, Any]:
-    """The settings of the ``collector`` resource that a policy says."""
-    return {name: getattr(policy, name) for name in RepositorySettings.model_fields}
 
 
 class Places(BaseModel):

@@ -3,7 +3,7 @@
 It removes nothing unless ``dry_run`` is false; its schedule follows ``prune`` of the policies.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,28 +14,25 @@ from pydantic import Field
 from lakegc_assets.defs.collection import Collection, collected
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.names import (
+    ENDED,
+    OWN_REPOSITORY_TAG,
     PLAIN,
     REPOSITORY,
     REPOSITORY_TAG,
+    RETRIES,
     RUN,
     RUN_TAG,
     Names,
     location_of,
     partition_of,
 )
-from lakegc_assets.defs.requests import ENDED, RETRIES
-from lakegc_assets.defs.requests import REPOSITORY_TAG as OWN_TAG
 from lakegc_assets.defs.stages import one_step_job
-from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.client import utc_now
-from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune.decisions import SUCCESSES
-from lakegc_assets.prune.prune import Judged, Pruned, prune
+from lakegc_assets.prune.outcome import Outcome, prune_one
 from lakegc_assets.prune.removal import ATTEMPT, PRUNING
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
-from lakegc_assets.wording import counted
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class DagsterRecords:
     def _approvals(self) -> list[dg.RunRecord]:
         """Runs of ``gc_approve``, which has partitions of its own."""
         found = self._found(
-            job_name=self.component.of("gc_approve"), tags={OWN_TAG: self.repository}
+            job_name=self.component.of("gc_approve"), tags={OWN_REPOSITORY_TAG: self.repository}
         )
         return [one for one in found if REPOSITORY_TAG not in one.dagster_run.tags]
 
@@ -176,79 +173,6 @@ JOB: Final = "gc_prune"
 OP: Final = "prune"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of the prune of one repository.
-
-    Attributes:
-        repository: its name.
-        pruned: its runs and caches; None where that failed.
-        forgotten: runs of which nothing but Dagster's records was left.
-        problem: why it was not pruned to the end; empty where it was.
-        refused: whether that is for now only: somebody works on the repository, say.
-    """
-
-    repository: str
-    pruned: Pruned | None = None
-    forgotten: Sequence[str] = ()
-    problem: str = ""
-    refused: bool = False
-
-    @property
-    def gone(self) -> list[Judged]:
-        """The runs that go."""
-        return [] if self.pruned is None else self.pruned.gone
-
-
-def prune_one(
-    ctx: RunContext, records: DagsterRecords, keep: timedelta, *, dry_run: bool
-) -> Outcome:
-    """Prune a repository: artifacts, caches, Dagster's runs and partition keys."""
-    try:
-        pruned = prune(ctx, keep, records, dry_run=dry_run)
-        known = {one.run for one in pruned.runs}
-        forgotten: list[str] = []
-        # Where there are no artifacts at all, they may be at another place.
-        if known:
-            forgotten = records.forgettable(known, keep, ctx.clocks.now())
-        for run in () if dry_run else forgotten:
-            records.forget(run)
-    except LakegcError as error:
-        refused = isinstance(error, RefusedError)
-        return Outcome(ctx.repository, problem=str(error), refused=refused)
-    return Outcome(ctx.repository, pruned, forgotten)
-
-
-def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
-    """Sentences about artifacts of repositories that the server does not name."""
-    names = {repository.id for repository in there}
-    return [
-        f"the server names no repository {name!r}: if it is gone for good, remove {root.url}/{name}"
-        for name in root.repositories()
-        if name not in names
-    ]
-
-
-def sentences(outcome: Outcome, *, dry_run: bool) -> list[str]:
-    """The outcome of the prune of a repository, in sentences."""
-    name = outcome.repository
-    if outcome.pruned is None:
-        return [f"{name}: not pruned to the end: {outcome.problem}"]
-    gone = "would go" if dry_run else "removed"
-    lines = [
-        f"{name}, run {one.run}: {f'kept: {one.kept}' if one.kept else gone}"
-        for one in outcome.pruned.runs
-    ]
-    lines += [
-        f"{name}, run {one}: {gone}: a prune that was killed had left some of it"
-        for one in outcome.pruned.left
-    ]
-    lines += [f"{name}, run {one}: {gone}: only Dagster knew of it" for one in outcome.forgotten]
-    if outcome.pruned.cached:
-        lines.append(f"{name}: {counted(outcome.pruned.cached, 'file')} of caches: {gone}")
-    return lines + [f"{name}: {note}" for note in outcome.pruned.notes]
-
-
 class Pruning(dg.Config):
     """Configuration of a prune."""
 
@@ -280,7 +204,7 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
             location_of(context.run.remote_job_origin),
         )
         found = prune_one(ctx, records, timedelta(days=days), dry_run=config.dry_run)
-        for sentence in sentences(found, dry_run=config.dry_run):
+        for sentence in found.sentences(dry_run=config.dry_run):
             context.log.info(sentence)
         outcomes.append(found)
     if not config.dry_run:
@@ -303,7 +227,7 @@ def _metadata(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
         "runs": sum(len(one.gone) for one in outcomes),
         "files": sum(run.files for one in outcomes for run in one.gone),
         "bytes": sum(run.size for one in outcomes for run in one.gone),
-        "kept": sum(len(one.pruned.runs) - len(one.gone) for one in outcomes if one.pruned),
+        "kept": sum(len(one.pruned.runs) - len(one.gone) for one in outcomes),
         "not pruned": [one.repository for one in outcomes if one.problem],
     }
 

@@ -48,7 +48,7 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
     def settings(self) -> Settings:
         """The settings as the core takes them; a ``ConfigurationError`` where one is wrong."""
         places = {
-            "backup_url": self._backup_url(),
+            "backup_url": self._of_backups("url"),
             "backup_log": self.backup_log,
             "inventory_place": self.inventory_place,
         }
@@ -95,8 +95,10 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         shared = os.environ.get("LAKEGC_NAMESPACE_ROOTS", "").split(",")
         return tuple(self.namespace_roots or filter(None, map(str.strip, shared)))
 
-    def _backup_url(self) -> str | None:
-        return self.backup_url or os.environ.get("LAKEGC_BACKUP_URL")
+    def _of_backups(self, name: str) -> str | None:
+        """A field about backups, else its variable."""
+        found: str | None = getattr(self, f"backup_{name}")
+        return found or os.environ.get(f"LAKEGC_BACKUP_{name.upper()}") or None
 
     def elsewhere(self) -> tuple[tuple[str, S3Access], ...]:
         """The bucket of the backups, where it is reached in a way of its own.
@@ -105,14 +107,11 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
             ConfigurationError: there is such a way, and the backups are in no S3 bucket.
         """
         ways: dict[str, Any] = {
-            name: getattr(self, f"backup_{name}")
-            or os.environ.get(f"LAKEGC_BACKUP_{name.upper()}")
-            or None
-            for name in ("endpoint_url", "region", "profile")
+            name: self._of_backups(name) for name in ("endpoint_url", "region", "profile")
         }
         if not any(ways.values()):
             return ()
-        url = self._backup_url()
+        url = self._of_backups("url")
         place = StorageNamespace.parse(located(url)) if url else None
         if place is None or place.scheme != "s3":
             given = " and ".join(f"backup_{name}" for name, value in ways.items() if value)

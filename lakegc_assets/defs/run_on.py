@@ -4,7 +4,7 @@ What Dagster and that process send each other is JSON without secrets.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -16,8 +16,7 @@ from pydantic import Field
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import shown, stopped
 from lakegc_assets.defs.fields import AsWritten, filled_in
-from lakegc_assets.defs.names import Names
-from lakegc_assets.defs.requests import asking_tags, first_tags, require_own_config
+from lakegc_assets.defs.names import Names, asking_tags, first_tags, require_own_config
 from lakegc_assets.defs.stages import Stage, materialized
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import located
@@ -67,10 +66,6 @@ class RemoteRun:
     config: Mapping[str, Any]
     tags: Mapping[str, str]
     version: int = VERSION
-
-    def to_json(self) -> dict[str, Any]:
-        """As the extras of Pipes."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, extras: Mapping[str, Any]) -> "RemoteRun":
@@ -226,6 +221,7 @@ def _launched(
         IntegrityError: it has not reported all that it was to make.
     """
     client = section.pipes_client()
+    started = f"the process that {type(client).__name__} has started"
     # A session of Pipes lets Dagster demand an output of each asset; some may rightly have none, as
     # they may in process, and what is missing is found below.
     context.set_requires_typed_event_stream = lambda **_: None
@@ -235,29 +231,19 @@ def _launched(
             warnings.simplefilter("ignore", dg.PreviewWarning)
             # Some clients add to what they are given.
             arguments = deepcopy(section.arguments)
-            done = client.run(context=context, extras=work.to_json(), **arguments)
+            done = client.run(context=context, extras=asdict(work), **arguments)
     except Exception as error:
         raise RemoteProcessError(
-            f"the process that {type(client).__name__} has started ended without a report, so "
-            f"nothing counts as made: {error}. The log of this run and the log of that process "
-            "say more"
+            f"{started} ended without a report, so nothing counts as made: {error}. The log of "
+            "this run and the log of that process say more"
         ) from error
     report = Report.of_messages(list(done.get_custom_messages()))
     results = done.get_results(implicit_materializations=False)
-    by_key = {names.key(one.name): one for one in stages}
-    chosen = {(one.asset_key, one.name) for one in context.selected_asset_check_keys}
-    for result in results:
-        if isinstance(result, dg.MaterializeResult) and result.asset_key is not None:
-            yield from materialized(by_key[result.asset_key], context, names, [result])
-        elif isinstance(result, dg.AssetCheckResult) and (
-            (result.asset_key, result.check_name) in chosen
-        ):
-            yield _described(result)
+    yield from _reported(context, names, stages, results)
     if report is None:
         raise RemoteProcessError(
-            f"the process that {type(client).__name__} has started ended without a report of its "
-            "end: is it `python -m lakegc_assets.pipes` of this version, and does its message "
-            "writer fit the client's message reader?"
+            f"{started} ended without a report of its end: is it `python -m lakegc_assets.pipes` "
+            "of this version, and does its message writer fit the client's message reader?"
         )
     if report.tags:
         context.instance.add_run_tags(context.run.run_id, dict(report.tags))
@@ -265,14 +251,27 @@ def _launched(
             context.log.warning("%s", sentence)
     if report.stopped is not None:
         raise stopped(error_of(report.stopped)) from None
-    reported = {one.asset_key for one in results if isinstance(one, dg.MaterializeResult)}
-    missing = [
-        one.name
-        for one in stages
-        if one.name in work.assets and not one.skippable and names.key(one.name) not in reported
-    ]
-    if missing:
+    made = {one.asset_key for one in results if isinstance(one, dg.MaterializeResult)}
+    due = [one.name for one in stages if one.name in work.assets and not one.skippable]
+    if missing := [name for name in due if names.key(name) not in made]:
         raise IntegrityError(f"the process ended well, and did not report {', '.join(missing)}")
+
+
+def _reported(
+    context: dg.AssetExecutionContext,
+    names: Names,
+    stages: Sequence[Stage],
+    results: Iterable[dg.MaterializeResult[None] | dg.AssetCheckResult],
+) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+    """The results of a process as results of this step, which has chosen some of the checks."""
+    by_key = {names.key(one.name): one for one in stages}
+    chosen = {(one.asset_key, one.name) for one in context.selected_asset_check_keys}
+    for result in results:
+        if isinstance(result, dg.AssetCheckResult):
+            if (result.asset_key, result.check_name) in chosen:
+                yield _described(result)
+        elif result.asset_key is not None:
+            yield from materialized(by_key[result.asset_key], context, names, [result])
 
 
 def _described(result: dg.AssetCheckResult) -> dg.AssetCheckResult:

@@ -14,11 +14,18 @@ import dagster as dg
 
 from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
 from lakegc_assets.defs.collection import Collection, keys_of, remembered
-from lakegc_assets.defs.names import REPOSITORY, RUN, Names, location_of
-from lakegc_assets.defs.notices import Document, Outbox, document
+from lakegc_assets.defs.names import (
+    OWN_REPOSITORY_TAG,
+    REPOSITORY,
+    RUN,
+    WAVE_TAG,
+    Names,
+    location_of,
+)
+from lakegc_assets.defs.notices import ways_of
 from lakegc_assets.defs.policy import Policies, Policy
-from lakegc_assets.defs.requests import REPOSITORY_TAG, WAVE_TAG
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.wording import counted
 
@@ -164,7 +171,7 @@ def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: s
     A run that was made and not launched yet is asked for again: the daemon may have died between
     the two, and then launches that one.
     """
-    tags = {WAVE_TAG: wave, REPOSITORY_TAG: repository}
+    tags = {WAVE_TAG: wave, OWN_REPOSITORY_TAG: repository}
     launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
     runs = dg.RunsFilter(job_name=names.of("gc"), tags=tags, statuses=launched)
     return instance.get_runs_count(runs) > 0
@@ -212,7 +219,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         moment = collection.now()
         known = remembered(context)
         seen = known.get("ticks", {})
-        outbox = Outbox(collection.notices, known.get("waiting", {}), moment)
+        outbox = Outbox(ways_of(collection.notices), known.get("waiting", {}), moment)
         location = location_of(context.code_location_origin)
         failed = {
             _tick_key(tick): tick
@@ -277,22 +284,16 @@ def _tick_key(tick: FailedTick) -> str:
 
 
 def _wave_notice(tick: FailedTick, why: str, *, lost: bool) -> Document:
-    wave = wave_at(tick.at)
+    wave, until = wave_at(tick.at), f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
+    what, how = "could not be started", "could not start it"
+    then = f"gc_waves then starts the wave, until {until}"
     if lost:
-        return document(
-            "wave",
-            f"wave {wave} was lost",
-            f"{tick.schedule} could not start it, nor could gc_waves in the 24 hours after it: "
-            f"{why}",
-            "mend what the sentence says; repositories are collected with the next wave, or by the "
-            "job gc",
-            wave=wave,
-        )
-    until = f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
+        what, how = "was lost", f"{how}, nor could gc_waves in the 24 hours after it"
+        then = "repositories are collected with the next wave, or by the job gc"
     return document(
         "wave",
-        f"wave {wave} could not be started",
-        f"{tick.schedule} could not start it: {why}",
-        f"mend what the sentence says: gc_waves then starts the wave, until {until}",
+        f"wave {wave} {what}",
+        f"{tick.schedule} {how}: {why}",
+        f"mend what the sentence says: {then}",
         wave=wave,
     )

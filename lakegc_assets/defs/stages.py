@@ -40,7 +40,7 @@ class Stage:
         resources: plain keys of those that it needs.
         kinds: of technologies, as Dagster shows them.
         config: what a run may configure of it.
-        skippable: whether it may end without a materialization.
+        skippable: it may end without a materialization.
     """
 
     function: Callable[[Execution], Result]
@@ -60,9 +60,8 @@ class Stage:
     @property
     def metadata(self) -> dict[str, dg.TableSchema]:
         """The columns, under the name that Dagster has for them."""
-        if self.columns is None:
-            return {}
-        return {"dagster/column_schema": table_schema(self.columns)}
+        columns = self.columns
+        return {} if columns is None else {"dagster/column_schema": table_schema(columns)}
 
     def spec(self, names: Names) -> dg.AssetSpec:
         """Its spec, without the assets before it, whose keys may still be changed."""

@@ -1,4 +1,4 @@
-"""``marked_in_time``: whether each repository has had a mark lately enough.
+"""``marked_in_time``: the check that each repository was marked lately enough.
 
 A check, since a freshness policy looks at an asset as a whole: a repository that is marked often
 would hide those that are not.
@@ -16,10 +16,11 @@ import dagster as dg
 from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
-from lakegc_assets.defs.notices import Document, Outbox, document
+from lakegc_assets.defs.notices import ways_of
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -201,8 +202,9 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         memory = remembered(context)
-        reported = memory.get("told", [])
-        outbox = Outbox(collection.notices, memory.get("waiting", {}), collection.now())
+        # Older versions called it so.
+        reported = memory.get("stale", memory.get("told", []))
+        outbox = Outbox(ways_of(collection.notices), memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
         found = _judge(there, root, context.instance, collection)
         stale = sorted(name for name, one in found.items() if not one.passed)
@@ -213,7 +215,7 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         outbox.deliver(context.log)
         cursor = {
             "known": {known.name: known.to_json() for known in there},
-            "told": stale,
+            "stale": stale,
             "day": collection.now().date().isoformat(),
             "waiting": outbox.waiting,
         }

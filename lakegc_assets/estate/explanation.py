@@ -1,4 +1,4 @@
-"""Why a mark named one object, and what became of it: by its sweep, by an alarm, and by pins."""
+"""Explains one object of a mark: the verdict, and its sweep, alarms and pins."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _swept(
 
 
 def _needed(attempt: AttemptArtifacts, guards: Guards, address: str) -> str | None:
-    """Why the alarm of a hold says that an object is needed; None where it does not name it."""
+    """The reason why an alarm says that an object is needed; None where it does not name it."""
     if not guards.hold_is_about(attempt.run):
         return None
     return next((why for named, why in _named(attempt, guards) if named == address), None)

@@ -158,7 +158,7 @@ def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | N
 
 
 def _unreadable(runs: Runs) -> list[Unread]:
-    """Those that are there and cannot be read; what a prune leaves for a moment is no run."""
+    """The runs that cannot be read; what a prune leaves for a moment is no run."""
     return [one for one in runs.unread if not isinstance(one.error, RefusedError)]
 
 

@@ -26,7 +26,7 @@ class WaitingMark:
         size: of these, in bytes.
         listed: objects that the store held.
         marked: when its candidates were found.
-        refused: whether it is not published, since its share of the listing is too large.
+        refused: it is not published, since its share of the listing is too large.
         because: what it waits for, in a sentence.
     """
 

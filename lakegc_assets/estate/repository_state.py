@@ -7,7 +7,7 @@ that says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -139,7 +139,7 @@ class Runs:
 
     @property
     def marks(self) -> list[RunManifests]:
-        """Those whose mark is published, the one that was finished last as the last."""
+        """The runs whose mark is published, the one that was finished last as the last."""
         return sorted((one for one in self.read if one.report), key=lambda r: _finished(r.report))
 
 
@@ -152,11 +152,23 @@ def estate(
     marks of a repository are swept that nobody asked for.
     """
     found, notes = known_names(root, names)
+    return Estate(standings(root, found, mode_of, now), notes)
+
+
+def standings(
+    root: ArtifactRoot,
+    names: Iterable[str],
+    mode_of: Callable[[str], str],
+    now: datetime,
+    *,
+    checked: bool = False,
+) -> list[Standing]:
+    """Read the states of these repositories, as ``standing`` does."""
 
     def row(name: str) -> Standing:
-        return standing(root, name, mode_of(name), now)
+        return standing(root, name, mode_of(name), now, checked=checked)
 
-    return Estate(thread_map(row, found, _REPOSITORIES), notes)
+    return thread_map(row, list(names), _REPOSITORIES)
 
 
 def known_names(root: ArtifactRoot, names: Collection[str]) -> tuple[list[str], list[str]]:
@@ -202,11 +214,21 @@ def read_runs(root: ArtifactRoot, repository: str) -> Runs:
         StorageError: the store of the artifacts does not answer.
         IntegrityError: a record of checks is damaged.
     """
-    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
-    runs = sorted((one for one in found if isinstance(one, RunManifests)), key=_begun)
+    found = runs_by_begin(root, repository)
+    runs = [one for one in found if isinstance(one, RunManifests)]
     guards = _guards(root, runs)
     states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
     return Runs(runs, [one for one in found if isinstance(one, Unread)], guards, states)
+
+
+def runs_by_begin(root: ArtifactRoot, repository: str) -> list[RunManifests | Unread]:
+    """Read the manifests of the runs of a repository, the one that was begun last as the last.
+
+    Raises:
+        StorageError: the store of the artifacts does not answer.
+    """
+    found = thread_map(partial(_read, root, repository), root.runs(repository), _RUNS)
+    return sorted(found, key=_begun)
 
 
 def standing_of(
@@ -239,7 +261,7 @@ def standing_of(
 
 
 def _guards(root: ArtifactRoot, runs: Sequence[RunManifests]) -> Guards:
-    """Those of the namespace that the last run was about; none before there was a mark."""
+    """The guards of the namespace of the last run; none before there was a mark."""
     last = next((one.candidates for one in reversed(runs) if one.candidates is not None), None)
     return Guards() if last is None else read_guards(last.namespace, root.stores)
 

@@ -122,7 +122,7 @@ class RunManifests:
         candidates: of ``deletion_candidates``.
         report: of ``gc_report``.
         swept: of ``swept_set``.
-        begun: whether a sweep that has not finished has left anything.
+        begun: a sweep that has not finished has left something.
         alarm: when one has found that something is gone that is needed; None if none did.
     """
 
@@ -181,20 +181,19 @@ def run_state(found: RunManifests, guards: Guards) -> RunState:
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
     sweep, unread = _recorded(found)
     sweep = replace(sweep, marked=marked, unread=unread)
-    told = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
-    return _with_restored(told, found)
+    state = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
+    return _with_restored(state, found)
 
 
-def _with_restored(told: RunState, found: RunManifests) -> RunState:
+def _with_restored(known: RunState, found: RunManifests) -> RunState:
     """A state with what was restored; where nobody can read that, as it is."""
     back = None
     with suppress(LakegcError):
-        back = restored(found.attempt) if told.outcomes else None
+        back = restored(found.attempt) if known.outcomes else None
     if back is None:
-        return told
-    state = RESTORED if told.state == SWEPT and back.whole else told.state
-    because = f"{told.because}; {back}"
-    return replace(told, state=state, because=because, restored=back)
+        return known
+    state = RESTORED if known.state == SWEPT and back.whole else known.state
+    return replace(known, state=state, because=f"{known.because}; {back}", restored=back)
 
 
 def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str, Any]:
@@ -234,7 +233,7 @@ def sweep_command(attempt: AttemptArtifacts) -> str:
 
 
 def _stopped(run: str, tried: Try | None) -> str:
-    """That a sweep has stopped, and why, as a sentence without its full stop."""
+    """A sentence, without its full stop, about a sweep that has stopped, with the reason."""
     since = f" of {tried.begun:%Y-%m-%d %H:%M} UTC" if tried else ""
     why = "its process is gone, killed perhaps, and has recorded no reason"
     if tried and tried.ended:
@@ -252,7 +251,7 @@ def _on_hold(attempt: AttemptArtifacts, guards: Guards) -> str:
 
 
 def no_sweep(repository: str) -> str:
-    """That nothing of a repository is swept, as a sentence without its full stop."""
+    """A sentence, without its full stop, that nothing of a repository is swept."""
     hold = command_line("hold", repository)
     return f"No sweep starts: `{hold}` says what is lost, and what can be done"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,16 @@ from lakegc_assets.leftovers.uploads import (
     uncommitted_blobs,
 )
 from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
+from lakegc_assets.wording import human_bytes
+
+
+@dataclass(frozen=True)
+class Table:
+    """Leftovers of one kind, the largest first, and a note about all of them."""
+
+    columns: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,59 @@ class Leftovers:
             "places that could not be looked at": len(self.problems),
         }
 
+    def tables(self) -> dict[str, Table]:
+        """The leftovers of each kind for people, by its name."""
+        return {
+            "namespaces": _table(
+                ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
+                self.namespaces,
+                lambda one: (
+                    *(one.url, one.repository or "nobody knows", one.server, one.objects),
+                    *(human_bytes(one.size), f"{one.newest:%Y-%m-%d}" if one.newest else "never"),
+                    one.stays or "may be removed",
+                ),
+            ),
+            "uploads that never ended": _table(
+                ("where", "uploads", "size", "oldest"),
+                self.uploads,
+                lambda one: (
+                    *(one.where, len(one.uploads), human_bytes(one.size)),
+                    f"{one.uploads[0].begun:%Y-%m-%d}",
+                ),
+            ),
+            "blocks that nobody has committed": _table(
+                ("where", "blobs", "size"),
+                self.blocks,
+                lambda one: (one.where, len(one.uploads), human_bytes(one.size)),
+                "the store drops them a week after the last block of each blob",
+            ),
+            "ranges and metaranges that nothing names": _table(
+                ("repository", "metaranges", "ranges", "of", "size"),
+                self.metadata,
+                lambda one: (
+                    *(one.repository, one.metaranges, one.tables.num_rows - one.metaranges),
+                    *(one.listed, human_bytes(one.size)),
+                ),
+                "never removed here, since lakeFS may commit them again as they are; what you can "
+                "do: docs/safety.md#tables-that-nothing-names",
+            ),
+            "retained by the stores": _table(
+                ("repository", "objects", "size", "delete markers", "notice", "rule to add"),
+                self.retained,
+                lambda one: (
+                    *(one.repository, one.objects, human_bytes(one.size), one.markers),
+                    *(one.notice, one.rule or "none"),
+                ),
+            ),
+            "removals that did not end": Table(
+                ("removal", "kind", "where", "by"),
+                [(one.id, one.kind, one.where, one.by) for one in self.removals],
+                "remove these again",
+            ),
+        }
+
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """As JSON values, with each object by its name."""
         return {
             "namespaces": [{**asdict(one), "newest": _text(one.newest)} for one in self.namespaces],
             "uploads": [
@@ -128,6 +189,15 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
     # A root that cannot be read is told by each kind.
     once = list(dict.fromkeys(problems))
     return Leftovers(namespaces, uploads, blocks, metadata, retained, removals, once)
+
+
+def _table(
+    columns: Sequence[str],
+    found: Iterable[Any],
+    row_of: Callable[[Any], tuple[Any, ...]],
+    note: str = "",
+) -> Table:
+    return Table(columns, [row_of(one) for one in sorted(found, key=lambda one: -one.size)], note)
 
 
 def _placed(one: LeftoverUploads[Any], **those: object) -> dict[str, Any]:

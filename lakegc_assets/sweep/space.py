@@ -15,12 +15,6 @@ _UNTIL: Final = f"{HELD} until "
 _NOT_KNOWN: Final = f"{HELD}, "
 
 
-#: Of nothing that was deleted.
-NO_SPACE: Final[Mapping[str, Any]] = {
-    name: {"objects": 0, "bytes": 0} for name in ("freed", "held", "not_known")
-} | {"until": None}
-
-
 def space_facts(deleted: Iterable[tuple[str | None, int, int]]) -> dict[str, Any]:
     """Add up what was deleted, by what became of its space.
 

@@ -165,7 +165,7 @@ def test_a_sweep_with_backups_makes_the_backup_first(site: Site) -> None:
         (
             ("backup", "archived", "--run", "m1", "--url", "/x", "--num-liststatus-threads", "41"),
             2,
-            "backup_list_threads is 41: 41 is not from 1 to 40",
+            "41 is not in the range 1<=x<=40",
         ),
     ],
 )

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.jobs import checked
-from lakegc_assets.cli.main import main
+from lakegc_assets.cli.main import Commands, main
 from lakegc_assets.cli.run_summary import near
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.publication import mark_folder
@@ -281,6 +282,23 @@ def test_a_refusal_says_the_options_of_the_settings_that_it_names(
     # An approval has no option of its own for them.
     options = "as options: --set lease_wait_seconds=…, --set protect_tags=…"
     assert options in lakegc("approve", "alpha", "--run", "m1").output
+
+
+def test_a_command_below_a_group_of_commands_says_its_own_options() -> None:
+    @click.group()
+    def above() -> None:
+        """A group."""
+
+    @above.command()
+    @click.option("--protect-tags")
+    def below(**_: object) -> None:
+        raise RefusedError("set protect_tags")
+
+    lakegc_of = Commands()
+    lakegc_of.add_command(above)
+    said = CliRunner().invoke(lakegc_of, ["above", "below"])
+    assert said.exit_code == 3
+    assert said.stderr == "refused: set protect_tags\n  as options: --protect-tags\n"
 
 
 @pytest.mark.usefixtures("stopped")

@@ -19,10 +19,11 @@ from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
 from lakegc_assets.cli.pages import last_leftovers, page_of_estate
 from lakegc_assets.cli.run_page import Insights, page_of_run
-from lakegc_assets.defs.estate import COLUMNS, overview
+from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.estate.overview import COLUMNS
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.retention.retain import Retain
@@ -137,6 +138,7 @@ def stopped(text: str) -> dict[str, Any]:
         "to_delete": f"lakegc sweep {text} --run m1",
         "swept": False,
         "swept_on": None,
+        "outcomes": {**outcome(text)["outcomes"], "already_missing": {"objects": 2, "bytes": 8}},
         "deleted_or_missing": 2,
         "restored": None,
     }
@@ -206,7 +208,7 @@ def test_the_page_of_a_run_says_what_the_command_says() -> None:
 def test_the_page_of_a_stopped_sweep_says_so_first_and_what_goes_on() -> None:
     shown = " ".join(" ".join(Read(page_of_run(stopped("repo"), _SERVER)).text).split())
     for words in ("Mark m1, stopped in its sweep", "stopped in its sweep: repo",
-                  "of these deleted or missing: the try before was killed while it deleted 2",
+                  "the try before was killed while it deleted 2",
                   "to go on lakegc sweep repo --run m1",
                   "to undo lakegc restore repo --run m1 --all"):  # fmt: skip
         assert words in shown

@@ -15,7 +15,7 @@ import pytest
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import Names, partition_key
 from lakegc_assets.defs.policy import StoresSection
-from lakegc_assets.defs.resume import is_included
+from lakegc_assets.defs.sensors import is_included
 from lakegc_assets_tests.defs.daemon import code_location, ticked
 
 # Dagster itself makes nested resources (S3Resource) in this way.

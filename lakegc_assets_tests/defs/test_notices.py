@@ -19,17 +19,11 @@ from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import partition_key
-from lakegc_assets.defs.notices import (
-    NoticeError,
-    document,
-    failure_sensor,
-    in_form,
-    mail,
-    notice,
-    post,
-)
+from lakegc_assets.defs.notices import failure_sensor, notice
 from lakegc_assets.defs.policy import MailSection, NoticeSection, Override, Policies
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.estate import notices as delivery
+from lakegc_assets.estate.notices import NoticeError, document, in_form, mail, post
 from lakegc_assets_tests.defs.daemon import Daemon
 
 # Dagster itself tags partitions in this way.
@@ -209,7 +203,7 @@ def test_a_server_that_does_not_answer_does_not_keep_others_from_being_reported(
 ) -> None:
     """Nor a tick from its end: Dagster would forget what it has done."""
     clock = iter(range(0, 1000, 15))
-    monkeypatch.setattr(notices, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(delivery, "monotonic", lambda: next(clock))
     reported: list[str] = []
 
     def hang(_url: str, document: dict[str, Any], _form: str) -> None:
@@ -314,7 +308,7 @@ def test_a_notice_has_the_form_that_its_receiver_shows(
         sent.append(json)
         return Answer()
 
-    monkeypatch.setattr("lakegc_assets.defs.notices.send", take)
+    monkeypatch.setattr("lakegc_assets.estate.notices.send", take)
     post(url, _NOTICE)
     assert sent == [in_form(_NOTICE, form)]
 

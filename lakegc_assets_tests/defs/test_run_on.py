@@ -22,9 +22,8 @@ from lakegc_assets import pipes
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import failed_for_a_while
-from lakegc_assets.defs.names import add_partition
+from lakegc_assets.defs.names import WAITS_TAG, add_partition
 from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
-from lakegc_assets.defs.requests import WAITS_TAG
 from lakegc_assets.defs.run_on import RunOnSection
 from lakegc_assets.defs.stages import Result, Stage
 from lakegc_assets.run.artifacts import MARK_ASSETS

@@ -18,11 +18,10 @@ from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.jobs import who
-from lakegc_assets.defs.names import add_partition
+from lakegc_assets.defs.names import add_partition, first_tags, is_unattended, require_own_config
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
 from lakegc_assets.defs.prune import DagsterRecords
-from lakegc_assets.defs.requests import first_tags, is_unattended, require_own_config
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import utc_now

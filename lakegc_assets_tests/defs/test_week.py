@@ -18,16 +18,14 @@ import yaml
 from dagster._daemon.monitoring import run_monitoring
 
 import lakegc_assets
-from lakegc_assets.defs import resume
+from lakegc_assets.defs import jobs, sensors
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
-from lakegc_assets.defs.names import partition_key
+from lakegc_assets.defs.names import is_retried, partition_key
 from lakegc_assets.defs.policy import Override, Policies
-from lakegc_assets.defs.requests import is_retried
-from lakegc_assets.defs.resume import resume_sensor
 from lakegc_assets.defs.schedules import waves_sensor
-from lakegc_assets.defs.sensors import repositories_sensor
+from lakegc_assets.defs.sensors import repositories_sensor, resume_sensor
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
@@ -269,7 +267,7 @@ def test_what_dagster_starts_again_itself_is_left_to_it(
         instance = cast("dg.DagsterInstance", SimpleNamespace(run_retries_enabled=enabled))
         assert is_retried(instance, run) is enabled
     with monkeypatch.context() as patched:
-        patched.setattr(resume, "is_retried", lambda _, one: one.run_id == run_id)
+        patched.setattr(sensors, "is_retried", lambda _, one: one.run_id == run_id)
         assert daemon.sensor("gc_resume") == []
     # Without the daemon of run_retries the tag says nothing.
     daemon.cursors.clear()
@@ -369,7 +367,7 @@ def test_what_was_published_and_not_reported_is_backed_up_before_it_is_swept(
     daemon.kill(run)
     site.root.new_attempt("daily", wave(0))
     monkeypatch.setattr(AttemptArtifacts, "has", lambda _, asset: asset == "deletion_candidates")
-    monkeypatch.setattr(resume, "read_summary", lambda _store, _run: {})
+    monkeypatch.setattr(jobs, "read_summary", lambda _store, _run: {})
     sensor = daemon.definitions.resolve_sensor_def("gc_resume")
     with dg.build_sensor_context(
         daemon.instance,

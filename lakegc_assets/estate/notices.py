@@ -1,0 +1,237 @@
+"""Notices to people, posted in the form that a chat shows, or mailed.
+
+A sensor holds a notice that was not delivered in its cursor, for a day. Who is killed between a
+delivery and the cursor's being written delivers twice.
+"""
+
+import json
+import logging
+import smtplib
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from email.message import EmailMessage
+from html import escape
+from time import monotonic
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import requests
+from requests import post as send
+
+from lakegc_assets.errors import LakegcError
+
+#: In which notices are posted.
+FORMS: Final = ("auto", "json", "slack", "teams")
+#: Dagster gives a tick 60 s: what is begun within the first 20 ends before that.
+_BUDGET_S: Final = 20
+_ATTEMPTS: Final = 3
+#: The first digit of the status of what a server has taken.
+_TAKEN: Final = 2
+#: To reach the server, and between parts of its answer.
+_TIMEOUTS_S: Final = (3, 5)
+_MAIL_TIMEOUT_S: Final = 8
+#: For how long it is tried to deliver a notice.
+_LIFETIME: Final = timedelta(days=1)
+#: Hosts at which Slack takes notices, and the ends of those at which Teams does.
+_SLACK: Final = ("hooks.slack.com", "hooks.slack-gov.com")
+_TEAMS: Final = (".webhook.office.com", ".logic.azure.com", ".api.powerplatform.com")
+
+Document = dict[str, Any]
+Way = Callable[[Document], None]
+
+
+class NoticeError(LakegcError):
+    """A notice was not delivered."""
+
+
+def document(
+    event: str,
+    title: str,
+    sentence: str,
+    what_to_do: str,
+    link: str | None = None,
+    **values: object,
+) -> Document:
+    """A notice, as JSON values.
+
+    Args:
+        event: failed, waiting, stale, or wave.
+        title: one line.
+        sentence: what happened.
+        what_to_do: about it.
+        link: to a page of Dagster's interface.
+        values: other facts, by name.
+    """
+    lines = (title, sentence, f"What to do: {what_to_do}", link)
+    return {
+        **values,
+        "event": event,
+        "title": title,
+        "sentence": sentence,
+        "what_to_do": what_to_do,
+        "link": link,
+        "text": "\n".join(line for line in lines if line),
+    }
+
+
+class Outbox:
+    """Notices that wait for their delivery, as the cursor of a sensor has them.
+
+    Attributes:
+        waiting: entries as JSON values, by their keys.
+        ways: of delivery; one of an entry that is not among them any more is left out.
+    """
+
+    def __init__(self, ways: Mapping[str, Way], waiting: Mapping[str, Any], now: datetime) -> None:
+        """Take what waits."""
+        self.waiting: dict[str, dict[str, Any]] = dict(waiting)
+        self.ways = ways
+        self._now = now
+        self._problems: list[str] = []
+
+    def add(self, key: str, **content: object) -> None:
+        """Let a notice wait: its ``document``, or what it is made of when it is delivered."""
+        self.waiting[key] = {**content, "since": self._now.isoformat(), "ways": list(self.ways)}
+
+    def deliver(
+        self, log: logging.Logger, make: Callable[[str, str], Document | None] | None = None
+    ) -> None:
+        """Deliver what waits, as far as there is time, and take it out of what waits.
+
+        ``make`` gives the notice of a key and a message, or None where there is none any more;
+        without it, entries hold their notices.
+        """
+        deadline = monotonic() + _BUDGET_S
+        for key in list(self.waiting):
+            if monotonic() > deadline:
+                break
+            one = self.waiting.pop(key)
+            left = []
+            for way in one["ways"]:
+                try:
+                    made = make(key, one["message"]) if make else one["document"]
+                    if made is not None and way in self.ways:
+                        self.ways[way](made)
+                except Exception as error:  # noqa: BLE001 - a tick that fails would deliver no other notice
+                    self._problems.append(str(error) or type(error).__name__)
+                    left.append(way)
+            if left and self._now - datetime.fromisoformat(one["since"]) < _LIFETIME:
+                # At the end, so that others come before it at the next tick.
+                self.waiting[key] = {**one, "ways": left}
+            elif left:
+                said = self._problems[-1]
+                log.error("the notice about %s was not delivered in a day: %s", key, said)
+
+    def reason(self, otherwise: str) -> str:
+        """The reason why a tick that only delivers notices has started nothing."""
+        if self._problems:
+            said = "; ".join(dict.fromkeys(self._problems))
+            return f"{len(self.waiting)} notices wait: {said}"
+        return f"{len(self.waiting)} notices wait" if self.waiting else otherwise
+
+
+def post(url: str, document: Document, form: str = "auto") -> None:
+    """Post a notice as JSON in a form, see ``in_form``; tried three times.
+
+    Raises:
+        NoticeError: the server does not take it.
+    """
+    body = in_form(document, _form_at(url) if form == "auto" else form)
+    said = ""
+    for _ in range(_ATTEMPTS):
+        try:
+            # Behind a redirection it would be asked for something, and receive nothing.
+            with send(
+                url, json=body, timeout=_TIMEOUTS_S, allow_redirects=False, stream=True
+            ) as answer:
+                status = answer.status_code
+        except requests.RequestException as error:
+            # Its text may hold the URL, which may hold a secret.
+            said = type(error).__name__
+            continue
+        if status // 100 == _TAKEN:
+            return
+        said = f"status {status}"
+    raise NoticeError(f"the notice {document['title']!r} was not delivered: {said}")
+
+
+def _form_at(url: str) -> str:
+    host = urlsplit(url).hostname or ""
+    if host in _SLACK:
+        return "slack"
+    return "teams" if host.endswith(_TEAMS) else "json"
+
+
+def in_form(document: Document, form: str) -> Document:
+    """A notice as its receiver shows it.
+
+    The form json has all of it, with the field ``text`` that most chats show; slack that alone;
+    teams is an adaptive card.
+    """
+    if form == "slack":
+        return {"text": escape(document["text"], quote=False)}
+    return _card(document) if form == "teams" else document
+
+
+def _card(document: Document) -> Document:
+    """An adaptive card in a message, as Teams takes it."""
+    parts = (document["sentence"], f"What to do: {document['what_to_do']}")
+    card: Document = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": [
+            {"type": "TextBlock", "text": document["title"], "weight": "Bolder", "wrap": True},
+            *({"type": "TextBlock", "text": part, "wrap": True} for part in parts),
+        ],
+    }
+    if document["link"]:
+        card["actions"] = [
+            {"type": "Action.OpenUrl", "title": "Open in Dagster", "url": document["link"]}
+        ]
+    content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+    return {"type": "message", "attachments": [content]}
+
+
+class MailServer(Protocol):
+    """A mail server, what it is logged in to with, and the addresses of mails."""
+
+    host: str
+    port: int
+    sender: str
+    to: list[str]
+    starttls: bool
+    user: str | None
+
+    def password(self) -> str:
+        """The password of the user."""
+        ...
+
+
+def mail(server: MailServer, document: Document) -> None:
+    """Send a notice as mail, to the configured addresses and the owners that have one.
+
+    Raises:
+        NoticeError: the server does not take it.
+    """
+    message = EmailMessage()
+    message["Subject"] = f"lakegc: {document['title']}"
+    message["From"] = server.sender
+    owners = [owner for owner in document.get("owners", ()) if "@" in owner]
+    message["To"] = ", ".join(dict.fromkeys([*server.to, *owners]))
+    body = (document["sentence"], f"What to do: {document['what_to_do']}", document["link"])
+    values = {name: value for name, value in document.items() if name != "text"}
+    message.set_content(
+        "\n\n".join(part for part in (*body, json.dumps(values, indent=1)) if part) + "\n"
+    )
+    try:
+        with smtplib.SMTP(server.host, server.port, timeout=_MAIL_TIMEOUT_S) as open_server:
+            if server.starttls:
+                open_server.starttls()
+            if server.user:
+                open_server.login(server.user, server.password())
+            open_server.send_message(message)
+    except (smtplib.SMTPException, OSError) as error:
+        raise NoticeError(
+            f"the mail {document['title']!r} was not sent by {server.host}: {error}"
+        ) from error
