@@ -39,8 +39,8 @@ from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import known_repository
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
-from lakegc_assets.sweep.restore_status import Restored
-from lakegc_assets.sweep.space import space_in
+from lakegc_assets.sweep.status import Restored
+from lakegc_assets.sweep.totals import space_in
 
 #: Facts of manifests that an outcome shows as they are.
 _LISTED = ("listed", "listed_bytes", "skipped_slices", "outside_data", "too_young", "spared")

@@ -31,7 +31,7 @@ from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.sweep.space import NO_SPACE, space_lines
+from lakegc_assets.sweep.totals import NO_SPACE, space_lines
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
 _TOTAL: Final = ("", "objects", "size")

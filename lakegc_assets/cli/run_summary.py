@@ -53,7 +53,7 @@ def summary(found: dict[str, Any]) -> Iterator[str]:
 
 def _sweep(found: dict[str, Any]) -> Iterator[str]:
     from lakegc_assets.estate.run_state import DELETED_OR_MISSING
-    from lakegc_assets.sweep.space import space_lines
+    from lakegc_assets.sweep.totals import space_lines
 
     for outcome, total in found["outcomes"].items():
         yield figures(outcome.replace("_", " "), total["objects"], total["bytes"])

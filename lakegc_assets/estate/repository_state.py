@@ -32,8 +32,7 @@ from lakegc_assets.estate.run_state import (
     run_state,
 )
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.sweep.approval import approval_of
-from lakegc_assets.sweep.auto_sweep import how_to_approve
+from lakegc_assets.sweep.approval import approval_of, how_to_approve
 
 UNREADABLE: Final = "unreadable"
 WAITING: Final = "waiting for approval"

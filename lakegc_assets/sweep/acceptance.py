@@ -42,7 +42,7 @@ from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backup_guard import relied_on
 from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.lost_objects import LOST as ROWS

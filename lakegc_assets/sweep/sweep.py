@@ -36,18 +36,15 @@ from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
 from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Deltas
-from lakegc_assets.sweep.drain import settle
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
-from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lease_record import PROBES
-from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, Ledger
 from lakegc_assets.sweep.ledger_state import Recorded, Total
-from lakegc_assets.sweep.preconditions import unswept_mark
-from lakegc_assets.sweep.rate_limit import in_flight
+from lakegc_assets.sweep.rate_limit import in_flight, settle
 from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities
-from lakegc_assets.sweep.space import space_facts
-from lakegc_assets.sweep.termination import OWNER, Ending
+from lakegc_assets.sweep.status import OWNER, Ending, unswept_mark
+from lakegc_assets.sweep.totals import space_facts
 from lakegc_assets.wording import counted
 
 #: How many objects that were put back are named.

@@ -23,7 +23,6 @@ from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import (
     lease,
-    leased,
     rounds,
     store_comparison,
     sweep,
@@ -61,7 +60,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (secrets, "token_hex", lambda size=16: world().token_hex(size)),
     ]
     answers += [
-        (leased, "owner_of", lambda **_: {"host": world().process.name}),
+        (lease, "owner_of", lambda **_: {"host": world().process.name}),
     ]
     answers += [(module, "needed_now", _needed_now) for module in (old_trash, backup_pruning)]
     answers += [(backup_pruning, "repository_lock", nullcontext)]

@@ -35,7 +35,7 @@ from lakegc_assets.sweep.hold import (
     write_hold,
 )
 from lakegc_assets.sweep.hold_report import hold_lines, known_hold
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake

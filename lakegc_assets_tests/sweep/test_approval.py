@@ -18,8 +18,15 @@ from lakegc_assets.run.clocks import SystemClocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Recovery
-from lakegc_assets.sweep.approval import approval_of, approve, approved, recorded_sweep, when
-from lakegc_assets.sweep.auto_sweep import Limits, waits_for
+from lakegc_assets.sweep.approval import (
+    Limits,
+    approval_of,
+    approve,
+    approved,
+    recorded_sweep,
+    waits_for,
+    when,
+)
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

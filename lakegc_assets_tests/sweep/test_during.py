@@ -18,7 +18,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.delta import STAGED
-from lakegc_assets.sweep.delta_extension_task import ALIKE, HELD
+from lakegc_assets.sweep.delta_extension import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.sweep import lease_owner as module
-from lakegc_assets.sweep.lease_owner import describe, is_gone, owner_of, work_of
+from lakegc_assets.sweep import lease_record as module
+from lakegc_assets.sweep.lease_record import describe, is_gone, owner_of, work_of
 
 _OWNER = """
 import json, sys
-from lakegc_assets.sweep.lease_owner import owner_of
+from lakegc_assets.sweep.lease_record import owner_of
 print(json.dumps(dict(owner_of(run="r"))), flush=True)
 sys.stdin.read()
 """
 #: The first thread ends, and another one goes on.
 _WITHOUT_ITS_FIRST_THREAD = """
 import ctypes, json, sys, threading
-from lakegc_assets.sweep.lease_owner import owner_of
+from lakegc_assets.sweep.lease_record import owner_of
 main = threading.main_thread().native_id
 def go_on():
     while open(f"/proc/self/task/{main}/stat").read().rpartition(")")[2].split()[0] != "Z":

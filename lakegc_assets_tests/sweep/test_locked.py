@@ -27,13 +27,12 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delete_responses import hopeless
-from lakegc_assets.sweep.deletion import DeletingTask
+from lakegc_assets.sweep.deletion import DeletingTask, hopeless
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.space import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders
+from lakegc_assets.sweep.totals import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session

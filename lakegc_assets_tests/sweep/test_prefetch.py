@@ -17,8 +17,7 @@ from lakegc_assets.storage.errors import ObjectNotFoundError, StoreUnavailableEr
 from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome, ObjectInfo
 from lakegc_assets.sweep import store_comparison
 from lakegc_assets.sweep.deletion import TaskClients
-from lakegc_assets.sweep.prefetch import Prefetch
-from lakegc_assets.sweep.store_comparison import Compared, Marked, compare
+from lakegc_assets.sweep.store_comparison import Compared, Marked, Prefetch, compare
 from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import SmallLake

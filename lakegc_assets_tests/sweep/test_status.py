@@ -24,8 +24,8 @@ from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.status import command
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets.sweep.termination import command
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
