@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Verdict, bring_back, forecast, present
+from lakegc_assets.recovery.undeletion import Verdict, bring_back, present
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -46,7 +46,7 @@ from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost, foresee
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
@@ -211,10 +211,8 @@ def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, A
     # What cannot be looked for everywhere is not known to be lost.
     nowhere = UNCLEAR if named.unread else LOST_NOW
     for at in range(0, len(named.addresses), _BATCH):
-        there = present(store, named.addresses[at : at + _BATCH])
-        absent = pa.array([address for address, one in there.items() if one is None], pa.string())
-        gone = rows.filter(pc.is_in(rows["address"], absent))
-        ends = forecast(store, as_lost(gone), copies_of(gone, named.proof))
+        addresses = named.addresses[at : at + _BATCH]
+        there, ends = foresee(store, rows, addresses, named.proof)
         told = {e.one.key: nowhere if e.verdict == "lost" else KEPT.get(e.verdict) for e in ends}
         for address, found in there.items():
             if found is None:

@@ -330,10 +330,10 @@ class DeletingTask:
             prefetch.begin(most)
             self._pace.wait()
             batch = self._compared_anew(repeated, following)
-            ready = self._make_ready(batch, objects)
-            if isinstance(ready, TaskResult):
-                yield ready
+            if ended := self._may_not_send(objects):
+                yield ended
                 return True
+            ready = _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
             self._sent = bool(ready.to_send)
             found = sort_answers(ready.to_send, self._send(ready.to_send), self._space_of)
             if found.unanswered:
@@ -367,12 +367,6 @@ class DeletingTask:
         fresh = [one for one in following if one.asked > since]
         old = [one.marked for one in following if one.asked <= since]
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._elapsed)]
-
-    def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | TaskResult:
-        """Divide a batch into outcomes and deletes to send now; or return why none may be."""
-        if ended := self._may_not_send(objects):
-            return ended
-        return _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
 
     def _may_not_send(self, objects: pa.Table) -> TaskResult | None:
         """Ask whether a batch may be sent now, following branches that move; what to say if not."""

@@ -11,8 +11,6 @@ from lakegc_assets.checks.evaluation import evaluate, require_passed
 from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Candidates, stretches
-from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -84,18 +82,12 @@ class Rounds:
     """The rounds of one sweep.
 
     Attributes:
-        ctx: the run.
-        connections: how to reach lakeFS and the store.
-        attempt: the artifacts of the mark, and of its sweep.
         recorded: what was done, and all that the mark names.
         deltas: takes the delta marks.
         lease: that of this sweep.
         means: of the store.
     """
 
-    ctx: RunContext
-    connections: Connections
-    attempt: AttemptArtifacts
     recorded: Recorded
     deltas: Deltas
     lease: Lease
@@ -110,6 +102,7 @@ class Rounds:
             RefusedError: a check fails, the lease is lost, or no round gets anything done.
             StorageError: the store refused deletes; what was done is in the ledger.
         """
+        ctx = self.recorded.ctx
         number, idle, fewest, why = 0, 0, -1, ""
         while True:
             remaining = self.recorded.remaining(f"{self._folder(number + 1)}remaining/")
@@ -120,9 +113,9 @@ class Rounds:
             idle = idle + 1 if left == fewest else 0
             if idle == _IDLE_ROUNDS:
                 raise RefusedError(
-                    f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks "
-                    f"end without doing anything ({why}); what was done is recorded. Sweep "
-                    f"{self.ctx.run!r} again at a quieter time",
+                    f"{ctx.repository!r} changes so fast that no delta mark holds, or tasks end "
+                    f"without doing anything ({why}); what was done is recorded. Sweep "
+                    f"{ctx.run!r} again at a quieter time",
                 )
             number, fewest = number + 1, left
             ended_early = self._round(number, remaining)
@@ -135,10 +128,10 @@ class Rounds:
     def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
-        self.ctx.clocks.resumed()
+        self.recorded.ctx.clocks.resumed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
-        require_no_hold(self.ctx, self.connections.store())
+        require_no_hold(self.recorded.ctx, self.recorded.connections.store())
         delta = self.deltas.take(remaining, f"delta-{number:04d}")
         self._record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
         folder = f"{self._folder(number)}survivors/"
@@ -146,49 +139,49 @@ class Rounds:
         if not survivors.rows:
             return {}
         if not self._evaluated:
-            require_passed(evaluate(self.ctx, survivors.parts))
+            require_passed(evaluate(self.recorded.ctx, survivors.parts))
             self._evaluated = True
-            if self.ctx.clocks.elapsed() - delta.taken.elapsed > _FRESH:
+            if self.recorded.ctx.clocks.elapsed() - delta.taken.elapsed > _FRESH:
                 return {STALE: "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
     def _record_spared(self, name: str, delta: DeltaMark) -> None:
         """Record what is spared, with the reasons."""
-        store = self.attempt.store()
+        store = self.recorded.attempt.store()
         for number, part in enumerate(delta.spared):
             rows = read_part(store, part)
-            ledger.record_spared(store, f"{name}-{number:05d}", rows, self.ctx.clocks)
+            ledger.record_spared(store, f"{name}-{number:05d}", rows, self.recorded.ctx.clocks)
 
     def _delete(self, number: int, delta: DeltaMark, survivors: Candidates) -> Mapping[str, str]:
         self.lease.require()
         orders = self._orders(number, delta)
         portions = self._portions(survivors)
         # The last thing before tasks begin, which notice for themselves.
-        if self.ctx.clocks.resumed() >= delta.taken.elapsed:
+        if self.recorded.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
-        progress = delete(self.ctx, orders, portions)
-        self._share = share_after(self.attempt.store(), orders.notes, self._share)
-        self.ctx.log.info(
-            "swept %s of %s", counted(progress.deleted, "object"), self.ctx.repository
+        progress = delete(self.recorded.ctx, orders, portions)
+        self._share = share_after(self.recorded.attempt.store(), orders.notes, self._share)
+        self.recorded.ctx.log.info(
+            "swept %s of %s", counted(progress.deleted, "object"), self.recorded.ctx.repository
         )
         if progress.failed or STOPPED in progress.ended_early:
             raise self._failure(progress)
         return progress.ended_early
 
     def _orders(self, number: int, delta: DeltaMark) -> Orders:
-        settings = self.ctx.settings
+        settings = self.recorded.ctx.settings
         return Orders(
             # What a task has seen is soon too old to delete by.
-            connections=self.connections.without_waiting(),
-            repository=self.ctx.repository,
-            artifacts_url=self.attempt.url,
+            connections=self.recorded.connections.without_waiting(),
+            repository=self.recorded.ctx.repository,
+            artifacts_url=self.recorded.attempt.url,
             delta=delta.seen,
             taken=delta.taken,
             protect_tags=settings.protect_tags,
             lease=self.lease.token,
             number=number,
             condition=self.means.condition,
-            batch=min(settings.sweep_batch, self.connections.store().keys_per_delete),
+            batch=min(settings.sweep_batch, self.recorded.connections.store().keys_per_delete),
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
             known=delta.known() if delta.known else None,
@@ -196,12 +189,15 @@ class Rounds:
             trash=self.means.trash,
             protection=self.means.protection,
             retain=settings.retained,
-            clocks=self.ctx.clocks,
+            clocks=self.recorded.ctx.clocks,
         )
 
     def _portions(self, survivors: Candidates) -> list[Portion]:
         """The survivors for tasks, each with those of one stretch of addresses."""
-        most, batch = self.ctx.settings.sweep_num_partitions, self.ctx.settings.sweep_batch
+        most, batch = (
+            self.recorded.ctx.settings.sweep_num_partitions,
+            self.recorded.ctx.settings.sweep_batch,
+        )
         batches = -(-survivors.rows // batch)
         tasks = max(1, min(most, batches // _BATCHES))
         # No batch but the last one is smaller than it may be.
@@ -210,14 +206,13 @@ class Rounds:
 
     def _failure(self, progress: Progress) -> LakegcError:
         error = progress.error or progress.ended_early[STOPPED]
+        to, run = self.recorded.connections.namespace_url, self.recorded.ctx.run
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
         return raised(
-            f"{counted(progress.failed, 'object')} of {self.connections.namespace_url} could not "
-            "be deleted, "
-            f"for example {error}.{advice} What was done is recorded. Sweep {self.ctx.run!r} again "
-            "when this is mended",
+            f"{counted(progress.failed, 'object')} of {to} could not be deleted, for example "
+            f"{error}.{advice} What was done is recorded. Sweep {run!r} again when this is mended",
         )
 
 

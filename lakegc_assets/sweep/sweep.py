@@ -116,9 +116,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         protection = DataProtection.of(recovery)
     means = StoreCapabilities(condition, deadlines, trash, protection)
     deltas = Deltas(ctx, chain, attempt, folder)
-    rounds = Rounds(ctx, connections, attempt, recorded, deltas, lease, means)
+    rounds = Rounds(recorded, deltas, lease, means)
     ending = Ending(ctx, attempt, recorded.gone)
-    look = partial(raise_alarm_if_needed, ctx, connections, deltas, recorded)
+    look = partial(raise_alarm_if_needed, deltas, recorded)
     with ending.told():
         number = _delete(rounds, ending, look)
         recorded.require_whole()
@@ -177,13 +177,13 @@ def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         except LakegcError:
             # They may send some still: whoever comes next waits for these.
             lease.abandon()
-        settle(rounds.attempt.store(), lease.sweep, rounds.ctx.clocks)
+        settle(rounds.recorded.attempt.store(), lease.sweep, rounds.recorded.ctx.clocks)
         if _tried(rounds):
             ending.look_if_possible(look)
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    settle(rounds.attempt.store(), lease.sweep, rounds.ctx.clocks)
+    settle(rounds.recorded.attempt.store(), lease.sweep, rounds.recorded.ctx.clocks)
     return number
 
 
@@ -195,7 +195,7 @@ def _leave(rounds: Rounds) -> None:
     lease, under_way = rounds.lease, True
     with suppress(LakegcError):
         lease.begin_round(lease.round + 1)
-        under_way = in_flight(rounds.attempt.store(), lease.sweep)
+        under_way = in_flight(rounds.recorded.attempt.store(), lease.sweep)
     if under_way:
         lease.abandon()
 
@@ -203,7 +203,7 @@ def _leave(rounds: Rounds) -> None:
 def _tried(rounds: Rounds) -> bool:
     """Return whether something may be gone: recorded, or not to be excluded."""
     try:
-        if in_flight(rounds.attempt.store(), rounds.lease.sweep):
+        if in_flight(rounds.recorded.attempt.store(), rounds.lease.sweep):
             return True
         totals = rounds.recorded.totals()
     except Exception:  # noqa: BLE001 - whatever it is, nobody can tell
