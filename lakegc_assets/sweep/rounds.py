@@ -19,9 +19,9 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
     error_class,
 )
+from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.hold import require_no_hold

@@ -29,12 +29,16 @@ from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.probes import probe_deadlines, probe_recovery
+from lakegc_assets.storage.probes import (
+    Condition,
+    probe_conditions,
+    probe_deadlines,
+    probe_recovery,
+)
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
-from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease, leased
@@ -309,7 +313,7 @@ def _condition(ctx: RunContext, connections: Connections) -> Condition:
     Raises:
         RefusedError: a condition is demanded, and the store honours none.
     """
-    found = probe_conditions(connections.store())
+    found = probe_conditions(connections.store(), PROBES)
     ctx.log.info("conditional deletes of %s: %s", connections.namespace_url, found)
     if found == "none" and ctx.settings.require_conditional_deletes:
         raise RefusedError(

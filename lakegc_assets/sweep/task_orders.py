@@ -10,8 +10,8 @@ from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
-from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.delta_extension import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
