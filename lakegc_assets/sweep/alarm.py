@@ -116,7 +116,7 @@ def raise_alarm_if_needed(deltas: Deltas, recorded: Recorded) -> None:
 
 @dataclass(frozen=True)
 class _LastLook:
-    """What a delta mark after a sweep shows.
+    """A delta mark after a sweep, and the objects that it found alive and missing.
 
     Attributes:
         deltas: that took it.

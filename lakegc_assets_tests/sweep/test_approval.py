@@ -242,7 +242,7 @@ def test_what_a_mark_waits_for(
 def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes back is relied on, whatever the store says that it keeps."""
+    """Objects that come back are relied on, whatever the store says that it keeps."""
     ctx, without = lake.context(spark), lake.context(spark, trash_days=0)
     before = lake.keys()
     for required in ("undo", "backup or undo"):

@@ -98,7 +98,7 @@ def test_something_happens_before_every_batch(
         made.append(lake.commit("busy"))
 
     def leave_a_commit() -> None:
-        """What it holds is inside the retention, although no branch leads there."""
+        """Its objects are inside the retention, although no branch leads there."""
         lake.stage("dev", "late/commit", lost, size=10**6)
         made.append(lake.commit("dev"))
         client.delete_branch(REPOSITORY, "dev")

@@ -120,7 +120,7 @@ def test_nothing_is_sent_when_the_delta_mark_is_old_or_from_the_future(
 
 
 def test_nothing_more_is_sent_when_heads_changed(bare: SmallLake, orders: Orders) -> None:
-    """Where nothing is known that could be extended."""
+    """Without a snapshot that could be extended."""
     addresses = plant(bare, 5)
     task = run(orders, addresses)
     assert next(task).objects == 2
@@ -156,7 +156,7 @@ def test_nothing_is_sent_when_every_answer_takes_long(
 def test_the_store_is_looked_at_again_when_lakefs_took_long(
     bare: SmallLake, orders: Orders, time: Time
 ) -> None:
-    """What was written again meanwhile is seen, although it was as listed at first."""
+    """An object that was written again meanwhile is seen, although it was as listed at first."""
     addresses = plant(bare, 2)
     took = [40, 30]
 

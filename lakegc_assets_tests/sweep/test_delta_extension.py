@@ -1,4 +1,4 @@
-"""What moved branches bring to life is found as if all commits were looked at again."""
+"""Objects that moved branches bring to life are found as by a look at all commits."""
 
 from __future__ import annotations
 

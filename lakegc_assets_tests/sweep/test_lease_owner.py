@@ -1,4 +1,4 @@
-"""Whether the owner of a lease has ended: known on its own machine, and nowhere else."""
+"""The end of the owner of a lease is known on its own machine, and nowhere else."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_of_a_process_elsewhere_nothing_is_known() -> None:
 
 
 def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where /proc shows only one's own (hidepid), its number is known to be taken all the same."""
+    """A process that /proc hides (hidepid) is found by its number all the same."""
     with owner() as (_process, named):
         monkeypatch.setattr(module, "_process", lambda _pid: None)
         assert not is_gone(named)

@@ -1,4 +1,4 @@
-"""What is left to do, by the ledger as files: what was read once counts, and what lacks stops."""
+"""The remaining objects, by the files of the ledger: read files count, missing outcomes stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store does not delete, since it is locked, ends no sweep; the others go, all is told."""
+"""Locked objects end no sweep: the others are deleted, and all is reported."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_sweep_that_was_killed_goes_on_past_what_is_locked(
     locked: set[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What its ledger says is locked is not asked for again, and is no loss, though it is there."""
+    """An object recorded as locked is not asked for again, and is no loss."""
     let_the_killed_be_gone(monkeypatch)
     addresses = sorted(marked.candidates)
     locked |= {addresses[0], addresses[2]}
