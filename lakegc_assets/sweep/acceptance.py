@@ -112,19 +112,6 @@ class Alarm:
         return Counter(self.states.values())
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """A hold that was accepted.
-
-    Attributes:
-        hold: what stands in its place.
-        record: URL of what is kept of it.
-    """
-
-    hold: Hold
-    record: str
-
-
 def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> list[Alarm]:
     """Look up the state of the objects that a hold names, without changing anything.
 
@@ -139,7 +126,9 @@ def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> lis
     return [_looked_at(ctx, connections, values) for values in hold.alarms]
 
 
-def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = False) -> Acceptance:
+def accept_hold(
+    ctx: RunContext, hold_id: str, by: str, *, unverified: bool = False
+) -> tuple[Hold, str]:
     """Bring back what can be of what a hold names, accept the loss of the rest, and end the hold.
 
     Args:
@@ -148,6 +137,9 @@ def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = Fa
         by: who accepts it.
         unverified: accept it also where nobody can tell whether all is lost, since artifacts or
             the backup of the sweep are gone. What it names is pinned then.
+
+    Returns:
+        The record in the place of the hold, and the URL of its copy.
 
     Raises:
         HoldError: the hold is another one by now.
@@ -174,7 +166,7 @@ def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = Fa
         except LakegcError as error:
             # It is in the place of the hold, and the next alarm keeps it, too.
             ctx.log.warning("%s/%s was not written: %s", store.url, key, error)
-    return Acceptance(accepted, f"{store.url}/{key}")
+    return accepted, f"{store.url}/{key}"
 
 
 def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Hold]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -137,9 +136,11 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "conditional_deletes": means.condition,
             "delete_deadlines": means.deadlines,
             # What an earlier try deleted ends earlier.
-            "recovery": recovery_facts(recovery, _first(swept, began)),
+            "recovery": recovery_facts(recovery, min([began, *(t.first for t in swept)])),
             "space": {
-                **space_facts(_of_deleted(swept)),
+                **space_facts(
+                    (t.space, t.objects, t.bytes) for t in swept if t.outcome == "deleted"
+                ),
                 "notice": protection.notice,
             },
             "backup": backup,
@@ -215,11 +216,6 @@ def _tried(rounds: Rounds) -> bool:
     return any(total.outcome in {"deleted", "failed"} for total in totals)
 
 
-def _first(swept: Sequence[Total], began: datetime) -> datetime:
-    """The time of the first possible delete, by this attempt or an earlier one."""
-    return min([began, *(total.first for total in swept)])
-
-
 def _not_kept(recovery: Recovery, swept: Sequence[Total]) -> int:
     """The number of objects that earlier attempts deleted without trash; local stores only."""
     return _deleted(swept, kept=False) if recovery.kind == "trash" else 0
@@ -235,11 +231,6 @@ def _perhaps_kept(recovery: Recovery, earlier: Sequence[Total]) -> int:
 
 def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
     return sum(t.objects for t in totals if t.outcome == "deleted" and t.kept is kept)
-
-
-def _of_deleted(totals: Sequence[Total]) -> Iterator[tuple[str | None, int, int]]:
-    """The space of deleted objects: its state, objects and bytes."""
-    yield from ((t.space, t.objects, t.bytes) for t in totals if t.outcome == "deleted")
 
 
 def _put_back(
