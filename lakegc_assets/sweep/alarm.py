@@ -177,7 +177,7 @@ class _LastLook:
         parts = [part for one in gone for part in one]
         return pa.concat_tables([_NOTHING, *read_parts(attempt.store(), parts)])
 
-    def _put_back(self, missing: pa.Table) -> Mapping[str, str]:
+    def _put_back(self, missing: pa.Table) -> dict[str, str]:
         """Put back what is gone and needed; what kept each from it that is missing still."""
         try:
             return put_back(

@@ -304,7 +304,7 @@ def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
         (
             one.manifest
             for one in earlier(ctx.root, ctx.repository, "gc_report", report.namespace, ctx.run)
-            if _before(one.manifest, report.started)
+            if one.manifest.finished <= report.started
         ),
         None,
     )
@@ -319,10 +319,6 @@ def _grown(ctx: RunContext, report: Manifest, growth: float) -> list[str]:
                 f"{last.run}"
             )
     return found
-
-
-def _before(manifest: Manifest, moment: datetime) -> bool:
-    return manifest.finished <= moment
 
 
 def _unprotected(ctx: RunContext, required: str) -> list[str]:

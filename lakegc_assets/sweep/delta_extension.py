@@ -10,7 +10,6 @@ a new delta mark instead.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -99,11 +98,6 @@ class Known:
         return {self.commits[commit].metarange_id for commit in self.active} - {""}
 
 
-def unread(known: Known, commits: Collection[str]) -> list[str]:
-    """Of some commits those whose logs are to be read."""
-    return sorted(set(commits) - known.commits.keys())
-
-
 def with_commits(known: Known, read: Mapping[str, Commit]) -> Known:
     """The same with more commits, none of which is active yet."""
     return replace(known, commits={**known.commits, **read})
@@ -181,23 +175,19 @@ def more_paths(before: Known, after: Known) -> list[str]:
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Files of the snapshot; keys are relative to the attempt.
+    """A snapshot of known commits; keys of files are relative to the attempt.
 
     Attributes:
-        commits: the commits, with which of them are active.
-        heads: HEAD of each branch.
-        ranges: ids of the ranges whose entries were looked at.
-        rules: the retention rules, as JSON; None where there are none.
-        now: the moment against which ages are taken.
-        retain: rules that keep more than lakeFS's.
+        known: all that is not in the files.
+        commits: file of the commits, with which of them are active.
+        heads: file of the HEAD of each branch.
+        ranges: file of the ids of the ranges whose entries were looked at.
     """
 
+    known: Known
     commits: Part
     heads: Part
     ranges: Part
-    rules: str | None
-    now: datetime
-    retain: Retain = NO_RETAIN
 
 
 def write_known(
@@ -220,12 +210,10 @@ def write_known(
         for commit in known.commits.values()
     ]
     return KnownFiles(
+        known=replace(known, heads={}, commits={}, active=frozenset(), paths={}),
         commits=write_values(artifacts, folder, commits, _COMMITS),
         heads=write_values(artifacts, folder, list(known.heads.items()), _HEADS),
         ranges=write_values(artifacts, folder, [(one,) for one in sorted(ranges)], _RANGES),
-        rules=None if known.rules is None else json.dumps(known.rules.to_json()),
-        now=known.now,
-        retain=known.retain,
     )
 
 
@@ -236,19 +224,17 @@ def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, Abstra
         IntegrityError: a file is not what was written.
     """
     rows = read_values(artifacts, files.commits)
-    paths: dict[str, set[str]] = {pattern: set() for pattern in files.retain.paths}
+    paths: dict[str, set[str]] = {pattern: set() for pattern in files.known.retain.paths}
     for row in rows:
         for pattern in row["paths"]:
             paths[pattern].add(row["commit_id"])
     heads = read_values(artifacts, files.heads)
-    known = Known(
-        rules=None if files.rules is None else Rules.parse(json.loads(files.rules)),
-        now=files.now,
+    known = replace(
+        files.known,
         heads={row["branch"]: row["commit_id"] for row in heads},
         commits={row["commit_id"]: _commit(row) for row in rows},
         # What a commit of these stays for in its metadata, it is active for already.
         active={row["commit_id"] for row in rows if row["active"]},
-        retain=files.retain,
         paths=paths,
     )
     return known, {row["range_id"] for row in read_values(artifacts, files.ranges)}
@@ -372,7 +358,7 @@ class Extender:
         return extended(known, heads, listed), moved_aside(known, heads)
 
     def _with_logs(self, known: Known, commits: Collection[str]) -> Known:
-        roots = unread(known, commits)
+        roots = sorted(set(commits) - known.commits.keys())
         read = load_commits(self.client, self.repository, roots, known.commits.keys())
         return with_commits(known, read) if read else known
 

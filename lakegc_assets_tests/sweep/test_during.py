@@ -359,7 +359,7 @@ def test_a_round_that_failed_is_over_before_it_is_looked_at(
     def fail_late(self: rounds.Rounds, number: int, _remaining: object) -> None:
         self.lease.begin_round(number)
         outcome = Outcome(min(marked.candidates), 1, "deleted")
-        ledger.record(self.attempt.store(), "one", [outcome])
+        ledger.record(self.recorded.attempt.store(), "one", [outcome])
         seen.append(read_lease(store).round)
         raise IntegrityError("a task failed")
 
