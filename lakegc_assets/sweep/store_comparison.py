@@ -227,16 +227,29 @@ class Prefetch:
         end = max(objects["address"].to_pylist(), default="")
         self._comparison = Comparison(store, clocks.elapsed, end)
         self._ready: list[Compared] = []
-        self._pending: _PendingComparison | None = None
+        self._thread: Any = None
+        self._answer: list[Compared] | Exception | None = None
 
     def begin(self, most: int) -> None:
         """Begin to compare the next objects, unless some are compared already, or are now."""
-        if self._ready or self._pending is not None:
+        if self._ready or self._thread is not None:
             return
         batch = sorted(rows_of(self._objects.slice(self._at, most)))
         if batch:
             self._at += len(batch)
-            self._pending = _PendingComparison(self._comparison, batch, self._threads)
+            self._answer = None
+            # What messages say depends on it: which commands they print.
+            context = copy_context()
+            self._thread = self._threads.Thread(
+                target=lambda: context.run(self._compare, batch), name=_NAME, daemon=True
+            )
+            self._thread.start()
+
+    def _compare(self, batch: Sequence[Marked]) -> None:
+        try:
+            self._answer = self._comparison.compare(batch)
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            self._answer = error
 
     def take(self, most: int) -> list[Compared]:
         """The next objects, at most so many; none at the end of the stretch.
@@ -245,9 +258,14 @@ class Prefetch:
             StorageError: the store did not answer when they were compared.
         """
         self.begin(most)
-        if self._pending is not None and most:
-            pending, self._pending = self._pending, None
-            self._ready = pending.answer()
+        if self._thread is not None and most:
+            self._thread.join()
+            self._thread = None
+            if isinstance(self._answer, Exception):
+                raise self._answer
+            if self._answer is None:
+                raise RuntimeError("a comparison with the store ended without an answer")
+            self._ready = self._answer
         taken, self._ready = self._ready[:most], self._ready[most:]
         return taken
 
@@ -258,42 +276,5 @@ class Prefetch:
         """Send no other request, and wait for the one that is on its way, but for an interrupt."""
         self._comparison.cancel()
         waits = kind is None or issubclass(kind, (Exception, GeneratorExit))
-        if self._pending is not None and waits:
-            self._pending.wait()
-
-
-class _PendingComparison:
-    """A comparison in a thread of its own."""
-
-    def __init__(self, comparison: Comparison, batch: Sequence[Marked], threads: Any) -> None:  # noqa: ANN401 - a module
-        self._comparison, self._batch = comparison, batch
-        self._answer: list[Compared] | None = None
-        self._error: Exception | None = None
-        # What messages say depends on it: which commands they print.
-        context = copy_context()
-        self._thread = threads.Thread(
-            target=lambda: context.run(self._run), name=_NAME, daemon=True
-        )
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._answer = self._comparison.compare(self._batch)
-        except Exception as error:  # noqa: BLE001 - the task raises it
-            self._error = error
-
-    def wait(self) -> None:
-        self._thread.join()
-
-    def answer(self) -> list[Compared]:
-        """Wait for the comparisons and return them.
-
-        Raises:
-            Exception: what went wrong.
-        """
-        self.wait()
-        if self._error is not None:
-            raise self._error
-        if self._answer is None:
-            raise RuntimeError("a comparison with the store ended without an answer")
-        return self._answer
+        if self._thread is not None and waits:
+            self._thread.join()
