@@ -147,7 +147,7 @@ def estate(
 ) -> Estate:
     """Read the states of all repositories that are known or have left artifacts, and nothing else.
 
-    ``names`` have a row in any case; ``mode_of`` gives the mode (``auto_sweep.MODES``) in which
+    ``names`` have a row in any case; ``mode_of`` gives the mode (``approval.MODES``) in which
     marks of a repository are swept that nobody asked for.
     """
     found, notes = known_names(root, names)
@@ -176,7 +176,7 @@ def standing(
 ) -> Standing:
     """Read the state of one repository; ``unreadable`` with the reason where it is unknown.
 
-    ``mode`` is one of ``auto_sweep.MODES``; with ``checked``, runs are left out whose marks have
+    ``mode`` is one of ``approval.MODES``; with ``checked``, runs are left out whose marks have
     not come to their checks.
     """
     if not is_name(repository):

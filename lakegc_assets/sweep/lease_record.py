@@ -150,7 +150,7 @@ class LeaseRecord:
 
     Attributes:
         token: random; that of the owner.
-        owner: who that is (``lease_owner.owner_of``), and since when.
+        owner: who that is (``owner_of``), and since when.
         expires: by the store's clock, UTC.
         renewed: how often it was written, so that no two of its contents are equal.
         round: which round of its sweep may delete; tasks of an earlier one must not. Below 0 while

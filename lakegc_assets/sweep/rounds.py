@@ -95,6 +95,11 @@ class Rounds:
     _evaluated: bool = False
     _share: float = 1.0
 
+    @property
+    def ctx(self) -> RunContext:
+        """The run."""
+        return self.recorded.ctx
+
     def run(self) -> int:
         """Delete until every candidate has its outcome; the number of rounds that it took.
 
@@ -102,7 +107,6 @@ class Rounds:
             RefusedError: a check fails, the lease is lost, or no round gets anything done.
             StorageError: the store refused deletes; what was done is in the ledger.
         """
-        ctx = self.recorded.ctx
         number, idle, fewest, why = 0, 0, -1, ""
         while True:
             remaining = self.recorded.remaining(f"{self._folder(number + 1)}remaining/")
@@ -113,9 +117,9 @@ class Rounds:
             idle = idle + 1 if left == fewest else 0
             if idle == _IDLE_ROUNDS:
                 raise RefusedError(
-                    f"{ctx.repository!r} changes so fast that no delta mark holds, or tasks end "
+                    f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks end "
                     f"without doing anything ({why}); what was done is recorded. Sweep "
-                    f"{ctx.run!r} again at a quieter time",
+                    f"{self.ctx.run!r} again at a quieter time",
                 )
             number, fewest = number + 1, left
             ended_early = self._round(number, remaining)
@@ -128,10 +132,10 @@ class Rounds:
     def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
-        self.recorded.ctx.clocks.resumed()
+        self.ctx.clocks.resumed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
-        require_no_hold(self.recorded.ctx, self.recorded.connections.store())
+        require_no_hold(self.ctx, self.recorded.connections.store())
         delta = self.deltas.take(remaining, f"delta-{number:04d}")
         self._record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
         folder = f"{self._folder(number)}survivors/"
@@ -139,9 +143,9 @@ class Rounds:
         if not survivors.rows:
             return {}
         if not self._evaluated:
-            require_passed(evaluate(self.recorded.ctx, survivors.parts))
+            require_passed(evaluate(self.ctx, survivors.parts))
             self._evaluated = True
-            if self.recorded.ctx.clocks.elapsed() - delta.taken.elapsed > _FRESH:
+            if self.ctx.clocks.elapsed() - delta.taken.elapsed > _FRESH:
                 return {STALE: "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
@@ -150,30 +154,30 @@ class Rounds:
         store = self.recorded.attempt.store()
         for number, part in enumerate(delta.spared):
             rows = read_part(store, part)
-            ledger.record_spared(store, f"{name}-{number:05d}", rows, self.recorded.ctx.clocks)
+            ledger.record_spared(store, f"{name}-{number:05d}", rows, self.ctx.clocks)
 
     def _delete(self, number: int, delta: DeltaMark, survivors: Candidates) -> Mapping[str, str]:
         self.lease.require()
         orders = self._orders(number, delta)
         portions = self._portions(survivors)
         # The last thing before tasks begin, which notice for themselves.
-        if self.recorded.ctx.clocks.resumed() >= delta.taken.elapsed:
+        if self.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
-        progress = delete(self.recorded.ctx, orders, portions)
+        progress = delete(self.ctx, orders, portions)
         self._share = share_after(self.recorded.attempt.store(), orders.notes, self._share)
-        self.recorded.ctx.log.info(
-            "swept %s of %s", counted(progress.deleted, "object"), self.recorded.ctx.repository
+        self.ctx.log.info(
+            "swept %s of %s", counted(progress.deleted, "object"), self.ctx.repository
         )
         if progress.failed or STOPPED in progress.ended_early:
             raise self._failure(progress)
         return progress.ended_early
 
     def _orders(self, number: int, delta: DeltaMark) -> Orders:
-        settings = self.recorded.ctx.settings
+        settings = self.ctx.settings
         return Orders(
             # What a task has seen is soon too old to delete by.
             connections=self.recorded.connections.without_waiting(),
-            repository=self.recorded.ctx.repository,
+            repository=self.ctx.repository,
             artifacts_url=self.recorded.attempt.url,
             delta=delta.seen,
             taken=delta.taken,
@@ -189,15 +193,12 @@ class Rounds:
             trash=self.means.trash,
             protection=self.means.protection,
             retain=settings.retained,
-            clocks=self.recorded.ctx.clocks,
+            clocks=self.ctx.clocks,
         )
 
     def _portions(self, survivors: Candidates) -> list[Portion]:
         """The survivors for tasks, each with those of one stretch of addresses."""
-        most, batch = (
-            self.recorded.ctx.settings.sweep_num_partitions,
-            self.recorded.ctx.settings.sweep_batch,
-        )
+        most, batch = self.ctx.settings.sweep_num_partitions, self.ctx.settings.sweep_batch
         batches = -(-survivors.rows // batch)
         tasks = max(1, min(most, batches // _BATCHES))
         # No batch but the last one is smaller than it may be.
@@ -206,7 +207,7 @@ class Rounds:
 
     def _failure(self, progress: Progress) -> LakegcError:
         error = progress.error or progress.ended_early[STOPPED]
-        to, run = self.recorded.connections.namespace_url, self.recorded.ctx.run
+        to, run = self.recorded.connections.namespace_url, self.ctx.run
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError

@@ -182,13 +182,13 @@ def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         except LakegcError:
             # They may send some still: whoever comes next waits for these.
             lease.abandon()
-        settle(rounds.recorded.attempt.store(), lease.sweep, rounds.recorded.ctx.clocks)
+        settle(rounds.recorded.attempt.store(), lease.sweep, rounds.ctx.clocks)
         if _tried(rounds):
             ending.look_if_possible(look)
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    settle(rounds.recorded.attempt.store(), lease.sweep, rounds.recorded.ctx.clocks)
+    settle(rounds.recorded.attempt.store(), lease.sweep, rounds.ctx.clocks)
     return number
 
 
