@@ -117,8 +117,8 @@ class Rounds:
             idle = idle + 1 if left == fewest else 0
             if idle == _IDLE_ROUNDS:
                 raise RefusedError(
-                    f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks end "
-                    f"without doing anything ({why}); what was done is recorded. Sweep "
+                    f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks "
+                    f"end without doing anything ({why}); what was done is recorded. Sweep "
                     f"{self.ctx.run!r} again at a quieter time",
                 )
             number, fewest = number + 1, left
