@@ -41,9 +41,9 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.sweep.conditions import Condition
+from lakegc_assets.storage.probes import Condition
 from lakegc_assets.sweep.lease import Lease, repository_lease
-from lakegc_assets.sweep.lease_owner import owner_of
+from lakegc_assets.sweep.lease_record import owner_of
 from lakegc_assets.sweep.liveness_look import fingerprint
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.rounds import delete

@@ -36,8 +36,7 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.run.settings import Settings, refusal
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.ledger import ASSET
-from lakegc_assets.sweep.preconditions import require_unswept
-from lakegc_assets.sweep.restore_status import restored
+from lakegc_assets.sweep.status import require_unswept, restored
 
 #: Stdout is for results.
 say = partial(click.echo, err=True)

@@ -37,7 +37,7 @@ from lakegc_assets.run.pins import prune_pins
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.hold import require_no_hold
-from lakegc_assets.sweep.leased import leased_to_prune
+from lakegc_assets.sweep.lease import leased_to_prune
 
 
 def planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from lakegc_assets.leftovers.report import Leftovers
 from lakegc_assets.recovery.backups import Record
 from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.sweep.space import space_sentence
+from lakegc_assets.sweep.totals import space_sentence
 from lakegc_assets.wording import a_month, human_bytes, price_note
 
 #: Where a restored object came from.

@@ -48,11 +48,10 @@ from lakegc_assets.run.artifacts import LISTING, UNCOMMITTED
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.sweep.approval import approved, recorded_sweep, when
-from lakegc_assets.sweep.attempts import recorded_try
-from lakegc_assets.sweep.auto_sweep import waits_for
-from lakegc_assets.sweep.leased_backup import back_up
+from lakegc_assets.sweep.approval import approved, recorded_sweep, waits_for, when
+from lakegc_assets.sweep.lease import back_up
 from lakegc_assets.sweep.ledger import SWEPT
+from lakegc_assets.sweep.status import recorded_try
 from lakegc_assets.sweep.sweep import sweep
 
 

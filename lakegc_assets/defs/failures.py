@@ -11,7 +11,7 @@ import dagster as dg
 from lakegc_assets.defs.metadata import value_of
 from lakegc_assets.errors import LakegcError, kind_of
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.termination import deleted_so_far, how_far
+from lakegc_assets.sweep.status import deleted_so_far, how_far
 
 #: In the metadata of a failure: the same run may succeed later without anybody's doing.
 TRIED_AGAIN: Final = "tried again"

@@ -34,7 +34,7 @@ from lakegc_assets.forecast.change import Change
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import MAX_DAYS, CollectorSettings, RepositorySettings
-from lakegc_assets.sweep.auto_sweep import MODES, REQUIRED, Limits
+from lakegc_assets.sweep.approval import MODES, REQUIRED, Limits
 
 
 class AutoLimits(dg.Model, dg.Resolvable):

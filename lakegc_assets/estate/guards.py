@@ -12,8 +12,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD, read_hold
-from lakegc_assets.sweep.lease_owner import is_gone
-from lakegc_assets.sweep.lease_record import LeaseRecord, read_lease, sweep_of
+from lakegc_assets.sweep.lease_record import LeaseRecord, is_gone, read_lease, sweep_of
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def estate_metrics(
 ) -> EstateMetrics:
     """The metrics of all repositories that are known or have left artifacts.
 
-    ``names`` are in the result in any case; ``mode_of`` gives the mode (``auto_sweep.MODES``) in
+    ``names`` are in the result in any case; ``mode_of`` gives the mode (``approval.MODES``) in
     which marks of a repository are swept that nobody asked for.
     """
     found, problems = known_names(root, names)

@@ -32,8 +32,7 @@ from lakegc_assets.estate.run_state import (
     run_state,
 )
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
-from lakegc_assets.sweep.approval import approval_of
-from lakegc_assets.sweep.auto_sweep import how_to_approve
+from lakegc_assets.sweep.approval import approval_of, how_to_approve
 
 UNREADABLE: Final = "unreadable"
 WAITING: Final = "waiting for approval"
@@ -148,7 +147,7 @@ def estate(
 ) -> Estate:
     """Read the states of all repositories that are known or have left artifacts, and nothing else.
 
-    ``names`` have a row in any case; ``mode_of`` gives the mode (``auto_sweep.MODES``) in which
+    ``names`` have a row in any case; ``mode_of`` gives the mode (``approval.MODES``) in which
     marks of a repository are swept that nobody asked for.
     """
     found, notes = known_names(root, names)
@@ -189,7 +188,7 @@ def standing(
 ) -> Standing:
     """Read the state of one repository; ``unreadable`` with the reason where it is unknown.
 
-    ``mode`` is one of ``auto_sweep.MODES``; with ``checked``, runs are left out whose marks have
+    ``mode`` is one of ``approval.MODES``; with ``checked``, runs are left out whose marks have
     not come to their checks.
     """
     if not is_name(repository):

@@ -27,8 +27,8 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import when
-from lakegc_assets.sweep.restore_status import Restored
-from lakegc_assets.sweep.space import space_in, space_lines
+from lakegc_assets.sweep.status import Restored
+from lakegc_assets.sweep.totals import space_in, space_lines
 
 #: Facts of manifests that an outcome shows as they are.
 _LISTED = ("listed", "listed_bytes", "skipped_slices", "outside_data", "too_young", "spared")

@@ -22,11 +22,10 @@ from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.approval import refusal_of, when
-from lakegc_assets.sweep.attempts import Try, last_try
-from lakegc_assets.sweep.lease_owner import describe
+from lakegc_assets.sweep.lease_record import describe
 from lakegc_assets.sweep.ledger import ASSET, DONE, GONE
 from lakegc_assets.sweep.rate_limit import killed_since
-from lakegc_assets.sweep.restore_status import Restored, restored
+from lakegc_assets.sweep.status import Restored, Try, last_try, restored
 from lakegc_assets.wording import counted
 
 UNFINISHED: Final = "unfinished"

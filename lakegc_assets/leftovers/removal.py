@@ -32,9 +32,8 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError
-from lakegc_assets.storage.probes import probe_recovery
+from lakegc_assets.storage.probes import Condition, probe_conditions, probe_recovery
 from lakegc_assets.storage.values import DeleteOutcome, require_removed
-from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Marked, compare
 from lakegc_assets.wording import counted
@@ -141,7 +140,7 @@ def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) ->
         _require_free(server, plan, place)
         backup = server.open(f"{place.url()}/{removal_id}")
         require_no_other_backup(backup, server.root.stores)
-        return Safeguard(backup, probe_conditions(plan.store))
+        return Safeguard(backup, probe_conditions(plan.store, PROBES))
     if not choices.without_backup:
         # A trash would lie in the namespace itself, which is to be empty.
         recovery = probe_recovery(plan.store, f"{PROBES}{removal_id}/", None)
@@ -150,7 +149,7 @@ def _safeguard(server: Server, plan: Plan, choices: Choices, removal_id: str) ->
                 f"{recovery.notice}. So what is removed would be gone for good: name a place for "
                 "copies with --backup URL, or do without them with --without-backup"
             )
-    return Safeguard(condition=probe_conditions(plan.store))
+    return Safeguard(condition=probe_conditions(plan.store, PROBES))
 
 
 def _require_free(server: Server, plan: Plan, place: StorageNamespace) -> None:

@@ -25,8 +25,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.sweep.hold import hold_command, read_hold
-from lakegc_assets.sweep.lease import Lease
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.totals import count_pruned
 from lakegc_assets.wording import duration
 

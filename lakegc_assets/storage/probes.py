@@ -1,14 +1,16 @@
 """Probes that a store does what its settings promise, each made with objects of our own.
 
-They find out if deleted objects come back, and if late deletes are refused, with these credentials
-and on this server.
+Whether deleted objects come back, whether late deletes are refused, and whether deletes on a
+condition are spared where it does not hold: only a try shows that these credentials and this server
+have it so. Many stores ignore ``If-Match`` on a delete without a word, some honour it for single
+deletes only.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
@@ -25,6 +27,55 @@ _SILENT: Final = {StoreThrottledError, StoreUnavailableError}
 #: How long before, and after, the end of a signature a store is tried, in seconds. A store whose
 #: servers' clocks differ by more among each other keeps no deadlines.
 _MARGIN_S: Final = 30.0
+
+#: ``bulk``: calls with many keys honour it; ``single``: only those with one; ``none``: it is
+#: ignored, so what was rewritten must be found by a listing.
+Condition = Literal["bulk", "single", "none"]
+
+
+def probe_conditions(store: ObjectStore, folder: str) -> Condition:
+    """Find out which deletes of a store honour the etag that a key must still have.
+
+    Args:
+        store: rooted at the storage namespace, whose lease is held.
+        folder: key prefix of all probes; what is there, of probes that were killed too, is removed.
+
+    Raises:
+        StorageError: the store did not answer, so that nothing is known.
+    """
+    _remove_probes(store, folder)
+    own = f"{folder}{secrets.token_hex(8)}/"
+    try:
+        if _honours(store, f"{own}bulk", singly=False):
+            return "bulk"
+        return "single" if _honours(store, f"{own}single", singly=True) else "none"
+    finally:
+        _remove_probes(store, folder)
+
+
+def _honours(store: ObjectStore, key: str, *, singly: bool) -> bool:
+    """Return whether one call spares an object with another etag, and deletes one with this."""
+    changed, same = f"{key}-changed", f"{key}-same"
+    etags = {changed: store.put(changed, b"first"), same: store.put(same, b"stays")}
+    store.put(changed, b"second")
+    outcomes = {o.key: o for o in store.delete_many(etags, etags, singly=singly)}
+    for outcome in outcomes.values():
+        _require_answer(store, outcome, "deletes can be conditional")
+    return (
+        outcomes[changed].outcome == "spared"
+        and outcomes[same].outcome == "deleted"
+        and store.exists(changed)
+        and not store.exists(same)
+    )
+
+
+def _remove_probes(store: ObjectStore, folder: str) -> None:
+    left = {
+        key: etag
+        for batch in store.list(folder)
+        for key, etag in zip(batch["key"].to_pylist(), batch["etag"].to_pylist(), strict=True)
+    }
+    store.delete_many(left, left)
 
 
 def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = False) -> bool:
@@ -58,7 +109,8 @@ def _is_kept_by(store: ObjectStore, keys: list[str], *, conditional: bool, singl
             keys, etags, singly=singly, expires_s=expires_s, since=store.server_time()
         )
         for outcome in outcomes:
-            _require_answer(store, outcome)
+            if outcome.error_code != EXPIRED:
+                _require_answer(store, outcome, "deletes can have a deadline")
         return outcomes
 
     written = {key: store.put(key, b"tried") for key in keys}
@@ -71,12 +123,12 @@ def _is_kept_by(store: ObjectStore, keys: list[str], *, conditional: bool, singl
     return all(outcome.outcome == "deleted" for outcome in delete(_MARGIN_S))
 
 
-def _require_answer(store: ObjectStore, outcome: DeleteOutcome) -> None:
+def _require_answer(store: ObjectStore, outcome: DeleteOutcome, what: str) -> None:
     code = outcome.error_code or ""
-    if error_class(code) in _SILENT and code != EXPIRED:
+    if error_class(code) in _SILENT:
         raise StorageError(
-            f"{store.url}: whether deletes can have a deadline cannot be found out: {code} "
-            f"({outcome.detail}). Sweep again later"
+            f"{store.url}: whether {what} cannot be found out: {code} ({outcome.detail}). Sweep "
+            "again later"
         )
 
 

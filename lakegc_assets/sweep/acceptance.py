@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Verdict, bring_back, forecast, present
+from lakegc_assets.recovery.undeletion import Verdict, bring_back, present
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -42,11 +42,11 @@ from lakegc_assets.sweep.alarm import MISSING
 from lakegc_assets.sweep.backup_guard import relied_on
 from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
-from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost, foresee
 from lakegc_assets.wording import counted
 
 _BATCH: Final = 1000
@@ -112,19 +112,6 @@ class Alarm:
         return Counter(self.states.values())
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """A hold that was accepted.
-
-    Attributes:
-        hold: what stands in its place.
-        record: URL of what is kept of it.
-    """
-
-    hold: Hold
-    record: str
-
-
 def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> list[Alarm]:
     """Look up the state of the objects that a hold names, without changing anything.
 
@@ -139,7 +126,9 @@ def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> lis
     return [_looked_at(ctx, connections, values) for values in hold.alarms]
 
 
-def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = False) -> Acceptance:
+def accept_hold(
+    ctx: RunContext, hold_id: str, by: str, *, unverified: bool = False
+) -> tuple[Hold, str]:
     """Bring back what can be of what a hold names, accept the loss of the rest, and end the hold.
 
     Args:
@@ -148,6 +137,9 @@ def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = Fa
         by: who accepts it.
         unverified: accept it also where nobody can tell whether all is lost, since artifacts or
             the backup of the sweep are gone. What it names is pinned then.
+
+    Returns:
+        The record in the place of the hold, and the URL of its copy.
 
     Raises:
         HoldError: the hold is another one by now.
@@ -174,7 +166,7 @@ def accept_hold(ctx: RunContext, hold_id: str, by: str, *, unverified: bool = Fa
         except LakegcError as error:
             # It is in the place of the hold, and the next alarm keeps it, too.
             ctx.log.warning("%s/%s was not written: %s", store.url, key, error)
-    return Acceptance(accepted, f"{store.url}/{key}")
+    return accepted, f"{store.url}/{key}"
 
 
 def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Hold]:
@@ -211,10 +203,8 @@ def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, A
     # What cannot be looked for everywhere is not known to be lost.
     nowhere = UNCLEAR if named.unread else LOST_NOW
     for at in range(0, len(named.addresses), _BATCH):
-        there = present(store, named.addresses[at : at + _BATCH])
-        absent = pa.array([address for address, one in there.items() if one is None], pa.string())
-        gone = rows.filter(pc.is_in(rows["address"], absent))
-        ends = forecast(store, as_lost(gone), copies_of(gone, named.proof))
+        addresses = named.addresses[at : at + _BATCH]
+        there, ends = foresee(store, rows, addresses, named.proof)
         told = {e.one.key: nowhere if e.verdict == "lost" else KEPT.get(e.verdict) for e in ends}
         for address, found in there.items():
             if found is None:

@@ -1,11 +1,12 @@
-"""After a sweep: is anything gone that is needed? It is put back; else an alarm, and a hold."""
+"""After a sweep: what is gone and needed is put back; else an alarm is raised, with a hold."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final
 
@@ -16,11 +17,15 @@ from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_par
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.marked_objects import Stretch, stretches
+from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run import strings
+from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import CAME_BACK, SPARED, DeltaMark, Deltas
 from lakegc_assets.sweep.hold import (
     HOLD,
@@ -33,10 +38,12 @@ from lakegc_assets.sweep.hold import (
     write_hold,
 )
 from lakegc_assets.sweep.holders import Holder, holders_of
+from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
-from lakegc_assets.sweep.put_back import put_back, record_put_back
+from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 from lakegc_assets.wording import counted
 
+_BATCH: Final = 1000
 #: Work of looking an object up, in seconds of one core, and how many are asked for at a time.
 _LOOKUP_S: Final = 0.003
 #: How many are worth a task.
@@ -80,17 +87,13 @@ class PartialLookError(IntegrityError):
         return type(self), (self.unread,)
 
 
-def raise_alarm_if_needed(
-    ctx: RunContext, connections: Connections, deltas: Deltas, recorded: Recorded
-) -> None:
+def raise_alarm_if_needed(deltas: Deltas, recorded: Recorded) -> None:
     """Compute the live set once more; put back what it needs and is gone, else hold all sweeps.
 
     All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
     killed between a delete and its record may have found the object alive when it was run again.
 
     Args:
-        ctx: the run.
-        connections: how to reach lakeFS and the store.
         deltas: takes the delta marks of the sweep.
         recorded: what was done, and all that the mark names.
 
@@ -102,7 +105,7 @@ def raise_alarm_if_needed(
     unread: list[str] = []
     delta = deltas.take(recorded.marked, "after", unread)
     try:
-        _put_back_or_alarm(ctx, connections, deltas, recorded, delta)
+        _LastLook(deltas, recorded, delta).put_back_or_alarm()
     except AlarmError as error:
         if unread:
             raise AlarmError(f"{error}\nBesides, {PartialLookError(unread)}") from error
@@ -111,176 +114,220 @@ def raise_alarm_if_needed(
         raise PartialLookError(unread)
 
 
-def _put_back_or_alarm(
-    ctx: RunContext,
-    connections: Connections,
-    deltas: Deltas,
-    recorded: Recorded,
-    delta: DeltaMark,
-) -> None:
-    """Put back what is gone and needed by all that a delta mark found, else hold all sweeps."""
-    missing = _missing(ctx, connections, deltas, delta.spared)
-    if not ctx.settings.restore_revived:
-        _raise_alarm(ctx, connections, deltas, delta, missing, {})
-        return
-    obstacles, still, brought = dict[str, str](), _NOTHING, _NOTHING
-    if missing.num_rows:
-        obstacles = _put_back(ctx, deltas, recorded, connections, missing)
-        lacking = strings.among(missing["address"], pa.array(list(obstacles), pa.string()))
-        still, brought = missing.filter(lacking), missing.filter(pc.invert(lacking))
+@dataclass(frozen=True)
+class _LastLook:
+    """A delta mark after a sweep, and the objects that it found alive and missing.
 
-    def record() -> None:
-        there = recorded.thought_gone(delta.spared, missing["address"])
-        _record(ctx, connections, deltas, delta, pa.concat_tables([brought, there]))
+    Attributes:
+        deltas: that took it.
+        recorded: what was done, and all that the mark names.
+        delta: what is alive now, as far as it can be read.
+    """
 
-    if still.num_rows:
-        # Whatever goes wrong with the record, the hold is written.
-        with suppress(Exception):
-            record()
-    _raise_alarm(ctx, connections, deltas, delta, still, obstacles)
-    record()
+    deltas: Deltas
+    recorded: Recorded
+    delta: DeltaMark
+
+    @property
+    def ctx(self) -> RunContext:
+        """The run."""
+        return self.recorded.ctx
+
+    @property
+    def namespace(self) -> ObjectStore:
+        """The store rooted at the storage namespace."""
+        return self.recorded.connections.store()
+
+    def put_back_or_alarm(self) -> None:
+        """Put back what is gone and needed, else hold all sweeps."""
+        missing = self._missing()
+        if not self.ctx.settings.restore_revived:
+            self._raise_alarm(missing, {})
+            return
+        obstacles, still, brought = dict[str, str](), _NOTHING, _NOTHING
+        if missing.num_rows:
+            obstacles = self._put_back(missing)
+            lacking = strings.among(missing["address"], pa.array(list(obstacles), pa.string()))
+            still, brought = missing.filter(lacking), missing.filter(pc.invert(lacking))
+
+        def record() -> None:
+            there = self.recorded.thought_gone(self.delta.spared, missing["address"])
+            # What was there although the ledger calls it gone is back, too.
+            back = pa.concat_tables([brought, there])
+            if back.num_rows:
+                artifacts, clocks = self.recorded.attempt.store(), self.ctx.clocks
+                record_put_back(artifacts, back, self._holders(_named(back)), clocks)
+
+        if still.num_rows:
+            # Whatever goes wrong with the record, the hold is written.
+            with suppress(Exception):
+                record()
+        self._raise_alarm(still, obstacles)
+        record()
+
+    def _missing(self) -> pa.Table:
+        """Of what is certainly alive, what the store does not have (``CAME_BACK``)."""
+        spared, attempt = self.delta.spared, self.recorded.attempt
+        rows = sum(part.rows for part in spared)
+        tasks = max(1, min(self.ctx.settings.sweep_num_partitions, rows // _EACH))
+        folder = f"{self.deltas.folder}after/gone/"
+        task = partial(_gone, self.recorded.connections, attempt.url, folder)
+        pieces = stretches(spared, -(-rows // tasks))
+        gone = self.ctx.tasks.run("look objects up", task, pieces, rows * _LOOKUP_S)
+        parts = [part for one in gone for part in one]
+        return pa.concat_tables([_NOTHING, *read_parts(attempt.store(), parts)])
+
+    def _put_back(self, missing: pa.Table) -> dict[str, str]:
+        """Put back what is gone and needed; what kept each from it that is missing still."""
+        try:
+            return put_back(
+                self.recorded, self.deltas.chain, missing["address"], self.deltas.folder
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
+            self.ctx.log.warning("what is gone could not be put back: %s", error)
+            return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
+
+    def _raise_alarm(self, missing: pa.Table, obstacles: Mapping[str, str]) -> None:
+        """Hold all sweeps, and tell what is gone, its holders, and why it was not put back.
+
+        Raises:
+            AlarmError: unless nothing is.
+        """
+        missing = self._not_accepted(missing)
+        if not missing.num_rows:
+            return
+        ctx, artifacts = self.ctx, self.recorded.attempt.store()
+        lacking = set(missing["address"].to_pylist())
+        obstacles = {address: why for address, why in obstacles.items() if address in lacking}
+        folder = f"{self.deltas.folder}{MISSING}"
+        part = write_part(artifacts, folder, missing.select(SPARED.names))
+        what: dict[str, object] = {
+            "run": ctx.run,
+            "at": ctx.clocks.now().isoformat(),
+            "alarm": counted(
+                missing.num_rows,
+                f"object of mark {ctx.run!r} is gone, and is needed",
+                f"objects of mark {ctx.run!r} are gone, and are needed",
+            ),
+            "count": missing.num_rows,
+            "all": f"{artifacts.url}/{part.key}",
+            "not_put_back": _summed(obstacles) or "restore_revived is off",
+        }
+        with suppress(LakegcError):
+            what |= _earlier(self.namespace)
+        named = _named(missing)
+        # First without saying who needs them: that takes time, and may fail.
+        held = self._hold(what | {"objects": _objects(named, {}, obstacles)})
+        what["objects"] = _objects(named, self._holders(named), obstacles)
+        held = self._hold(what) or held
+        raise AlarmError(self._message(what, held=held))
+
+    def _not_accepted(self, missing: pa.Table) -> pa.Table:
+        """Objects that are gone and needed, without those whose loss a person has accepted."""
+        if not missing.num_rows:
+            return missing
+        try:
+            return without_accepted(self.namespace, self.ctx.run, missing)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
+            self.ctx.log.warning("which losses were accepted cannot be read: %s", error)
+            return missing
+
+    def _hold(self, what: Mapping[str, object]) -> bool:
+        try:
+            write_hold(self.namespace, what)
+        except LakegcError:
+            return False
+        return True
+
+    def _holders(self, named: Mapping[str, str]) -> dict[str, Holder]:
+        """The holders of the objects; none where they cannot be found now."""
+        ctx, liveness = self.ctx, self.delta.liveness
+        if liveness is None:
+            return {}
+        try:
+            return holders_of(ctx, self.recorded.connections, liveness, self.deltas.ranges, named)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
+            ctx.log.warning("who needs what is gone cannot be found out: %s", error)
+            return {}
+
+    def _message(self, what: Mapping[str, object], *, held: bool) -> str:
+        """The message of an alarm, in lines: first what happened and what to do."""
+        ctx = self.ctx
+        of_run = ctx.repository, "--run", ctx.run
+        sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
+        meanwhile = f"No sweep of {ctx.repository!r} starts meanwhile."
+        if not held:
+            url = f"{self.recorded.connections.namespace_url}/{HOLD}"
+            meanwhile = (
+                f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
+            )
+        why = " ".join(str(what["not_put_back"]).split())
+        return "\n".join(
+            [
+                f"{what['alarm']}. Not put back: {why}",
+                f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
+                f"{look_first(ctx)}. When that is accepted, `{sweeping}` goes on",
+                *object_lines(what["objects"], what["count"]),
+                f"All of them: {what['all']}",
+            ]
+        )
 
 
-def _not_accepted(ctx: RunContext, connections: Connections, missing: pa.Table) -> pa.Table:
-    """Objects that are gone and needed, without those whose loss a person has accepted."""
-    if not missing.num_rows:
-        return missing
-    try:
-        return without_accepted(connections.store(), ctx.run, missing)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
-        ctx.log.warning("which losses were accepted cannot be read: %s", error)
-        return missing
-
-
-def _put_back(
-    ctx: RunContext,
-    deltas: Deltas,
-    recorded: Recorded,
-    connections: Connections,
-    missing: pa.Table,
+def put_back(
+    recorded: Recorded, chain: Mapping[str, Manifest], missing: pa.ChunkedArray, folder: str
 ) -> dict[str, str]:
-    """Put back what is gone and needed; what is missing still, all of it where that is unknown.
+    """Put objects back where nothing is now.
+
+    Whoever holds the lease by now: what is at a key is never touched, and what is needed is spared
+    by whoever sweeps. What is needed is missing, too, where another object is at its key by now.
+
+    Args:
+        recorded: what was done, and all that the mark names.
+        chain: the manifests of the mark.
+        missing: addresses of objects that are gone and needed.
+        folder: of the sweep, below the attempt, with a slash at its end.
 
     Returns:
-        What kept it from being put back, by address.
+        What kept each of them from being put back that is missing still, by address.
     """
-    try:
-        addresses = missing["address"]
-        return put_back(ctx, connections, deltas.chain, recorded, addresses, deltas.folder)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
-        ctx.log.warning("what is gone could not be put back: %s", error)
-        return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
+    log, store = recorded.ctx.log, recorded.connections.store()
+    lost, proof, problem = find_lost(recorded, chain, missing, f"{folder}after/lost/")
+    if problem:
+        log.warning("%s", problem)
+    still = dict[str, str]()
+    for at in range(0, lost.num_rows, _BATCH):
+        rows = lost.slice(at, _BATCH)
+        for one in bring_back(store, as_lost(rows), copies_of(rows, proof)):
+            if one.outcome in {"restored", "already_there"} and not one.detail:
+                continue
+            still[one.key] = one.detail or one.error_code or one.outcome
+            if len(still) <= _SHOWN:
+                log.warning("%s could not be put back: %s", one.key, still[one.key])
+    return still
 
 
-def _record(
-    ctx: RunContext,
-    connections: Connections,
-    deltas: Deltas,
-    delta: DeltaMark,
-    back: pa.Table,
+def record_put_back(
+    artifacts: ObjectStore, back: pa.Table, holders: Mapping[str, Holder], clocks: Clocks
 ) -> None:
-    """Record what was brought back, and what was there although the ledger calls it gone."""
-    if back.num_rows:
-        holders = _holders(ctx, connections, delta, deltas.ranges, _named(back))
-        record_put_back(deltas.attempt.store(), back, holders, ctx.clocks)
+    """Make it durable that objects are back.
 
-
-def _named(objects: pa.Table) -> dict[str, str]:
-    """The first of some objects, and why they are needed."""
-    first = objects.sort_by("address").slice(0, _NAMED)
-    return dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
-
-
-def _raise_alarm(
-    ctx: RunContext,
-    connections: Connections,
-    deltas: Deltas,
-    delta: DeltaMark,
-    missing: pa.Table,
-    obstacles: Mapping[str, str],
-) -> None:
-    """Hold all sweeps, and say what is gone, who needs it, and what kept it from being put back.
-
-    Raises:
-        AlarmError: unless nothing is.
+    Args:
+        artifacts: the store rooted at the attempt.
+        back: the objects (address, size, why).
+        holders: who needs them, as far as that is known.
+        clocks: of the run.
     """
-    missing = _not_accepted(ctx, connections, missing)
-    if not missing.num_rows:
-        return
-    lacking = set(missing["address"].to_pylist())
-    obstacles = {address: why for address, why in obstacles.items() if address in lacking}
-    artifacts = deltas.attempt.store()
-    part = write_part(artifacts, f"{deltas.folder}{MISSING}", missing.select(SPARED.names))
-    what: dict[str, object] = {
-        "run": ctx.run,
-        "at": ctx.clocks.now().isoformat(),
-        "alarm": counted(
-            missing.num_rows,
-            f"object of mark {ctx.run!r} is gone, and is needed",
-            f"objects of mark {ctx.run!r} are gone, and are needed",
-        ),
-        "count": missing.num_rows,
-        "all": f"{artifacts.url}/{part.key}",
-        "not_put_back": _summed(obstacles) or "restore_revived is off",
-    }
-    with suppress(LakegcError):
-        what |= _earlier(connections.store())
-    named = _named(missing)
-    # First without saying who needs them: that takes time, and may fail.
-    held = _hold(connections, what | {"objects": _objects(named, {}, obstacles)})
-    holders = _holders(ctx, connections, delta, deltas.ranges, named)
-    objects = _objects(named, holders, obstacles)
-    held = _hold(connections, what | {"objects": objects}) or held
-    raise AlarmError(_message(ctx, connections, what | {"objects": objects}, held=held))
-
-
-def _earlier(store: ObjectStore) -> dict[str, str]:
-    """The hold that another sweep has written since this one began without one.
-
-    What that lost is to be restored, too. What was accepted is kept elsewhere.
-    """
-    found = find_hold(store)
-    if found is None or found.acceptance is not None:
-        if found is not None:
-            keep_acceptance(store, found)
-        return {}
-    return {"earlier": found.text}
-
-
-def _message(
-    ctx: RunContext, connections: Connections, what: Mapping[str, object], *, held: bool
-) -> str:
-    """The message of an alarm, in lines: first what happened and what to do."""
-    of_run = ctx.repository, "--run", ctx.run
-    sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
-    meanwhile = f"No sweep of {ctx.repository!r} starts meanwhile."
-    if not held:
-        url = f"{connections.namespace_url}/{HOLD}"
-        meanwhile = f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
-    why = " ".join(str(what["not_put_back"]).split())
-    return "\n".join(
-        [
-            f"{what['alarm']}. Not put back: {why}",
-            f"{meanwhile} First bring back what can be: `{restore_command(ctx, ctx.run)}`",
-            f"{look_first(ctx)}. When that is accepted, `{sweeping}` goes on",
-            *object_lines(what["objects"], what["count"]),
-            f"All of them: {what['all']}",
-        ]
-    )
-
-
-def _missing(
-    ctx: RunContext, connections: Connections, deltas: Deltas, spared: Sequence[Part]
-) -> pa.Table:
-    """Of what is certainly alive, what the store does not have (``CAME_BACK``)."""
-    rows = sum(part.rows for part in spared)
-    tasks = max(1, min(ctx.settings.sweep_num_partitions, rows // _EACH))
-    folder = f"{deltas.folder}after/gone/"
-    task = partial(_gone, connections, deltas.attempt.url, folder)
-    pieces = stretches(spared, -(-rows // tasks))
-    gone = ctx.tasks.run("look objects up", task, pieces, rows * _LOOKUP_S)
-    parts = [part for one in gone for part in one]
-    return pa.concat_tables([_NOTHING, *read_parts(deltas.attempt.store(), parts)])
+    columns = (back[name].to_pylist() for name in ("address", "size", "why"))
+    outcomes = [
+        Outcome(
+            address,
+            size,
+            PUT_BACK,
+            detail=f"{why}: {holders[address]}" if address in holders else why,
+        )
+        for address, size, why in zip(*columns, strict=True)
+    ]
+    ledger.record(artifacts, f"put-back-{secrets.token_hex(8)}", outcomes, clocks)
 
 
 def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stretch]) -> list[Part]:
@@ -297,29 +344,23 @@ def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stret
     return parts
 
 
-def _hold(connections: Connections, what: Mapping[str, object]) -> bool:
-    try:
-        write_hold(connections.store(), what)
-    except LakegcError:
-        return False
-    return True
+def _named(objects: pa.Table) -> dict[str, str]:
+    """The first of some objects, and why they are needed."""
+    first = objects.sort_by("address").slice(0, _NAMED)
+    return dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
 
 
-def _holders(
-    ctx: RunContext,
-    connections: Connections,
-    delta: DeltaMark,
-    ranges: pa.Table,
-    named: Mapping[str, str],
-) -> dict[str, Holder]:
-    """The holders of the objects; none where they cannot be found now."""
-    if delta.liveness is None:
+def _earlier(store: ObjectStore) -> dict[str, str]:
+    """The hold that another sweep has written since this one began without one.
+
+    What that lost is to be restored, too. What was accepted is kept elsewhere.
+    """
+    found = find_hold(store)
+    if found is None or found.acceptance is not None:
+        if found is not None:
+            keep_acceptance(store, found)
         return {}
-    try:
-        return holders_of(ctx, connections, delta.liveness, ranges, named)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
-        ctx.log.warning("who needs what is gone cannot be found out: %s", error)
-        return {}
+    return {"earlier": found.text}
 
 
 def _objects(

@@ -9,7 +9,7 @@ it stops, and the sweep takes a new one. If the lease is lost, it stops, and so 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import read_part
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import (
+    EXPIRED,
+    AccessDeniedError,
+    ObjectLockedError,
+    StoreThrottledError,
+    StoreUnavailableError,
+    error_class,
+)
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delete_responses import (
-    NOT_SENT,
-    hopeless,
-    is_refused_with_others,
-    sort_answers,
-)
-from lakegc_assets.sweep.delta_extension import Known
-from lakegc_assets.sweep.delta_extension_task import Extender, Found, TooMuchError
-from lakegc_assets.sweep.delta_snapshot import read_known
+from lakegc_assets.sweep.delta_extension import Extender, Found, Known, TooMuchError, read_known
 from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.ledger import Outcome
@@ -46,9 +46,8 @@ from lakegc_assets.sweep.liveness_look import (
     judge,
     seen_now,
 )
-from lakegc_assets.sweep.prefetch import Prefetch
 from lakegc_assets.sweep.rate_limit import Pace
-from lakegc_assets.sweep.store_comparison import REWRITTEN, Compared, Marked, compare
+from lakegc_assets.sweep.store_comparison import REWRITTEN, Compared, Marked, Prefetch, compare
 from lakegc_assets.sweep.task_orders import (
     LOST,
     STALE,
@@ -62,6 +61,23 @@ from lakegc_assets.sweep.task_orders import (
     summed,
 )
 
+#: How often a key is sent before its failure counts, where the store may yet take it.
+TRIES: Final = 8
+#: Another call before failed as a whole.
+NOT_SENT: Final = "NotSent"
+#: Answers after which a key is sent again although the store did not ask for less.
+_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NOT_SENT})
+#: Answers that ask for less without saying so.
+_LATE: Final = frozenset(
+    {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
+)
+#: Failures that no other task gets past.
+_HOPELESS: Final = {
+    AccessDeniedError,
+    ConfigurationError,
+    StoreThrottledError,
+    StoreUnavailableError,
+}
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
 #: Requests with one key each have less time, so that many of them follow one look.
@@ -73,6 +89,98 @@ _COMPARED_TIME: Final = CHECK_LIFETIME - CHECK_TIME
 _LOOKS: Final = 8
 #: How often of these it may be that the answers were slow.
 _SLOW_LOOKS: Final = 3
+
+
+class Sorted(NamedTuple):
+    """The outcomes of a batch.
+
+    Attributes:
+        outcomes: to be recorded.
+        again: to be sent again.
+        failed: what the store could not take now; those that ask for less first.
+        slow: whether it asks for less.
+        unanswered: whether the store may yet carry out what it was asked for.
+    """
+
+    outcomes: list[Outcome]
+    again: list[Marked]
+    failed: list[DeleteOutcome]
+    slow: bool
+    unanswered: bool = False
+
+
+def sort_answers(
+    batch: Sequence[Marked],
+    answers: Sequence[DeleteOutcome],
+    space_of: Callable[[Marked, DeleteOutcome], str],
+) -> Sorted:
+    """Tell what is done from what is to be sent again.
+
+    Args:
+        batch: what was to be sent.
+        answers: of the store, for all of it, or for a part where the others were not sent.
+        space_of: what becomes of the space of an object that was deleted, in words.
+    """
+    told = {answer.key: answer for answer in answers}
+    outcomes: list[Outcome] = []
+    again: list[Marked] = []
+    for marked in batch:
+        answer = told.get(marked.address)
+        if answer is None:
+            again.append(marked)
+            continue
+        tried = marked._replace(tries=marked.tries + 1)
+        if tried.tries < TRIES and _worth_another_try(answer):
+            again.append(tried)
+        else:
+            outcomes.append(_outcome(marked, answer, space_of))
+    failed = [answer for answer in answers if _worth_another_try(answer)]
+    slow = [answer for answer in failed if _asks_for_less(answer)]
+    unanswered = any(
+        _kind(answer) is StoreUnavailableError and answer.error_code != EXPIRED
+        for answer in answers
+    )
+    return Sorted(outcomes, again, slow or failed, bool(slow), unanswered)
+
+
+def is_refused_with_others(answer: DeleteOutcome) -> bool:
+    """True of a key whose request a store has refused as a whole: something in it is locked."""
+    return answer.outcome == "failed" and _kind(answer) is ObjectLockedError
+
+
+def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """One of some outcomes after which no other batch fares better; what is locked is none."""
+    failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
+    if len(failed) == len(outcomes) > 1:
+        return failed[0]
+    return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
+
+
+def _outcome(
+    marked: Marked, answer: DeleteOutcome, space_of: Callable[[Marked, DeleteOutcome], str]
+) -> Outcome:
+    detail = answer.detail
+    if answer.outcome == "spared":
+        detail = f"{REWRITTEN}: {detail}"
+    elif answer.outcome == "deleted":
+        detail = space_of(marked, answer)
+    return Outcome(
+        marked.address, marked.size, answer.outcome, answer.error_code, detail, answer.version
+    )
+
+
+def _kind(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:
+    return error_class(answer.error_code) if answer.error_code else None
+
+
+def _worth_another_try(answer: DeleteOutcome) -> bool:
+    return answer.outcome == "failed" and (
+        _kind(answer) in {StoreThrottledError, StoreUnavailableError} or answer.error_code in _AGAIN
+    )
+
+
+def _asks_for_less(answer: DeleteOutcome) -> bool:
+    return _kind(answer) is StoreThrottledError or answer.error_code in _LATE
 
 
 @dataclass(frozen=True)
@@ -222,10 +330,10 @@ class DeletingTask:
             prefetch.begin(most)
             self._pace.wait()
             batch = self._compared_anew(repeated, following)
-            ready = self._make_ready(batch, objects)
-            if isinstance(ready, TaskResult):
-                yield ready
+            if ended := self._may_not_send(objects):
+                yield ended
                 return True
+            ready = _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
             self._sent = bool(ready.to_send)
             found = sort_answers(ready.to_send, self._send(ready.to_send), self._space_of)
             if found.unanswered:
@@ -259,12 +367,6 @@ class DeletingTask:
         fresh = [one for one in following if one.asked > since]
         old = [one.marked for one in following if one.asked <= since]
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._elapsed)]
-
-    def _make_ready(self, batch: Sequence[Compared], objects: pa.Table) -> Ready | TaskResult:
-        """Divide a batch into outcomes and deletes to send now; or return why none may be."""
-        if ended := self._may_not_send(objects):
-            return ended
-        return _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
 
     def _may_not_send(self, objects: pa.Table) -> TaskResult | None:
         """Ask whether a batch may be sent now, following branches that move; what to say if not."""

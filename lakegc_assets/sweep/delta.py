@@ -50,9 +50,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.sweep import relations
-from lakegc_assets.sweep.delta_extension import Known
-from lakegc_assets.sweep.delta_extension_task import HELD
-from lakegc_assets.sweep.delta_snapshot import KnownFiles, write_known
+from lakegc_assets.sweep.delta_extension import HELD, Known, KnownFiles, write_known
 from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
 
 T = TypeVar("T")

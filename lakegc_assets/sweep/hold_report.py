@@ -11,7 +11,6 @@ from lakegc_assets.sweep.acceptance import (
     BACK,
     KEPT,
     LOST_NOW,
-    Acceptance,
     Alarm,
     accept_hold,
     look_at_alarms,
@@ -72,8 +71,7 @@ def accepted(ctx: RunContext, hold_id: str, by: str, *, unverified: bool) -> dic
         IntegrityError: it is not known whether all is lost.
         StorageError: it is not known to be accepted.
     """
-    done: Acceptance = accept_hold(ctx, hold_id, by, unverified=unverified)
-    return _accepted(ctx.repository, done.hold, done.record)
+    return _accepted(ctx.repository, *accept_hold(ctx, hold_id, by, unverified=unverified))
 
 
 def hold_lines(found: Mapping[str, Any]) -> list[str]:

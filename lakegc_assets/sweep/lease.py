@@ -19,14 +19,17 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
+from lakegc_assets.recovery.backup_creation import make_backup
+from lakegc_assets.recovery.backups import Record
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
     ObjectLockedError,
@@ -34,8 +37,17 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from lakegc_assets.sweep.lease_owner import is_gone
-from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, read_lease, sweep_of
+from lakegc_assets.sweep.hold import require_no_hold
+from lakegc_assets.sweep.lease_record import (
+    LEASE,
+    PROBES,
+    LeaseRecord,
+    is_gone,
+    lost,
+    owner_of,
+    read_lease,
+    sweep_of,
+)
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
 #: How long a lease that nobody renews is waited for.
@@ -392,3 +404,67 @@ def _take(store: ObjectStore, mine: LeaseRecord, etag: str) -> str:
 def _look(store: ObjectStore) -> tuple[str, LeaseRecord]:
     """The lease and its etag, which is not newer than what the lease says."""
     return store.head(LEASE).etag, read_lease(store)
+
+
+def leased(
+    ctx: RunContext, store: ObjectStore, *, doing: str | None = None, run: str | None = None
+) -> AbstractContextManager[Lease]:
+    """Hold the lease of the repository. See ``repository_lease`` for what it raises.
+
+    Args:
+        ctx: whose settings say for how long, and for how long to wait for others.
+        store: rooted at the storage namespace.
+        doing: what it is held for, for people who wait; None for a sweep.
+        run: that it is about, for them, too.
+    """
+    return repository_lease(
+        store,
+        owner_of(doing=doing, repository=ctx.repository, run=run, started_by=ctx.started_by),
+        duration=ctx.settings.lease_duration,
+        wait=ctx.settings.lease_wait,
+        log=ctx.log,
+        clocks=ctx.clocks,
+    )
+
+
+@contextmanager
+def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
+    """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
+
+    Gives what raises LeaseLostError once it does not: this process may have been suspended, and not
+    have noticed, so the store is asked.
+
+    Args:
+        ctx: of the repository.
+
+    Raises:
+        RefusedError: somebody is at work, or an alarm has not been looked at.
+        LakegcError: nobody can tell.
+    """
+    _, connections = ctx.connect()
+    store = connections.store()
+    with leased(ctx, store, doing="prune") as lease:
+        require_no_hold(ctx, store)
+
+        def require() -> None:
+            if why := lost(store, lease.token, lease.round, store.server_time()):
+                raise LeaseLostError(
+                    f"the lease on {store.url} was lost: {why}. What was not removed yet stays: "
+                    "prune again"
+                )
+
+        yield require
+
+
+def back_up(ctx: RunContext) -> Record | None:
+    """As ``make_backup``, under the lease of the repository, for which it waits as a sweep does.
+
+    Raises:
+        RefusedError: somebody else holds the lease; or as ``make_backup``.
+        LakegcError: as ``make_backup`` and ``repository_lease``.
+    """
+    if ctx.settings.backup_url is None:
+        return None
+    _, connections = ctx.connect()
+    with leased(ctx, connections.store(), doing="backup", run=ctx.run):
+        return make_backup(ctx)

@@ -169,11 +169,8 @@ class Ledger:
     def _together(self, keys: Sequence[str]) -> list[Part]:
         pieces = [keys[at : at + _TOGETHER] for at in range(0, len(keys), _TOGETHER)]
         task = partial(_put_together, self._connections, self._attempt.url, self._folder)
-        if len(pieces) <= 1:
-            written = [task(piece) for piece in pieces]
-        else:
-            seconds = len(keys) * _FILE_S
-            written = self._ctx.tasks.run("read the ledger", task, pieces, seconds, _TASKS)
+        seconds = len(keys) * _FILE_S
+        written = self._ctx.tasks.run_or_call("read the ledger", task, pieces, seconds, _TASKS)
         return [part for parts in written for part in parts]
 
 

@@ -1,4 +1,4 @@
-"""The rate limit of a task, so that all tasks together keep the limits of the job.
+"""The notes of the tasks of a sweep: their common rate limit, and which requests may be in flight.
 
 Tasks share nothing but notes: small objects below ``swept_set/tasks/<sweep>/<round>/``, which each
 lists before every batch.
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import (
@@ -31,6 +32,7 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
 )
+from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
 _TASKS: Final = "swept_set/tasks/"
 _SLOW: Final = "slow-"
@@ -245,3 +247,25 @@ class Pace:
 
     def _rate(self, limit: float) -> float:
         return limit * self._share / self._tasks
+
+
+def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -> None:
+    """Wait, if need be, as long as a request that was allowed before now may take.
+
+    To be called when no task may send another batch. Where the store keeps deadlines, nothing is
+    carried out afterwards; where it keeps none, only what the network held back for longer.
+
+    Args:
+        artifacts: the store rooted at the attempt.
+        sweep: its short name.
+        clocks: of the run.
+    """
+    begun = clocks.elapsed()
+    try:
+        if not in_flight(artifacts, sweep):
+            return
+    except LakegcError:
+        # Who cannot be asked may have something under way.
+        pass
+    while (left := CHECK_LIFETIME - (clocks.elapsed() - begun)) > 0:
+        clocks.sleep(left)

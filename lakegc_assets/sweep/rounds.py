@@ -11,8 +11,6 @@ from lakegc_assets.checks.evaluation import evaluate, require_passed
 from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Candidates, stretches
-from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -21,9 +19,9 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
     error_class,
 )
+from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.conditions import Condition
 from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.hold import require_no_hold
@@ -84,24 +82,23 @@ class Rounds:
     """The rounds of one sweep.
 
     Attributes:
-        ctx: the run.
-        connections: how to reach lakeFS and the store.
-        attempt: the artifacts of the mark, and of its sweep.
         recorded: what was done, and all that the mark names.
         deltas: takes the delta marks.
         lease: that of this sweep.
         means: of the store.
     """
 
-    ctx: RunContext
-    connections: Connections
-    attempt: AttemptArtifacts
     recorded: Recorded
     deltas: Deltas
     lease: Lease
     means: StoreCapabilities
     _evaluated: bool = False
     _share: float = 1.0
+
+    @property
+    def ctx(self) -> RunContext:
+        """The run."""
+        return self.recorded.ctx
 
     def run(self) -> int:
         """Delete until every candidate has its outcome; the number of rounds that it took.
@@ -138,7 +135,7 @@ class Rounds:
         self.ctx.clocks.resumed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
-        require_no_hold(self.ctx, self.connections.store())
+        require_no_hold(self.ctx, self.recorded.connections.store())
         delta = self.deltas.take(remaining, f"delta-{number:04d}")
         self._record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
         folder = f"{self._folder(number)}survivors/"
@@ -154,7 +151,7 @@ class Rounds:
 
     def _record_spared(self, name: str, delta: DeltaMark) -> None:
         """Record what is spared, with the reasons."""
-        store = self.attempt.store()
+        store = self.recorded.attempt.store()
         for number, part in enumerate(delta.spared):
             rows = read_part(store, part)
             ledger.record_spared(store, f"{name}-{number:05d}", rows, self.ctx.clocks)
@@ -167,7 +164,7 @@ class Rounds:
         if self.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
         progress = delete(self.ctx, orders, portions)
-        self._share = share_after(self.attempt.store(), orders.notes, self._share)
+        self._share = share_after(self.recorded.attempt.store(), orders.notes, self._share)
         self.ctx.log.info(
             "swept %s of %s", counted(progress.deleted, "object"), self.ctx.repository
         )
@@ -179,16 +176,16 @@ class Rounds:
         settings = self.ctx.settings
         return Orders(
             # What a task has seen is soon too old to delete by.
-            connections=self.connections.without_waiting(),
+            connections=self.recorded.connections.without_waiting(),
             repository=self.ctx.repository,
-            artifacts_url=self.attempt.url,
+            artifacts_url=self.recorded.attempt.url,
             delta=delta.seen,
             taken=delta.taken,
             protect_tags=settings.protect_tags,
             lease=self.lease.token,
             number=number,
             condition=self.means.condition,
-            batch=min(settings.sweep_batch, self.connections.store().keys_per_delete),
+            batch=min(settings.sweep_batch, self.recorded.connections.store().keys_per_delete),
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
             known=delta.known() if delta.known else None,
@@ -210,14 +207,13 @@ class Rounds:
 
     def _failure(self, progress: Progress) -> LakegcError:
         error = progress.error or progress.ended_early[STOPPED]
+        to, run = self.recorded.connections.namespace_url, self.ctx.run
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
         return raised(
-            f"{counted(progress.failed, 'object')} of {self.connections.namespace_url} could not "
-            "be deleted, "
-            f"for example {error}.{advice} What was done is recorded. Sweep {self.ctx.run!r} again "
-            "when this is mended",
+            f"{counted(progress.failed, 'object')} of {to} could not be deleted, for example "
+            f"{error}.{advice} What was done is recorded. Sweep {run!r} again when this is mended",
         )
 
 

@@ -5,6 +5,10 @@ objects lie close together they are listed, which is one request for many; else 
 One listing goes on from batch to batch by its continuation tokens. Some stores answer these with
 what they had when the listing was begun, so that counts as the time of all that it shows.
 A listing that the store ends early looks like a whole one, so what it lacks is asked for by itself.
+
+The next objects of a stretch are compared while those before them are deleted: by one thread, one
+batch ahead, and only for as long as the task runs. What is compared is sent by nobody but the task,
+which looks at its age first.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextvars import copy_context
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
 from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.pages import shared_prefix
@@ -39,6 +45,7 @@ _FEW: Final = 4
 _THREADS: Final = 16
 
 State = Literal["same", "rewritten", "missing"]
+_NAME: Final = "lakegc-compare"
 
 
 class Marked(NamedTuple):
@@ -202,3 +209,72 @@ def _same(info: ObjectInfo, marked: Marked) -> bool:
     # Some stores answer HEAD with whole seconds only.
     now, then = (t.replace(microsecond=0) for t in (info.last_modified, marked.last_modified))
     return now == then and (info.size, info.etag) == (marked.size, marked.etag)
+
+
+class Prefetch:
+    """The objects of one stretch, compared with the store in their order.
+
+    Args:
+        store: rooted at the storage namespace.
+        objects: address, size, last_modified and etag; those of a batch come before the next ones.
+        clocks: of the task.
+    """
+
+    def __init__(self, store: ObjectStore, objects: pa.Table, clocks: Clocks) -> None:
+        self._objects, self._at = objects, 0
+        self._threads = clocks.threads
+        # What a mark names that is one batch only is in no order.
+        end = max(objects["address"].to_pylist(), default="")
+        self._comparison = Comparison(store, clocks.elapsed, end)
+        self._ready: list[Compared] = []
+        self._thread: Any = None
+        self._answer: list[Compared] | Exception | None = None
+
+    def begin(self, most: int) -> None:
+        """Begin to compare the next objects, unless some are compared already, or are now."""
+        if self._ready or self._thread is not None:
+            return
+        batch = sorted(rows_of(self._objects.slice(self._at, most)))
+        if batch:
+            self._at += len(batch)
+            self._answer = None
+            # What messages say depends on it: which commands they print.
+            context = copy_context()
+            self._thread = self._threads.Thread(
+                target=lambda: context.run(self._compare, batch), name=_NAME, daemon=True
+            )
+            self._thread.start()
+
+    def _compare(self, batch: Sequence[Marked]) -> None:
+        try:
+            self._answer = self._comparison.compare(batch)
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            self._answer = error
+
+    def take(self, most: int) -> list[Compared]:
+        """The next objects, at most so many; none at the end of the stretch.
+
+        Raises:
+            StorageError: the store did not answer when they were compared.
+        """
+        self.begin(most)
+        if self._thread is not None and most:
+            self._thread.join()
+            self._thread = None
+            if isinstance(self._answer, Exception):
+                raise self._answer
+            if self._answer is None:
+                raise RuntimeError("a comparison with the store ended without an answer")
+            self._ready = self._answer
+        taken, self._ready = self._ready[:most], self._ready[most:]
+        return taken
+
+    def __enter__(self) -> Prefetch:  # noqa: PYI034 - typing has no Self in Python 3.10
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        """Send no other request, and wait for the one that is on its way, but for an interrupt."""
+        self._comparison.cancel()
+        waits = kind is None or issubclass(kind, (Exception, GeneratorExit))
+        if self._thread is not None and waits:
+            self._thread.join()

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -29,25 +28,26 @@ from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.run.undo import whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.probes import probe_deadlines, probe_recovery
+from lakegc_assets.storage.probes import (
+    Condition,
+    probe_conditions,
+    probe_deadlines,
+    probe_recovery,
+)
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
-from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.delta import Deltas
-from lakegc_assets.sweep.drain import settle
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
-from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lease_record import PROBES
-from lakegc_assets.sweep.leased import leased
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, Ledger
 from lakegc_assets.sweep.ledger_state import Recorded, Total
-from lakegc_assets.sweep.preconditions import unswept_mark
-from lakegc_assets.sweep.rate_limit import in_flight
+from lakegc_assets.sweep.rate_limit import in_flight, settle
 from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities
-from lakegc_assets.sweep.space import space_facts
-from lakegc_assets.sweep.termination import OWNER, Ending
+from lakegc_assets.sweep.status import OWNER, Ending, unswept_mark
+from lakegc_assets.sweep.totals import space_facts
 from lakegc_assets.wording import counted
 
 #: How many objects that were put back are named.
@@ -119,9 +119,9 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         protection = DataProtection.of(recovery)
     means = StoreCapabilities(condition, deadlines, trash, protection)
     deltas = Deltas(ctx, chain, attempt, folder)
-    rounds = Rounds(ctx, connections, attempt, recorded, deltas, lease, means)
+    rounds = Rounds(recorded, deltas, lease, means)
     ending = Ending(ctx, attempt, recorded.gone)
-    look = partial(raise_alarm_if_needed, ctx, connections, deltas, recorded)
+    look = partial(raise_alarm_if_needed, deltas, recorded)
     with ending.told():
         number = _delete(rounds, ending, look)
         recorded.require_whole()
@@ -136,9 +136,11 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
             "conditional_deletes": means.condition,
             "delete_deadlines": means.deadlines,
             # What an earlier try deleted ends earlier.
-            "recovery": recovery_facts(recovery, _first(swept, began)),
+            "recovery": recovery_facts(recovery, min([began, *(t.first for t in swept)])),
             "space": {
-                **space_facts(_of_deleted(swept)),
+                **space_facts(
+                    (t.space, t.objects, t.bytes) for t in swept if t.outcome == "deleted"
+                ),
                 "notice": protection.notice,
             },
             "backup": backup,
@@ -180,13 +182,13 @@ def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         except LakegcError:
             # They may send some still: whoever comes next waits for these.
             lease.abandon()
-        settle(rounds.attempt.store(), lease.sweep, rounds.ctx.clocks)
+        settle(rounds.recorded.attempt.store(), lease.sweep, rounds.ctx.clocks)
         if _tried(rounds):
             ending.look_if_possible(look)
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    settle(rounds.attempt.store(), lease.sweep, rounds.ctx.clocks)
+    settle(rounds.recorded.attempt.store(), lease.sweep, rounds.ctx.clocks)
     return number
 
 
@@ -198,7 +200,7 @@ def _leave(rounds: Rounds) -> None:
     lease, under_way = rounds.lease, True
     with suppress(LakegcError):
         lease.begin_round(lease.round + 1)
-        under_way = in_flight(rounds.attempt.store(), lease.sweep)
+        under_way = in_flight(rounds.recorded.attempt.store(), lease.sweep)
     if under_way:
         lease.abandon()
 
@@ -206,17 +208,12 @@ def _leave(rounds: Rounds) -> None:
 def _tried(rounds: Rounds) -> bool:
     """Return whether something may be gone: recorded, or not to be excluded."""
     try:
-        if in_flight(rounds.attempt.store(), rounds.lease.sweep):
+        if in_flight(rounds.recorded.attempt.store(), rounds.lease.sweep):
             return True
         totals = rounds.recorded.totals()
     except Exception:  # noqa: BLE001 - whatever it is, nobody can tell
         return True
     return any(total.outcome in {"deleted", "failed"} for total in totals)
-
-
-def _first(swept: Sequence[Total], began: datetime) -> datetime:
-    """The time of the first possible delete, by this attempt or an earlier one."""
-    return min([began, *(total.first for total in swept)])
 
 
 def _not_kept(recovery: Recovery, swept: Sequence[Total]) -> int:
@@ -234,11 +231,6 @@ def _perhaps_kept(recovery: Recovery, earlier: Sequence[Total]) -> int:
 
 def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
     return sum(t.objects for t in totals if t.outcome == "deleted" and t.kept is kept)
-
-
-def _of_deleted(totals: Sequence[Total]) -> Iterator[tuple[str | None, int, int]]:
-    """The space of deleted objects: its state, objects and bytes."""
-    yield from ((t.space, t.objects, t.bytes) for t in totals if t.outcome == "deleted")
 
 
 def _put_back(
@@ -312,7 +304,7 @@ def _condition(ctx: RunContext, connections: Connections) -> Condition:
     Raises:
         RefusedError: a condition is demanded, and the store honours none.
     """
-    found = probe_conditions(connections.store())
+    found = probe_conditions(connections.store(), PROBES)
     ctx.log.info("conditional deletes of %s: %s", connections.namespace_url, found)
     if found == "none" and ctx.settings.require_conditional_deletes:
         raise RefusedError(

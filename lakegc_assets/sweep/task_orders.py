@@ -10,9 +10,9 @@ from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
-from lakegc_assets.sweep.conditions import Condition
-from lakegc_assets.sweep.delta_snapshot import KnownFiles
+from lakegc_assets.sweep.delta_extension import KnownFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.liveness_look import Fingerprint
@@ -134,18 +134,12 @@ class Progress:
 
 def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
     """Add outcomes up, with code and detail of the first that is none of the done."""
-    totals: dict[str, TaskResult] = {}
-    for one in outcomes:
-        total = totals.get(one.outcome)
-        if total is None:
-            done = one.outcome in DONE
-            total = TaskResult(
-                one.outcome,
-                error_code=None if done else one.error_code,
-                detail=None if done else f"{one.address}: {one.detail}",
-            )
-        totals[one.outcome] = total._replace(objects=total.objects + 1, size=total.size + one.size)
-    return list(totals.values())
+    return summed(
+        TaskResult(one.outcome, 1, one.size)
+        if one.outcome in DONE
+        else TaskResult(one.outcome, 1, one.size, one.error_code, f"{one.address}: {one.detail}")
+        for one in outcomes
+    )
 
 
 def summed(told: Iterable[TaskResult]) -> list[TaskResult]:

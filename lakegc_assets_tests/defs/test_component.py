@@ -27,7 +27,7 @@ from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.retention.retain import OfBranches, Retain
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.sweep.auto_sweep import Limits
+from lakegc_assets.sweep.approval import Limits
 
 # Dagster itself reads YAML, and makes nested resources, in these ways.
 pytestmark = [

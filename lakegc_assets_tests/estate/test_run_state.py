@@ -15,11 +15,11 @@ from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.attempts import FOLDER, Try, last_try, recorded_try
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets.sweep.ledger import Outcome, read, record
 from lakegc_assets.sweep.rate_limit import Limits, Pace, round_folder
+from lakegc_assets.sweep.status import FOLDER, Try, last_try, recorded_try
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import RUN, Marked, SmallLake
 from lakegc_assets_tests.left import BEGAN, swept

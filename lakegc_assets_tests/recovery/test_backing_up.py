@@ -9,13 +9,11 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation
 from lakegc_assets.recovery.backups import MANIFEST
-from lakegc_assets.sweep import leased_backup
+from lakegc_assets.sweep import lease
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.backup_guard import relied_on
-from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.lease_owner import owner_of
-from lakegc_assets.sweep.lease_record import read_lease
-from lakegc_assets.sweep.leased_backup import back_up
+from lakegc_assets.sweep.lease import back_up, repository_lease
+from lakegc_assets.sweep.lease_record import owner_of, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
@@ -35,7 +33,7 @@ def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
             refused.append(str(error.value))
         return make(ctx)  # type: ignore[arg-type]  # it is what was given
 
-    monkeypatch.setattr(leased_backup, "make_backup", made)
+    monkeypatch.setattr(lease, "make_backup", made)
     assert back_up(place.context()) is not None
     assert len(refused) == 2
     assert all(f"a backup of run {RUN!r} by " in told for told in refused)

@@ -41,9 +41,8 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import TEMPORARY
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD, write_hold
-from lakegc_assets.sweep.lease import repository_lease
+from lakegc_assets.sweep.lease import leased_to_prune, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
-from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
 from lakegc_assets_tests.recovery.conftest import Place

@@ -20,8 +20,8 @@ from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.storage.trash import TRASH
+from lakegc_assets.sweep.lease import leased_to_prune
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
-from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked
 from lakegc_assets_tests.recovery.conftest import Place

@@ -14,11 +14,11 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.storage import files
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import probe_conditions
 from lakegc_assets.sweep import deletion
-from lakegc_assets.sweep.conditions import probe_conditions
 from lakegc_assets.sweep.hold import HOLD, read_hold, write_hold
 from lakegc_assets.sweep.lease import LeaseLostError
-from lakegc_assets.sweep.lease_record import LEASE, read_lease
+from lakegc_assets.sweep.lease_record import LEASE, PROBES, read_lease
 from lakegc_assets_tests.http_server import Answer, Asked, Silence
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Place, clock_off, cut, unanswered
@@ -295,7 +295,7 @@ def test_a_full_disk_under_the_notes(trial: Trial, monkeypatch: pytest.MonkeyPat
 )  # fmt: skip
 def test_a_probe_whose_answer_is_lost(place: Place) -> None:
     place.meddle(place.says.deletes, unanswered, times=1)
-    found = probe_conditions(place.store)
+    found = probe_conditions(place.store, PROBES)
     assert found in ({"none", "single"} if place.name == S3 else {"none", "single", "bulk"})
     assert place.truth() == {}
 
@@ -307,4 +307,4 @@ def test_a_probe_whose_answer_is_lost(place: Place) -> None:
 def test_a_probe_in_a_storm(place: Place) -> None:
     place.meddle(place.says.deletes, lambda _ask: place.says.busy)
     with pytest.raises(StorageError, match="cannot be found out"):
-        probe_conditions(place.store)
+        probe_conditions(place.store, PROBES)

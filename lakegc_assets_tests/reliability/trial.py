@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.conditions import Condition
+from lakegc_assets.storage.probes import Condition
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.reliability.places import Fault, Place

@@ -27,9 +27,8 @@ from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.sweep import (
     deletion,
     delta,
-    delta_extension_task,
+    delta_extension,
     lease,
-    leased,
     liveness_look,
     rounds,
     store_comparison,
@@ -202,7 +201,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "lakeFS's own list of commits": Guard(
         (
             (commits, "read_commits_csv", _only_heads),
-            (delta_extension_task, "read_commits_csv", _only_heads),
+            (delta_extension, "read_commits_csv", _only_heads),
         ),
         theme=7,
     ),
@@ -270,7 +269,7 @@ GUARDS: Final[dict[str, Guard]] = {
         theme=THEMES + len(MARKING) + 1,
     ),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
-    "lease check in the prune": Guard(((leased, "lost", lambda *_: ""),), theme=MORE - 1),
+    "lease check in the prune": Guard(((lease, "lost", lambda *_: ""),), theme=MORE - 1),
     "wait behind who is gone": Guard(
         ((lease, "_settle", lambda held, *_: _settled_at_once(held)),), theme=MORE + 9
     ),

@@ -19,10 +19,8 @@ from lakegc_assets.mark import commits, report
 from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.storage import parquet
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import (
     lease,
-    leased,
     rounds,
     store_comparison,
     sweep,
@@ -46,7 +44,7 @@ class _Few(int):
         return (0 if world().unlike == "listed" else int(self)) < other
 
 
-def _condition(_store: ObjectStore) -> str:
+def _condition(*_: object) -> str:
     promises = world().promises
     return "bulk" if promises.etags else "single" if promises.single else "none"
 
@@ -61,7 +59,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (secrets, "token_hex", lambda size=16: world().token_hex(size)),
     ]
     answers += [
-        (leased, "owner_of", lambda **_: {"host": world().process.name}),
+        (lease, "owner_of", lambda **_: {"host": world().process.name}),
     ]
     answers += [(backup_pruning, "repository_lock", nullcontext)]
     return [

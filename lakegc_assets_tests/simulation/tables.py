@@ -23,7 +23,7 @@ from lakegc_assets.run.artifacts import UNCOMMITTED
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, hash_table, key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.sweep.delta_extension_task import Found, TooMuchError
+from lakegc_assets.sweep.delta_extension import Found, TooMuchError
 from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.current_world import world

@@ -18,8 +18,8 @@ from lakegc_assets.run.clocks import NEVER
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.hold import HOLD, Hold
+from lakegc_assets.sweep.lease import leased_to_prune
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
-from lakegc_assets.sweep.leased import leased_to_prune
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY, SimClient
 from lakegc_assets_tests.simulation.lake import Lake

@@ -1,4 +1,4 @@
-"""What the tests of the deleting task share: its orders, a clock that they move, and objects."""
+"""Fixtures of the tests of the deleting task: its orders, a clock, and objects."""
 
 from __future__ import annotations
 

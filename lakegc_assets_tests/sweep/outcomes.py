@@ -1,4 +1,4 @@
-"""What a sweep must have done, in one place for all tests."""
+"""The expected outcomes of a sweep, in one place for all tests."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class S3Lake:
 
     @property
     def folder(self) -> Path:
-        """Where the objects of the repository are on disk."""
+        """The folder of the objects of the repository."""
         return self.server.log.parent / "objects" / self.bucket / REPOSITORY
 
     @property

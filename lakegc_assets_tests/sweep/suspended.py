@@ -18,7 +18,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.lease_owner import owner_of
+from lakegc_assets.sweep.lease_record import owner_of
 from lakegc_assets.sweep.liveness_look import fingerprint
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.task_orders import Orders

@@ -35,7 +35,7 @@ from lakegc_assets.sweep.hold import (
     write_hold,
 )
 from lakegc_assets.sweep.hold_report import hold_lines, known_hold
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -88,10 +88,10 @@ def test_a_loss_that_is_accepted_lets_the_sweep_go_on_without_another_alarm(
     patch: pytest.MonkeyPatch,
 ) -> None:
     hold = hold_of(store)
-    done = accept_hold(lake.context(spark), hold.id, "ada")
+    done, _ = accept_hold(lake.context(spark), hold.id, "ada")
     assert read_hold(store) is None
     kept = Hold((lake.objects / RECORDS / f"{hold.id}.json").read_text())
-    assert done.hold == kept == find_hold(store)
+    assert done == kept == find_hold(store)
     assert kept.acceptance is not None
     assert {"id": hold.id, "by": "ada"}.items() <= kept.acceptance.items()
     assert kept.acceptance["owner"]["doing"] == "accept a hold"
@@ -156,10 +156,10 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
         in advice
     )
     assert "from wherever there is a copy" not in advice
-    done = accept_hold(ctx, hold_of(store).id, "ada")
+    done, _ = accept_hold(ctx, hold_of(store).id, "ada")
     assert (lake.objects / gone).read_bytes() == content
-    assert done.hold.values["lost"] == {RUN: []}
-    assert done.hold.values["totals"] == [{"run": RUN, "brought back now": 1}]
+    assert done.values["lost"] == {RUN: []}
+    assert done.values["totals"] == [{"run": RUN, "brought back now": 1}]
 
 
 def test_of_what_nothing_keeps_it_is_said_that_accepting_loses_it(
@@ -283,7 +283,7 @@ def test_the_next_alarm_keeps_what_was_accepted_before_it(
     patch: pytest.MonkeyPatch,
 ) -> None:
     """Its record had not been written when whoever accepted it was killed."""
-    accepted = accept_hold(lake.context(spark), hold_of(store).id, "ada").hold
+    accepted, _ = accept_hold(lake.context(spark), hold_of(store).id, "ada")
     (record,) = (lake.objects / RECORDS).iterdir()
     record.unlink()
     other = max(marked.candidates)
@@ -316,7 +316,7 @@ def test_an_answer_that_was_lost_is_looked_for(
         return found
 
     patch.setattr(LocalStore, "put_if_match", lose_answer)
-    assert accept_hold(lake.context(spark), hold_of(store).id, "ada").hold.values["lost"] == {
+    assert accept_hold(lake.context(spark), hold_of(store).id, "ada")[0].values["lost"] == {
         RUN: [lost]
     }
     assert read_hold(store) is None
@@ -374,12 +374,12 @@ def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
         with pytest.raises(IntegrityError, match=why):
             accept_hold(ctx, hold.id, "ada", unverified=True)
         return
-    done = accept_hold(ctx, hold.id, "ada", unverified=True)
+    done, _ = accept_hold(ctx, hold.id, "ada", unverified=True)
     assert read_hold(store) is None
-    assert done.hold.values["unverified"] == ([lost] if pinned else [])
+    assert done.values["unverified"] == ([lost] if pinned else [])
     # Its sweep can be tried again only where its artifacts are, and its ledger says so.
     known = [lost] if spoil is _no_backup else []
-    assert [one for of_run in done.hold.values["lost"].values() for one in of_run] == known
+    assert [one for of_run in done.values["lost"].values() for one in of_run] == known
     # What a prune finds pinned it leaves, in the trash and in the backup.
     found = [addresses.to_pylist() for _, addresses in read_pins(store)]
     assert found == ([[lost]] if pinned else [])
@@ -415,8 +415,8 @@ def test_what_an_earlier_alarm_has_found_is_accepted_with_it(
     (lake.objects / other).unlink(missing_ok=True)
     newer = {"run": RUN, "alarm": "more", "objects": [{"address": other}], "earlier": earlier}
     write_hold(store, newer)
-    done = accept_hold(lake.context(spark), hold_of(store).id, "ada")
-    assert set(done.hold.values["lost"][RUN]) == {lost, other}
+    done, _ = accept_hold(lake.context(spark), hold_of(store).id, "ada")
+    assert set(done.values["lost"][RUN]) == {lost, other}
 
 
 def _values(count: int) -> Mapping[str, Any]:

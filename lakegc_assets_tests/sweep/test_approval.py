@@ -18,8 +18,15 @@ from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Recovery
-from lakegc_assets.sweep.approval import approval_of, approve, approved, recorded_sweep, when
-from lakegc_assets.sweep.auto_sweep import Limits, waits_for
+from lakegc_assets.sweep.approval import (
+    Limits,
+    approval_of,
+    approve,
+    approved,
+    recorded_sweep,
+    waits_for,
+    when,
+)
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -235,7 +242,7 @@ def test_what_a_mark_waits_for(
 def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes back is relied on, whatever the store says that it keeps."""
+    """Objects that come back are relied on, whatever the store says that it keeps."""
     ctx, without = lake.context(spark), lake.context(spark, trash_days=0)
     before = lake.keys()
     for required in ("undo", "backup or undo"):

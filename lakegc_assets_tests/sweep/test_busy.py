@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakegc_assets.engine.tasks import Tasks
-from lakegc_assets.sweep import delta_extension_task
-from lakegc_assets.sweep.delta_extension_task import ALIKE, HELD
+from lakegc_assets.sweep import delta_extension
+from lakegc_assets.sweep.delta_extension import ALIKE, HELD
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -98,7 +98,7 @@ def test_something_happens_before_every_batch(
         made.append(lake.commit("busy"))
 
     def leave_a_commit() -> None:
-        """What it holds is inside the retention, although no branch leads there."""
+        """Its objects are inside the retention, although no branch leads there."""
         lake.stage("dev", "late/commit", lost, size=10**6)
         made.append(lake.commit("dev"))
         client.delete_branch(REPOSITORY, "dev")
@@ -202,7 +202,7 @@ def test_without_rules_a_branch_that_goes_needs_a_new_delta_mark(
 def test_what_is_too_much_for_a_task_is_left_to_a_delta_mark(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_extension_task, "_MOST", 0)
+    monkeypatch.setattr(delta_extension, "_MOST", 0)
 
     def rescue() -> None:
         lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])

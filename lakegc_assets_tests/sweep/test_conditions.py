@@ -14,9 +14,9 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import probe_conditions
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep.conditions import probe_conditions
-from lakegc_assets.sweep.lease_record import FOLDER, LEASE
+from lakegc_assets.sweep.lease_record import FOLDER, LEASE, PROBES
 
 
 class Stubborn(LocalStore):
@@ -62,32 +62,32 @@ def test_what_a_store_honours_is_found_out(
     tmp_path: Path, honours: tuple[Literal["bulk", "single"], ...], found: str
 ) -> None:
     store = Stubborn(tmp_path, *honours)
-    assert probe_conditions(store) == found
+    assert probe_conditions(store, PROBES) == found
     assert left(store) == []
 
 
 def test_a_store_that_only_says_so_is_found_out(tmp_path: Path) -> None:
-    assert probe_conditions(Stubborn(tmp_path, says="spared")) == "none"
+    assert probe_conditions(Stubborn(tmp_path, says="spared"), PROBES) == "none"
 
 
 @pytest.mark.parametrize("code", ["MalformedXML", "NotImplemented", "AccessDenied"])
 def test_a_store_that_refuses_conditions_honours_none(tmp_path: Path, code: str) -> None:
-    assert probe_conditions(Stubborn(tmp_path, "bulk", "single", answers=code)) == "none"
+    assert probe_conditions(Stubborn(tmp_path, "bulk", "single", answers=code), PROBES) == "none"
 
 
 @pytest.mark.parametrize("code", ["SlowDown", "InternalError", "Timeout"])
 def test_a_store_that_does_not_answer_is_not_judged(tmp_path: Path, code: str) -> None:
     with pytest.raises(StorageError, match=f"cannot be found out: {code}"):
-        probe_conditions(Stubborn(tmp_path, "bulk", answers=code))
+        probe_conditions(Stubborn(tmp_path, "bulk", answers=code), PROBES)
 
 
 def test_local_files(tmp_path: Path) -> None:
-    assert probe_conditions(open_store(str(tmp_path))) == "bulk"
+    assert probe_conditions(open_store(str(tmp_path)), PROBES) == "bulk"
 
 
 def test_moto_honours_single_deletes_only(s3_server: str, s3_bucket: str) -> None:
     store = open_store(f"s3://{s3_bucket}/n s/%41", StoreConfig(endpoint_url=s3_server))
-    assert probe_conditions(store) == "single"
+    assert probe_conditions(store, PROBES) == "single"
     assert left(store) == []
 
 
@@ -96,5 +96,5 @@ def test_what_a_killed_probe_left_goes_and_nothing_else(tmp_path: Path) -> None:
     others = [LEASE, "data/x", f"{FOLDER}hold.json", "_lakefs/retention/gc/probe-x"]
     for key in [*others, f"{FOLDER}probe-old/bulk-changed"]:
         store.put(key, b"x")
-    probe_conditions(store)
+    probe_conditions(store, PROBES)
     assert sorted(left(store)) == sorted(others)

@@ -16,7 +16,7 @@ from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.run.settings import Settings
-from lakegc_assets.sweep import delete_responses, deletion
+from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.deletion import TaskClients, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
@@ -120,7 +120,7 @@ def test_nothing_is_sent_when_the_delta_mark_is_old_or_from_the_future(
 
 
 def test_nothing_more_is_sent_when_heads_changed(bare: SmallLake, orders: Orders) -> None:
-    """Where nothing is known that could be extended."""
+    """Without a snapshot that could be extended."""
     addresses = plant(bare, 5)
     task = run(orders, addresses)
     assert next(task).objects == 2
@@ -156,7 +156,7 @@ def test_nothing_is_sent_when_every_answer_takes_long(
 def test_the_store_is_looked_at_again_when_lakefs_took_long(
     bare: SmallLake, orders: Orders, time: Time
 ) -> None:
-    """What was written again meanwhile is seen, although it was as listed at first."""
+    """An object that was written again meanwhile is seen, although it was as listed at first."""
     addresses = plant(bare, 2)
     took = [40, 30]
 
@@ -273,5 +273,5 @@ def test_a_store_that_never_takes_a_key_fails_it_and_stops(
     told = list(run(s3_orders, addresses, reach=reach_at(s3_orders, s3_time)))
     assert {(one.outcome, one.error_code) for one in told} == {("failed", "SlowDown")}
     assert keys(s3_orders) == set(addresses)
-    assert len(s3_time.waited) >= delete_responses.TRIES - 1
+    assert len(s3_time.waited) >= deletion.TRIES - 1
     assert names(run(s3_orders, addresses, number=1)) == ["stopped"]

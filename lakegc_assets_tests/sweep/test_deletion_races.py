@@ -1,4 +1,4 @@
-"""What happens to an object between the look and the delete, and a delete that is late."""
+"""Changes of an object between the look and its delete, and deletes that are late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came back to life between a mark and its sweep is spared, and nothing else is."""
+"""Objects that came back to life between a mark and its sweep are spared, and no others."""
 
 from __future__ import annotations
 

@@ -11,11 +11,10 @@ import pytest
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import FREED, DeleteOutcome
-from lakegc_assets.sweep import drain
-from lakegc_assets.sweep.delete_responses import sort_answers
-from lakegc_assets.sweep.drain import settle
+from lakegc_assets.sweep import rate_limit
+from lakegc_assets.sweep.deletion import sort_answers
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
-from lakegc_assets.sweep.rate_limit import Limits, Pace, round_folder
+from lakegc_assets.sweep.rate_limit import Limits, Pace, round_folder, settle
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets_tests.clocks import StubClocks
 
@@ -93,7 +92,7 @@ def test_it_waits_where_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.Monk
     def in_flight(*_: object) -> bool:
         raise StoreUnavailableError("no answer")
 
-    monkeypatch.setattr(drain, "in_flight", in_flight)
+    monkeypatch.setattr(rate_limit, "in_flight", in_flight)
     settle(store, "mine", StubClocks(pause, lambda: clock[0]))
     assert clock[0] == CHECK_LIFETIME
 

@@ -1,4 +1,4 @@
-"""What changes while a sweep deletes is seen before the next batch, and what is lost afterwards."""
+"""Changes during a sweep are seen before the next batch, and losses afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.delta import STAGED
-from lakegc_assets.sweep.delta_extension_task import ALIKE, HELD
+from lakegc_assets.sweep.delta_extension import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease
@@ -163,7 +163,7 @@ def test_heads_that_were_others_while_the_delta_mark_looked(
 def test_a_repository_that_was_made_anew_elsewhere(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    """What lies at its old place may belong to another repository by now."""
+    """Objects at its old place may belong to another repository by now."""
     there: list[set[str]] = []
 
     def make_anew(_left: set[str]) -> None:
@@ -334,7 +334,7 @@ def test_a_delta_mark_that_aged_under_the_invariants_is_taken_again(
 def test_who_deletes_does_not_wait_for_a_server_that_is_away(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a task has seen would be too old by then; all that comes before and behind may wait."""
+    """A task must not wait, since its look would be too old; all before and behind may."""
     given: list[float] = []
 
     def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
@@ -359,7 +359,7 @@ def test_a_round_that_failed_is_over_before_it_is_looked_at(
     def fail_late(self: rounds.Rounds, number: int, _remaining: object) -> None:
         self.lease.begin_round(number)
         outcome = Outcome(min(marked.candidates), 1, "deleted")
-        ledger.record(self.attempt.store(), "one", [outcome])
+        ledger.record(self.recorded.attempt.store(), "one", [outcome])
         seen.append(read_lease(store).round)
         raise IntegrityError("a task failed")
 
@@ -449,7 +449,7 @@ def test_one_that_is_interrupted_within_a_request_keeps_the_lease(
 def test_what_was_deleted_and_could_not_be_recorded_is_looked_at(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What of it came back to life is put back by this sweep, and not by whoever goes on."""
+    """Objects that came back to life are put back by this sweep, not by the next one."""
     looked: list[set[str]] = []
 
     def fail(*_: object) -> None:

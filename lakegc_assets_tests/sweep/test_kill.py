@@ -115,7 +115,7 @@ def start(lake: SmallLake, master: str = "local[2]") -> subprocess.Popen[bytes]:
 
 
 def log_of(lake: SmallLake) -> Path:
-    """What all sweeps have printed."""
+    """The output of all sweeps."""
     return lake.folder / "sweeper.log"
 
 

@@ -46,7 +46,7 @@ _MOST: Mapping[Sign, int] = {"keys gone": 200, "batches recorded": 10, "files wr
 
 @dataclass(frozen=True)
 class Kill:
-    """What is killed, as soon as so many more of something are seen than at the kill before."""
+    """The target of a kill, and the count by which it is later than the kill before."""
 
     what: What
     sign: Sign
@@ -84,12 +84,12 @@ def start(found: S3Lake) -> subprocess.Popen[bytes]:
 
 
 def log_of(found: S3Lake) -> Path:
-    """What all sweeps have printed."""
+    """The output of all sweeps."""
     return found.lake.folder / "sweeper.log"
 
 
 def written(found: S3Lake) -> int:
-    """How many files sweeps have written beside the objects: what they keep, notes, the ledger."""
+    """The number of files that sweeps have written beside the objects: notes, the ledger."""
     folder = found.lake.folder / "artifacts" / REPOSITORY / RUN
     # Spark's temporary folders may go while they are walked.
     walked = os.walk(folder, onerror=lambda _: None)
@@ -103,7 +103,7 @@ def records(found: S3Lake) -> list[Path]:
 
 
 def seen(found: S3Lake, dead: frozenset[str], sign: Sign) -> int:
-    """How much there is of what a kill waits for."""
+    """The present count of what a kill waits for."""
     if sign == "keys gone":
         return len(dead - found.keys())
     return len(records(found)) if sign == "batches recorded" else written(found)
@@ -179,7 +179,7 @@ def strike(found: S3Lake, dead: frozenset[str], kills: list[Kill]) -> list[int]:
 
 
 def is_time(found: S3Lake, dead: frozenset[str], due: Kill, target: int, pid: int) -> bool:
-    """Whether enough is seen for a kill; one of workers needs some that work, too."""
+    """Return whether a kill is due; one of workers needs some that work, too."""
     return seen(found, dead, due.sign) >= target and (due.what == "all" or bool(workers(pid)))
 
 

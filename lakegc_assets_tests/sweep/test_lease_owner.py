@@ -1,4 +1,4 @@
-"""Whether the owner of a lease has ended: known on its own machine, and nowhere else."""
+"""The end of the owner of a lease is known on its own machine, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.sweep import lease_owner as module
-from lakegc_assets.sweep.lease_owner import describe, is_gone, owner_of, work_of
+from lakegc_assets.sweep import lease_record as module
+from lakegc_assets.sweep.lease_record import describe, is_gone, owner_of, work_of
 
 _OWNER = """
 import json, sys
-from lakegc_assets.sweep.lease_owner import owner_of
+from lakegc_assets.sweep.lease_record import owner_of
 print(json.dumps(dict(owner_of(run="r"))), flush=True)
 sys.stdin.read()
 """
 #: The first thread ends, and another one goes on.
 _WITHOUT_ITS_FIRST_THREAD = """
 import ctypes, json, sys, threading
-from lakegc_assets.sweep.lease_owner import owner_of
+from lakegc_assets.sweep.lease_record import owner_of
 main = threading.main_thread().native_id
 def go_on():
     while open(f"/proc/self/task/{main}/stat").read().rpartition(")")[2].split()[0] != "Z":
@@ -99,7 +99,7 @@ def test_of_a_process_elsewhere_nothing_is_known() -> None:
 
 
 def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where /proc shows only one's own (hidepid), its number is known to be taken all the same."""
+    """A process that /proc hides (hidepid) is found by its number all the same."""
     with owner() as (_process, named):
         monkeypatch.setattr(module, "_process", lambda _pid: None)
         assert not is_gone(named)

@@ -170,7 +170,7 @@ def test_a_damaged_ledger_is_told(attempt: AttemptArtifacts, read: Read) -> None
 def test_a_listing_that_ends_early_hides_nothing(
     attempt: AttemptArtifacts, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was deleted and looks as if nobody had done it would not be looked at."""
+    """A deleted object without a record would not be looked at."""
     names = [f"data/{number}" for number in range(7)]
     for name in names:
         ledger.record(attempt.store(), name.replace("/", "-"), [Outcome(name, 1, "deleted")])

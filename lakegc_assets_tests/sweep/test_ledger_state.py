@@ -1,4 +1,4 @@
-"""What is left to do, by the ledger as files: what was read once counts, and what lacks stops."""
+"""The remaining objects, by the files of the ledger: read files count, missing outcomes stop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Candidates, Stretch, stretches
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -36,7 +38,9 @@ def recorded(attempt: AttemptArtifacts) -> Recorded:
     now = datetime.now(timezone.utc)
     rows = [(name, 7, now, "etag") for name in NAMES]
     parts = [write_part(attempt.store(), "marked/", listing(some)) for some in (rows[:4], rows[4:])]
-    ctx: Any = SimpleNamespace(run="run", frames=lambda _: EmbeddedSession(open_store, None))
+    session: Any = EmbeddedSession(open_store, None)
+    tasks = Tasks(Engine("embedded", "a test says so"), lambda: session)
+    ctx: Any = SimpleNamespace(run="run", tasks=tasks, frames=lambda _: session)
     connections: Any = SimpleNamespace(open=open_store)
     read = Ledger(ctx, connections, attempt, "own")
     return Recorded(ctx, connections, attempt, read, Candidates(parts))

@@ -1,4 +1,4 @@
-"""What a store does not delete, since it is locked, ends no sweep; the others go, all is told."""
+"""Locked objects end no sweep: the others are deleted, and all is reported."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delete_responses import hopeless
-from lakegc_assets.sweep.deletion import DeletingTask
+from lakegc_assets.sweep.deletion import DeletingTask, hopeless
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.space import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders
+from lakegc_assets.sweep.totals import space_facts, space_in, space_lines, space_sentence
 from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
@@ -174,7 +173,7 @@ def test_a_sweep_that_was_killed_goes_on_past_what_is_locked(
     locked: set[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What its ledger says is locked is not asked for again, and is no loss, though it is there."""
+    """An object recorded as locked is not asked for again, and is no loss."""
     let_the_killed_be_gone(monkeypatch)
     addresses = sorted(marked.candidates)
     locked |= {addresses[0], addresses[2]}

@@ -23,7 +23,7 @@ MARK_JOBS, SWEEP_JOBS = 45, 30
 
 
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:
-    """How many Spark jobs something takes."""
+    """The number of Spark jobs of a call."""
     tracker = spark().sparkContext.statusTracker()
     before = len(tracker.getJobIdsForGroup())
     work()

@@ -295,7 +295,7 @@ def test_a_sweep_on_another_machine(
 def test_a_store_that_ignores_conditions_that_are_required(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "probe_conditions", lambda _store: "none")
+    monkeypatch.setattr(sweeping, "probe_conditions", lambda *_: "none")
     ctx = lake.context(spark, require_conditional_deletes=True)
     refused(ctx, lake, RefusedError, "local://repo ignores the condition of conditional deletes")
     assert not (lake.objects / HOLD).exists()

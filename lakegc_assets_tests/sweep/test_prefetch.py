@@ -17,8 +17,7 @@ from lakegc_assets.storage.errors import ObjectNotFoundError, StoreUnavailableEr
 from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome, ObjectInfo
 from lakegc_assets.sweep import store_comparison
 from lakegc_assets.sweep.deletion import TaskClients
-from lakegc_assets.sweep.prefetch import Prefetch
-from lakegc_assets.sweep.store_comparison import Compared, Marked, compare
+from lakegc_assets.sweep.store_comparison import Compared, Marked, Prefetch, compare
 from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import SmallLake
@@ -155,7 +154,7 @@ def test_a_long_gap_is_not_listed() -> None:
 
 
 def test_a_listing_counts_from_its_beginning_and_is_begun_anew_when_it_is_old() -> None:
-    """What it shows late may be what was there early."""
+    """A listing may show late what was there early."""
     store, time = _Paged({_key(n): "e" for n in range(200)}), Time()
     store.happen = lambda: time.sleep(7)
     found = _taken(store, _marked(range(100)), 10, time)
@@ -254,7 +253,7 @@ def test_what_was_compared_long_ago_is_compared_anew(
 def test_an_error_of_a_comparison_ahead_ends_the_task_in_its_turn(
     s3_orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was under way is recorded, nothing behind it is sent, and no thread is left."""
+    """The batch under way is recorded, nothing behind it is sent, and no thread is left."""
     addresses = sorted(fill(s3_orders, 6))
     real = store_comparison.Comparison.compare
 

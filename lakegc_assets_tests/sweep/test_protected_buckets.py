@@ -174,7 +174,7 @@ def test_locked_objects_where_there_are_no_versions(
 
 @pytest.mark.stores
 def test_a_default_lock_without_versions_is_refused(versitygw_server: Server) -> None:
-    """What was just written can be neither replaced nor removed there: no lease, no sweep."""
+    """New objects can be neither replaced nor removed there: no lease, no sweep."""
     client, bucket = boto3.client("s3", endpoint_url=versitygw_server.endpoint), uuid.uuid4().hex
     client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
     default: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}

@@ -1,4 +1,4 @@
-"""What a sweep deleted and is needed after all is put back by itself; a hold is for the rest."""
+"""A sweep puts needed objects back that it deleted; a hold is for the rest."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
     *,
     same: bool,
 ) -> None:
-    """What is needed is missing still where that is another object."""
+    """A needed object is still missing where another object is at its address."""
     gone = min(marked.candidates)
     written = (lake.objects / gone).read_text() if same else "written anew"
     deltas = iter([spare(set()), spare({gone})])

@@ -1,4 +1,4 @@
-"""What a sweep of a versioned bucket deleted and is needed after all is put back from versions."""
+"""Needed objects that a sweep of a versioned bucket deleted are put back from versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How other repositories of the server are read: what stops the run, and what it costs."""
+"""Reads of other repositories of the server: errors that stop the run, and costs."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_what_did_not_change_is_not_read_again(
 def test_one_look_at_a_repository_serves_all_that_are_collected(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a range names in one of them is not what it names in another."""
+    """A range names other objects in one of them than in another."""
     make_other(lake)
     make_other(lake, "third")
     third = lake.client.upload_object("third", "main", "x", b"of the third").physical_address

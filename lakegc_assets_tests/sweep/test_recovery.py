@@ -1,4 +1,4 @@
-"""What a sweep deletes can be had back, as it says before it begins, until that is too old."""
+"""Deleted objects can be restored, as a sweep says before it begins, until they are too old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other repositories of the server name is alive, for the mark, the sweep and after it.
+"""Objects that other repositories name are alive, for the mark, the sweep and after it.
 
 They name it by its full address, which real lakeFS and the embedded one let anybody stage.
 """
@@ -237,7 +237,7 @@ STEPS = st.lists(
 
 
 def named_now(ctx: RunContext, other: str) -> set[str]:
-    """What is read of one repository, in a folder of its own."""
+    """The data read of one repository, in a folder of its own."""
     client, connections = ctx.connect()
     artifacts = ctx.root.open(REPOSITORY, "scratch", secrets.token_hex(4))
     found = read_references(ctx, client, connections, artifacts, "", datetime.now(timezone.utc))

@@ -1,4 +1,4 @@
-"""What a whole sweep of a few objects asks of the stores, by kind: so that one too many is seen."""
+"""The requests of a sweep of a few objects, by kind, so that one too many is seen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ASKED = {
 
 
 def _kind(asked: Asked) -> tuple[str, str]:
-    """Where a request goes, and what it asks for."""
+    """The target and the kind of a request."""
     place = asked.path.split("/")[1].partition("-")[0]
     query = asked.query
     if "list-type" in query:
@@ -54,7 +54,7 @@ def _kind(asked: Asked) -> tuple[str, str]:
 
 @pytest.fixture
 def proxy(s3_server: str) -> Iterator[Proxy]:
-    """What the collector asks goes through it; what lakeFS asks does not."""
+    """Requests of the collector go through it; those of lakeFS do not."""
     with proxied(s3_server.removeprefix("http://")) as one:
         yield one
 

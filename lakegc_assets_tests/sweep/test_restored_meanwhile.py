@@ -56,7 +56,7 @@ def outcomes(attempt: AttemptArtifacts) -> dict[str, tuple[str, str | None]]:
 def test_what_is_restored_between_two_tries_of_a_sweep_stays(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the sweep had recorded it, had not, or had not come to it yet."""
+    """An object that the sweep had recorded, had not recorded, or had not come to yet."""
     told, silent, later, gone, *_ = sorted(marked.candidates)
     before = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
     kill_in_the_middle(lake, spark, monkeypatch, [told, gone], [silent])
@@ -96,7 +96,7 @@ def test_a_sweep_that_put_back_and_was_killed_leaves_that_alone(
 def test_a_pin_that_ends_in_the_middle_of_a_sweep(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a delta mark has spared stays spared in this sweep; nothing is told twice."""
+    """Objects spared by a delta mark stay spared in this sweep; nothing is recorded twice."""
     one, *_ = sorted(marked.candidates)
     store = lake.context(spark).connect()[1].store()
     until = datetime.now(timezone.utc) + timedelta(days=1)

@@ -22,11 +22,11 @@ from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.probes import Condition, probe_conditions
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep.conditions import Condition, probe_conditions
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
-from lakegc_assets.sweep.lease_record import LEASE, read_lease
+from lakegc_assets.sweep.lease_record import LEASE, PROBES, read_lease
 from lakegc_assets.sweep.liveness_look import fingerprint
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
@@ -85,19 +85,19 @@ def store(place: Place) -> ObjectStore:
 
 def test_versitygw_honours_conditions_of_single_deletes_only(s3: Place) -> None:
     store = open_store(s3[0], s3[1])
-    assert probe_conditions(store) == "single"
+    assert probe_conditions(store, PROBES) == "single"
     assert [batch for batch in store.list() if batch.num_rows] == []
 
 
 def test_minio_honours_no_conditions_of_deletes(minio: Place) -> None:
     store = open_store(minio[0], minio[1])
-    assert probe_conditions(store) == "none"
+    assert probe_conditions(store, PROBES) == "none"
     assert [batch for batch in store.list() if batch.num_rows] == []
 
 
 def test_azurite_honours_conditions_of_its_batches(azure: Place) -> None:
     store = open_store(azure[0], azure[1])
-    assert probe_conditions(store) == "bulk"
+    assert probe_conditions(store, PROBES) == "bulk"
     assert [batch for batch in store.list() if batch.num_rows] == []
 
 

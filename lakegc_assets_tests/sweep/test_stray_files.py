@@ -1,4 +1,4 @@
-"""What lies below ``_lakefs/`` and cannot be read: passed over and told, or the end of the run.
+"""Unreadable files below ``_lakefs/`` are passed over and reported, or end the run.
 
 A file under the name of a table that cannot be one, and that nothing names, stops nobody. A damaged
 file that something names stops what depends on it, and nothing else.
@@ -80,7 +80,7 @@ def unreadable(data: bytes) -> bytes:
 
 
 def told(ctx: RunContext) -> list[str]:
-    """What the report of a published mark says was passed over."""
+    """The files that were passed over, by the report of a published mark."""
     facts = ctx.root.attempt(REPOSITORY, ctx.run).manifest("gc_report").facts
     return [said for said in facts["warnings"] if "passed over" in said]
 

@@ -102,7 +102,7 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
 def test_it_keeps_its_lease_and_asks_for_a_new_delta_mark(
     bare: SmallLake, clocks: tuple[str, ...], why: str
 ) -> None:
-    """What was staged while it slept is in no delta mark."""
+    """Objects staged while it slept are in no delta mark."""
     addresses = _plant(bare)
 
     def meanwhile() -> None:

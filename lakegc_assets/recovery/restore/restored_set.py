@@ -39,8 +39,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.hold import hold_command, read_hold
-from lakegc_assets.sweep.lease import Lease
-from lakegc_assets.sweep.leased import leased
+from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lost_objects import LOST
 from lakegc_assets.wording import counted
 

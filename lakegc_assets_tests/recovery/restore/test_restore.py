@@ -25,7 +25,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.restore_status import restored
+from lakegc_assets.sweep.status import restored
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
 from lakegc_assets_tests.recovery.conftest import Place

@@ -24,8 +24,8 @@ from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.status import command
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets.sweep.termination import command
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -111,7 +111,7 @@ def test_a_look_that_cannot_be_made_at_the_end_is_told(
 
 
 def test_what_goes_on_keeps_the_settings_of_the_sweep(lake: SmallLake, spark: Session) -> None:
-    """Who pastes it must not sweep without the backup, or faster, than this one was to."""
+    """The command sweeps with the same backup and at the same rate as this sweep."""
     ctx = lake.context(
         spark,
         backup_url="s3://kept/back ups",
@@ -144,7 +144,7 @@ def test_what_goes_on_keeps_the_settings_of_the_sweep(lake: SmallLake, spark: Se
 def test_what_sweeps_a_mark_has_the_settings_that_it_was_made_with(
     lake: SmallLake, marked: Marked
 ) -> None:
-    """Who pastes what a report prints must not sweep without the backup of the mark."""
+    """The command that a report prints sweeps with the backup of the mark."""
     assert marked.candidates
     attempt = lake.root.attempt(REPOSITORY, RUN)
     of_run = REPOSITORY, "--run", RUN

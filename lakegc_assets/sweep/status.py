@@ -1,0 +1,384 @@
+"""The status of the sweep of a mark, for people and for whoever sweeps it next.
+
+What an ended sweep deleted, what was checked and what comes next; its tries; and what was restored.
+``sweep_tries/<time>-<random>.json`` of the attempt is written before a try, and again at its end. A
+try without an end runs still, or was killed. Nothing is decided by it, nor by what was restored:
+what was deleted is in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.mark.marked_objects import published_mark
+from lakegc_assets.recovery.restore_record import recorded, restores
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
+from lakegc_assets.sweep import ledger
+from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
+from lakegc_assets.sweep.hold import HoldError, hold_command
+from lakegc_assets.sweep.lease_record import describe
+from lakegc_assets.sweep.ledger import ASSET, GONE
+from lakegc_assets.wording import counted
+
+#: Fact of a sweep that names its owner, as its lease did.
+OWNER: Final = "owner"
+_MADE: Final = "was made: nothing that is needed is gone"
+_NOT_MADE: Final = "was not made"
+#: Where tries are, below the attempt.
+FOLDER: Final = "sweep_tries/"
+#: By how much the clocks of the machines that swept and restored may differ.
+_SKEW: Final = timedelta(minutes=5)
+
+
+class Ending:
+    """The end of one sweep, however it comes.
+
+    Attributes:
+        looked: what became of the look at what was deleted, as the end of a sentence.
+    """
+
+    def __init__(
+        self, ctx: RunContext, attempt: AttemptArtifacts, deleted: Callable[[], int]
+    ) -> None:
+        """Nothing was deleted yet.
+
+        Args:
+            ctx: the run.
+            attempt: the artifacts of the mark, and of its sweep.
+            deleted: tells how many objects are gone.
+        """
+        self._ctx = ctx
+        self._attempt = attempt
+        self._deleted = deleted
+        self.looked = _NOT_MADE
+
+    def look(self, look: Callable[[], None]) -> None:
+        """Look at what was deleted, and know what became of that.
+
+        Args:
+            look: raises ``AlarmError`` if something is needed that is gone.
+
+        Raises:
+            Exception: that of the look.
+        """
+        try:
+            look()
+        except AlarmError:
+            self.looked = "was made"
+            raise
+        except PartialLookError:
+            self.looked = "was made in part: what that needs is there, or was put back"
+            raise
+        except Exception as error:
+            self.looked = (
+                f"could not be made ({error}), so it is not known whether something is gone that "
+                "is needed"
+            )
+            raise
+        self.looked = _MADE
+
+    def look_if_possible(self, look: Callable[[], None]) -> None:
+        """Look at what was deleted; if nobody can, what ended the sweep is still what is told.
+
+        Raises:
+            AlarmError: something is needed that is gone.
+        """
+        try:
+            self.look(look)
+        except AlarmError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told with what came first
+            self._ctx.log.warning("the look at what was deleted could not be made: %s", error)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Let whatever ends the sweep early tell the whole of it.
+
+        Raises:
+            LakegcError: of the kind of what ended it, with more words and figures.
+            Exception: what else ended it; the words are in the log.
+        """
+        try:
+            yield
+        except LakegcError as error:
+            raise self._more(error) from error
+        except Exception:
+            self._ctx.log.error("%s", self._how_far())  # noqa: TRY400 - the trace is that of what is raised
+            raise
+
+    def _more(self, error: LakegcError) -> LakegcError:
+        """The same error with all that is to be told."""
+        more = copy(error)
+        # Lines behind the first one say the rest, as of an alarm what to do.
+        first, *lines = str(error).split("\n")
+        on_hold = isinstance(error, AlarmError | HoldError)
+        told = f"{first.rstrip('.')}. {self._how_far(goes_on=not on_hold)}"
+        more.args = ("\n".join([told, *lines]),)
+        go_on = hold_command(self._ctx) if on_hold else command(self._ctx)
+        more.figures = {
+            **error.figures,
+            "look afterwards": self.looked,
+            "to look first" if on_hold else "to go on": go_on,
+        }
+        with suppress(Exception):
+            more.figures = {"objects deleted": self._deleted(), **more.figures}
+        return more
+
+    def _how_far(self, *, goes_on: bool = True) -> str:
+        try:
+            deleted = self._deleted()
+            return how_far(self._ctx, self._attempt, deleted, self.looked, goes_on=goes_on)
+        except Exception as error:  # noqa: BLE001 - what ended the sweep is told in any case
+            then = f". `{command(self._ctx)}` goes on" if goes_on else ""
+            return (
+                f"How many objects are deleted cannot be read now ({error}); what was done is "
+                f"recorded. The look afterwards {self.looked}{then}"
+            )
+
+
+def how_far(
+    ctx: RunContext,
+    attempt: AttemptArtifacts,
+    deleted: int,
+    looked: str = _NOT_MADE,
+    *,
+    goes_on: bool = True,
+) -> str:
+    """The progress of a sweep that ended early, and how to go on, in sentences.
+
+    Args:
+        ctx: the run.
+        attempt: the artifacts of the mark, and of its sweep.
+        deleted: how many objects are gone.
+        looked: what became of the look at what was deleted, as the end of a sentence.
+        goes_on: whether the sweep can be run again now.
+
+    Raises:
+        LakegcError: the ledger cannot be read.
+    """
+    marked = attempt.recorded("deletion_candidates").rows
+    objects = counted(marked, "object", "objects")
+    are = "is" if marked == 1 else "are"
+    done = f"{deleted:,} of the {objects} of mark {ctx.run!r} {are} deleted"
+    if attempt.has(ASSET):
+        return f"{done}. {finished(attempt)}: nothing is left to do"
+    look = f". The look afterwards {looked}" if deleted or looked != _NOT_MADE else ""
+    return f"{done}{look}" + (f". `{command(ctx)}` goes on" if goes_on else "")
+
+
+def finished(attempt: AttemptArtifacts) -> str:
+    """The run that finished the sweep of a mark, and when, as a sentence without full stop."""
+    swept = attempt.recorded(ASSET)
+    owner = swept.facts.get(OWNER)
+    when = f"{swept.finished:%Y-%m-%d %H:%M:%S} UTC"
+    return f"Its sweep was finished on {when}{f' by {describe(owner)}' if owner else ''}"
+
+
+def command(ctx: RunContext) -> str:
+    """The command that goes on with a sweep that ended early, under the same settings."""
+    return command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
+
+
+def deleted_so_far(attempt: AttemptArtifacts) -> int:
+    """The number of objects that the sweep of a mark has deleted, as recorded.
+
+    Raises:
+        LakegcError: the ledger cannot be read.
+    """
+    outcomes = ledger.read(attempt)["outcome"]
+    return pc.sum(pc.is_in(outcomes, pa.array(GONE))).as_py() or 0
+
+
+@dataclass(frozen=True)
+class Try:
+    """One try of a sweep.
+
+    Attributes:
+        begun: when it began, by the clock of its machine.
+        command: goes on with it, under the same settings.
+        ended: when it ended; None while it runs, and where it was killed.
+        error: what ended it; empty where nothing did.
+    """
+
+    begun: datetime
+    command: str
+    ended: datetime | None = None
+    error: str = ""
+
+    def to_bytes(self) -> bytes:
+        """As it is stored."""
+        return json.dumps(asdict(self), indent=1, default=str).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Try:
+        """Read a stored try.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is damaged.
+        """
+        values = json.loads(data)
+        values["begun"] = datetime.fromisoformat(values["begun"])
+        values["ended"] = values["ended"] and datetime.fromisoformat(values["ended"])
+        return cls(**values)
+
+
+@contextmanager
+def recorded_try(ctx: RunContext) -> Iterator[None]:
+    """Record that a sweep is tried, and how that ends; a record that fails keeps no sweep back.
+
+    Raises:
+        BaseException: what ended the try.
+    """
+    begun = Try(ctx.clocks.now(), command(ctx))
+    key = f"{FOLDER}{begun.begun:%Y%m%dT%H%M%S%f}Z-{secrets.token_hex(4)}.json"
+    _write(ctx, key, begun)
+    error = ""
+    try:
+        yield
+    except BaseException as ended:
+        error = _said(ended)
+        raise
+    finally:
+        _write(ctx, key, replace(begun, ended=ctx.clocks.now(), error=error))
+
+
+def last_try(attempt: AttemptArtifacts) -> Try | None:
+    """The try that began last; None where none is known.
+
+    Raises:
+        StorageError: the store of the artifacts did not answer.
+    """
+    store = attempt.store()
+    keys = [info.key for info in store.infos(FOLDER)]
+    if not keys:
+        return None
+    with suppress(ValueError, TypeError, KeyError):
+        return Try.from_bytes(store.get(max(keys)))
+    return None
+
+
+def _write(ctx: RunContext, key: str, one: Try) -> None:
+    try:
+        ctx.root.attempt(ctx.repository, ctx.run).store().put(key, one.to_bytes())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is what counts
+        ctx.log.warning("how this try goes is not recorded: %s", error)
+
+
+def _said(ended: BaseException) -> str:
+    """The error that ended an attempt, without its progress, which is in the ledger."""
+    if isinstance(ended, LakegcError):
+        cause = ended.__cause__
+        said = cause if isinstance(cause, type(ended)) else ended
+        # Lines behind the first one say what to do, as of an alarm.
+        return str(said).partition("\n")[0]
+    if isinstance(ended, Exception):
+        return f"{type(ended).__name__}: {ended}"
+    return "it was interrupted"
+
+
+class Restored(NamedTuple):
+    """Objects that are back.
+
+    Attributes:
+        objects: that the sweep deleted, and a restore brought back since.
+        size: of these, in bytes.
+        deleted: objects that the sweep deleted.
+        at: when the last of them came back, UTC.
+    """
+
+    objects: int
+    size: int
+    deleted: int
+    at: datetime
+
+    @property
+    def whole(self) -> bool:
+        """Return whether all objects are back."""
+        return self.objects == self.deleted
+
+    def __str__(self) -> str:
+        """In words: restored 94 of 94 on a day."""
+        on = f"{self.at:%Y-%m-%d %H:%M} UTC"
+        return f"restored {self.objects:,} of {self.deleted:,} on {on}"
+
+
+def restored(attempt: AttemptArtifacts) -> Restored | None:
+    """The result of the restores of a run, finished or not; None without any.
+
+    Args:
+        attempt: the artifacts of the mark, of its sweep and its restores.
+
+    Raises:
+        IntegrityError: the ledger of the sweep is damaged.
+        StorageError: the store of the artifacts did not answer.
+    """
+    rows = [recorded(attempt, one) for one in restores(attempt)]
+    if not rows:
+        return None
+    back = pa.concat_tables(rows)
+    back = back.filter(pc.equal(back["outcome"], "restored"))
+    if not back.num_rows:
+        return None
+    back = back.group_by("address").aggregate([("at", "max")])
+    swept = ledger.recorded(attempt)
+    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))
+    both = deleted.select(["address", "size", "at"]).join(back, "address", join_type="inner")
+    # What was deleted again after it had been restored is not back.
+    came = both.filter(pc.greater(pc.add(both["at_max"], pa.scalar(_SKEW)), both["at"]))
+    if not came.num_rows:
+        return None
+    size, last = pc.sum(came["size"]).as_py(), pc.max(came["at_max"]).as_py()
+    return Restored(came.num_rows, size, deleted.num_rows, last)
+
+
+def unswept_mark(
+    ctx: RunContext, connections: Connections
+) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
+    """The frozen mark of a run and its manifests, with its summary in the namespace compared.
+
+    Raises:
+        RefusedError: the mark is unknown, failed, not published or swept already.
+        IntegrityError: it is not what its manifests, or its summary, say.
+    """
+    attempt, chain = published_mark(ctx, connections)
+    require_unswept(attempt)
+    return attempt, chain
+
+
+def require_unswept(attempt: AttemptArtifacts) -> None:
+    """Refuse a mark that was swept to the end, whatever of it was restored since.
+
+    Raises:
+        RefusedError: it was; when, by whom, and what was restored.
+    """
+    if not attempt.has(ASSET):
+        return
+    back = None
+    with suppress(LakegcError):
+        back = restored(attempt)
+    since = f", and {back}" if back else ""
+    then = "nothing is left to do"
+    if back:
+        pins = command_line("pins", attempt.repository)
+        then = (
+            "what is back is swept by a later mark, once its pin has ended and nothing needs it "
+            f"(`{pins}`)"
+        )
+    raise RefusedError(
+        f"mark {attempt.run!r} of {attempt.repository!r} was swept already{since}. "
+        f"{finished(attempt)}: {then}"
+    )
