@@ -17,7 +17,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from botocore.loaders import Loader, create_loader
 from botocore.utils import parse_to_aware_datetime
-from dagster._config.pythonic_config import resource as dagster_resource
+from dagster._config.pythonic_config.config import infer_schema_from_config_class
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
@@ -150,8 +150,10 @@ def _known_migrations(config: Config) -> ScriptDirectory:
     return _migrations[place]
 
 
+#: Where Dagster infers the schemas of resources.
+_RESOURCE = "dagster._config.pythonic_config.resource"
 _schemas: dict[tuple[type, frozenset[str]], object] = {}
-_infer_schema = dagster_resource.infer_schema_from_config_class
+_infer_schema = infer_schema_from_config_class
 
 
 def _known_schema(kind: type, *, fields_to_omit: set[str] | None = None, **more: Any) -> object:
@@ -185,7 +187,7 @@ def _at_once() -> Iterator[None]:
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())
         # Dagster's resources, and its own databases.
-        patch.setattr(dagster_resource, "infer_schema_from_config_class", _known_schema)
+        patch.setattr(f"{_RESOURCE}.infer_schema_from_config_class", _known_schema)
         patch.setattr(ScriptDirectory, "from_config", _known_migrations)
         patch.setattr(sqlite_event_log, "create_engine", _known_engine)
         patch.setattr(sqlite_run_storage, "create_engine", _known_engine)

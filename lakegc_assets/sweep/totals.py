@@ -26,11 +26,6 @@ from lakegc_assets.wording import counted
 _UNTIL: Final = f"{HELD} until "
 _NOT_KNOWN: Final = f"{HELD}, "
 
-
-#: Of nothing that was deleted.
-NO_SPACE: Final[Mapping[str, Any]] = {
-    name: {"objects": 0, "bytes": 0} for name in ("freed", "held", "not_known")
-} | {"until": None}
 _KEY: Final = "_totals.json"
 #: What a sweep has deleted, whether it was put back afterwards or not.
 DELETED: Final = ("deleted", PUT_BACK)

@@ -34,7 +34,7 @@ from lakegc_assets_tests.simulation.current_world import (
 
 __all__ = ["inside", "installed"]
 
-_PASSED: Final = [CheckResult(name, True, True, "not evaluated in a simulation") for name in NAMES]
+_PASSED: Final = [CheckResult(name, True, "not evaluated in a simulation") for name in NAMES]
 
 
 class _Few(int):
