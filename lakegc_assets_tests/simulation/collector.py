@@ -92,9 +92,9 @@ _STORES: Final = StoreConfig(opener=_open_store, tables=SimTables())
 class SimContext(RunContext):
     """A run whose frames are rows, and whose tasks are actors of its world."""
 
-    def check_clocks(self, *places: Any) -> datetime:
+    def check_clocks(self, client: LakeFSClient, store: ObjectStore) -> datetime:
         world().compares_clocks()
-        return super().check_clocks(*places)
+        return super().check_clocks(client, store)
 
     def frames(self, connections: Connections) -> Any:
         return TwinSession(connections.open)

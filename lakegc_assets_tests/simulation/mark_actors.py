@@ -5,7 +5,7 @@ What they stage, commit and delete besides is as in ``actors``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -22,7 +22,7 @@ _MEANWHILE: Final = (0.0, 5.0, 600.0)
 
 def write(world: MarkWorld) -> None:
     """Change the repository a few times."""
-    make_changes(world, {**BY_NAME, **_CHANGES}, list(_CHANGES))
+    make_changes(world, _BY_NAME, list(_CHANGES))
 
 
 def _pause(world: MarkWorld) -> None:
@@ -155,3 +155,5 @@ _CHANGES: Final[dict[str, Callable[[MarkWorld], str]]] = {
     },
     "shadowed upload": _upload_shadowed,
 }  # fmt: skip
+#: With those that are tried only where they are named.
+_BY_NAME: Final[Mapping[str, Callable[[MarkWorld], str]]] = {**BY_NAME, **_CHANGES}
