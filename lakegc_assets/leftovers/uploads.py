@@ -39,7 +39,7 @@ _Found = TypeVar("_Found", MultipartUpload, UncommittedBlob)
 
 @dataclass(frozen=True)
 class LeftoverUploads(Generic[_Found]):
-    """What was uploaded in parts to a place (a repository, or the URL of a root), and not ended.
+    """Uploads in parts to a place (a repository, or the URL of a root) that nobody has ended.
 
     These are multipart uploads, the oldest first; or blobs of which there are only blocks that
     nobody has committed. Of blobs the store reports no age, and it drops them by itself: they are
