@@ -12,6 +12,7 @@ from typing import Any, Final
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.connections import Connections
