@@ -17,8 +17,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -64,11 +63,6 @@ class Dumped:
     #: Everything in them that may be the id of a table.
     named: frozenset[str] = frozenset()
 
-    def __or__(self, other: Dumped) -> Dumped:
-        """The ids of both."""
-        names = (one.name for one in fields(self))
-        return Dumped(*(getattr(self, name) | getattr(other, name) for name in names))
-
 
 def _read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
     """Read the files below ``_lakefs/`` that are dumps of refs, metaranges and ranges alike.
@@ -77,7 +71,7 @@ def _read_dumps(connections: Connections, ids: Collection[str]) -> Dumped:
         IntegrityError: one is missing or damaged, or no dump.
     """
     found = thread_map(partial(_read, connections), sorted(ids), _THREADS)
-    return reduce(or_, found, Dumped())
+    return _joined(found)
 
 
 def _read_dump_of(connections: Connections, metarange_id: str, listed: Collection[str]) -> Dumped:
@@ -94,7 +88,13 @@ def _read_dump_of(connections: Connections, metarange_id: str, listed: Collectio
             f"{connections.table_url(missing[0])}, which lakeFS has just written, "
             "is not listed: run again"
         )
-    return metarange | _read_dumps(connections, metarange.ranges)
+    return _joined([metarange, _read_dumps(connections, metarange.ranges)])
+
+
+def _joined(found: Collection[Dumped]) -> Dumped:
+    """The ids of all of them."""
+    names = [field.name for field in fields(Dumped)]
+    return Dumped(*(frozenset().union(*(getattr(one, name) for one in found)) for name in names))
 
 
 def _read(connections: Connections, table_id: str) -> Dumped:

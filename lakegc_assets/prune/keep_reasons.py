@@ -107,8 +107,9 @@ class _Reasons:
             published = "deletion_candidates" in manifests and read_summary(
                 self.around.namespace, attempt.run
             )
-            finishes = f"its mark was published, but not reported: `{command('mark')}` finishes it"
-            return finishes if published else ""
+            if not published:
+                return ""
+            return f"its mark was published, but not reported: `{command('mark')}` finishes it"
         # Two listings: neither is believed alone that shows nothing.
         folders = attempt.store().list_prefixes().prefixes
         if SWEPT not in manifests and (

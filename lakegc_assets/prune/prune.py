@@ -108,6 +108,8 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
     found = pruning.run(client, None)
     if dry_run or not found.anything:
         return found
+    # The repository may have been made anew meanwhile, in another namespace.
+    _, connections = ctx.connect()
     with (
         repository_lock(connections.namespace_url),
         leased(ctx, connections.store(), doing="prune") as lease,

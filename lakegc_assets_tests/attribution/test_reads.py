@@ -68,7 +68,7 @@ def test_an_attribution_takes_five_queries_and_plans_each_relation_once(
     # The groups of ranges, the cells without holders and with them, totals of their classes, and
     # the sizes of commits.
     assert len(computed) == 5
-    # Totals are made by the columns of a cell, and by class; tables of ranges and metaranges united.
+    # Totals are made by the columns of a cell, and by class; ranges and metaranges are united.
     assert Counter(planned) == {"totals": 2, "union_all": 2} | dict.fromkeys(
         ("range_groups", "named_objects", "needs", "exceptions", "classified", "_explained",
          "_of_one_class", "cells", "holders", "with_holders", "commit_sizes"),

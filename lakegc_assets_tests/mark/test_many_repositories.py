@@ -63,6 +63,9 @@ class _Server:
         head = self._second().id if repository in self.moved else _HEAD
         yield Branch(id="main", commit_id=head)
 
+    def branch(self, repository: str, name: str) -> Branch:
+        raise AssertionError(f"the list of branches of {repository} has {name}")
+
     def changes(self, _repository: str, _branch: str) -> Iterator[Any]:
         self.asked["diff"] += 1
         return iter(())
