@@ -22,7 +22,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.mark.live_ranges import listed_files
 from lakegc_assets.mark.lookups import Page, changed_paths
-from lakegc_assets.mark.refs import load_commits, require_gone
+from lakegc_assets.mark.refs import listed_heads, load_commits, require_gone
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -118,7 +118,7 @@ def heads_of(client: LakeFSClient, other: Other) -> dict[str, str]:
     Raises:
         IntegrityError: the list lacks the default branch, which exists.
     """
-    heads = {branch.id: branch.commit_id for branch in client.branches(other.name)}
+    heads = listed_heads(client, other.name)
     # A repository that was made bare has no branches at first.
     missing = {other.repository.default_branch} - heads.keys()
     require_gone("branch", other.name, missing, client.branch)

@@ -31,9 +31,7 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
         IntegrityError: the default branch, which lakeFS never deletes, or a branch that still
             exists is not in the list.
     """
-    heads = _read_all(
-        lambda last: {b.id: b.commit_id for b in client.branches(repository, after=last)}
-    )
+    heads = listed_heads(client, repository)
     default = client.repository(repository).default_branch
     if default not in heads:
         raise IntegrityError(
@@ -42,6 +40,13 @@ def read_heads(client: LakeFSClient, repository: str, known: Iterable[str] = ())
         )
     require_gone("branch", repository, set(known) - heads.keys(), client.branch)
     return heads
+
+
+def listed_heads(client: LakeFSClient, repository: str) -> dict[str, str]:
+    """HEAD of every branch, hidden ones too, of a list that may have none."""
+    return _read_all(
+        lambda last: {b.id: b.commit_id for b in client.branches(repository, after=last)}
+    )
 
 
 def read_tags(client: LakeFSClient, repository: str, known: Iterable[str] = ()) -> dict[str, str]:

@@ -225,20 +225,20 @@ def _has_staged(
     low: tuple[str, str],
     high: tuple[str, str] | None,
 ) -> bool:
-    """True if a branch has staged objects from ``low`` on and before ``high`` (branch, path)."""
+    """True if a branch has staged objects from ``low`` on and before ``high`` (branch, path).
+
+    Raises:
+        NotFoundError: it was deleted since it was listed, or lakeFS says so.
+    """
     if branch < low[0] or (high is not None and branch > high[0]):
         return False
     after = just_before(low[1]) if branch == low[0] else ""
-    try:
-        for change in client.diff_branch(ctx.repository, branch, after=after):
-            position = (branch, change.path)
-            if high is not None and position >= high:
-                return False
-            if position >= low and change.type != "removed":
-                return True
-    except NotFoundError:
-        # A branch deleted since then is seen by the comparison of the lists of branches.
-        return False
+    for change in client.diff_branch(ctx.repository, branch, after=after):
+        position = (branch, change.path)
+        if high is not None and position >= high:
+            return False
+        if position >= low and change.type != "removed":
+            return True
     return False
 
 

@@ -58,10 +58,11 @@ class _Server:
                 creation_date=_MADE,
             )
 
-    def branches(self, repository: str) -> Iterator[Branch]:
+    def branches(self, repository: str, *, after: str = "") -> Iterator[Branch]:
         self.asked["branches"] += 1
         head = self._second().id if repository in self.moved else _HEAD
-        yield Branch(id="main", commit_id=head)
+        if not after:
+            yield Branch(id="main", commit_id=head)
 
     def branch(self, repository: str, name: str) -> Branch:
         raise AssertionError(f"the list of branches of {repository} has {name}")
@@ -161,9 +162,9 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
                     event.set()
 
     class _Slow(_Server):
-        def branches(self, repository: str) -> Iterator[Branch]:
+        def branches(self, repository: str, *, after: str = "") -> Iterator[Branch]:
             assert came[awaited[0]].wait(600)
-            return super().branches(repository)
+            return super().branches(repository, after=after)
 
     def slow(_ctx: RunContext, other: Connections, *_: object, **__: object) -> None:
         name = other.namespace_url.removeprefix("local://")
@@ -205,8 +206,9 @@ def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
     assert server.asked["log"] == others
 
     assert len(look().counts) == others
-    # The list until it has nothing new; of each its branches, and the diff of the only one.
-    assert server.asked == {"repositories": 2, "branches": others, "diff": others}
+    # The list until it has nothing new; of each its branches, behind the last one too, and
+    # the diff of the only one.
+    assert server.asked == {"repositories": 2, "branches": 2 * others, "diff": others}
     # Of each what is below _lakefs/, behind its last key too, and what the last look has found;
     # and with each list of repositories, which were looked at before.
     assert counted == {"list": 2 * others + 2, "get": others}

@@ -217,6 +217,25 @@ def test_a_404_in_every_try_stops_the_run(paged: Paged) -> None:
         paged.prepare()
 
 
+@pytest.mark.parametrize("message", ["branch not found", "invalid API endpoint"])
+def test_a_diff_that_is_not_found_is_no_proof_that_nothing_is_staged(
+    message: str, paged: Paged
+) -> None:
+    """The last page has no location, and covers ``main``, which exists."""
+    diff = ("GET", r"/repositories/paged/branches/main/diff")
+    told: list[Request] = []
+
+    def once(request: Request) -> Answer | None:
+        told.append(request)
+        return Answer(404, {"message": message}) if len(told) == 1 else None
+
+    paged.server.overrides[diff] = once
+    assert paged.prepare().tries == 2
+    paged.server.overrides[diff] = (404, {"message": message})
+    with pytest.raises(IntegrityError, match=r"after 3 tries: the server answered 404 in the mid"):
+        paged.prepare()
+
+
 def test_pages_of_two_runs_stop_the_run(paged: Paged) -> None:
     def mixed(_: int, page: int, body: dict[str, Any]) -> Answer | None:
         return Answer(201, {**body, "run_id": "another"}) if page == 4 else None

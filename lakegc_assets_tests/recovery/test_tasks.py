@@ -180,8 +180,9 @@ def test_within_one_store_no_content_passes_through_this_machine(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the content was read")
 
-    monkeypatch.setattr(S3Store, "stream", never)
-    CopyingTask(there).copy(some)
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Store, "stream", never)
+        CopyingTask(there).copy(some)
     store = open_store(backup, stores)
     rows = read(store).to_pylist()
     assert {row["outcome"] for row in rows} == {"copied"}

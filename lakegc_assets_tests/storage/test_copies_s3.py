@@ -134,10 +134,10 @@ def test_a_put_whose_etag_is_another_is_looked_at(
 ) -> None:
     sealed = {"x-amz-server-side-encryption": "aws:kms"}
     other = md5("other")
-    put = Answer(headers={"ETag": f'"{other}"', **sealed})
+    put = Answer(headers={"ETag": f'"{other}"'})
     script.answers = [found("data"), put, found("data", other, sealed)]
-    assert copy(two, "data", if_absent=True) == (other, "md5")
-    script.answers = [found("data"), Answer(headers={"ETag": f'"{other}"'})]
+    assert copy(two, "data", if_absent=True) == (other, "size")
+    script.answers = [found("data"), put, found("data", other)]
     with pytest.raises(StorageError, match="the store got other bytes"):
         copy(two, "data", if_absent=True)
 

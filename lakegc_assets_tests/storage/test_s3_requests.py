@@ -7,6 +7,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import IPv4Address
+from math import inf
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.storage.s3.client import clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 
@@ -39,6 +41,8 @@ _COPIED = Answer(
 @pytest.fixture
 def store(script: Script) -> ObjectStore:
     script.answers = [_FOUND]
+    # So that tiny objects are copied as larger ones are.
+    clients(script.config(3)).small.pause("b", inf)
     return open_store("s3://b/ns", script.config(3))
 
 

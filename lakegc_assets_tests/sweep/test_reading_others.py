@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.lakefs.models import Branch, Repository
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.sweep import sweep
@@ -133,6 +134,26 @@ def test_a_repository_that_is_made_while_others_are_read_is_read_too(
     assert candidates(mark(lake, spark)) == marked.candidates - {named}
 
 
+def test_a_list_of_branches_that_is_cut_hides_nothing_that_is_staged(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may end a scan early without a word, behind the default branch for one."""
+    make_other(lake)
+    lake.client.create_branch(OTHER, "zz", "main")
+    named = min(marked.candidates)
+    name_it(lake, named, branch="zz")
+    listed = LakeFSClient.branches
+
+    def cut(
+        client: LakeFSClient, repository: str, *, after: str = "", show_hidden: bool = True
+    ) -> Iterator[Branch]:
+        found = listed(client, repository, after=after, show_hidden=show_hidden)
+        return islice(found, 1) if repository == OTHER else found
+
+    monkeypatch.setattr(LakeFSClient, "branches", cut)
+    assert candidates(mark(lake, spark)) == marked.candidates - {named}
+
+
 def test_a_list_without_the_repository_itself_is_not_whole(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +206,8 @@ def test_what_did_not_change_is_not_read_again(
     assert candidates(ctx) == marked.candidates
     other = {path: count for path, count in seen.items() if "/repositories/other" in path}
     assert other == {
-        "GET /repositories/other/branches": 1,
+        # Behind the last one, too: a list that is cut looks like a whole one.
+        "GET /repositories/other/branches": 2,
         "GET /repositories/other/branches/main/diff": 1,
         "GET /repositories/other/branches/dev/diff": 1,
     }
