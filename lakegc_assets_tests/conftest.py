@@ -21,7 +21,7 @@ from dagster._config.pythonic_config.config import infer_schema_from_config_clas
 from dagster._core.storage.event_log.sqlite import sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import HealthCheck, settings
 from moto.core import serialize
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.responses import S3Response
@@ -76,7 +76,7 @@ pytest_plugins = [
 # First calls compile and load; a busy machine must not fail a property.
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile("thorough", deadline=None, suppress_health_check=_SUPPRESSED)
-# What a rule gets wrong, few examples mostly show; `make conformance` tries as many as is usual.
+# What a rule gets wrong, few examples mostly show, and each run has others.
 settings.register_profile("patient", settings.get_profile("thorough"), max_examples=40)
 settings.load_profile("patient")
 
@@ -96,19 +96,9 @@ _VARIABLES = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Called by pytest."""
+    """Let `make conformance` try as many examples as is usual."""
     if config.option.markexpr == "conformance":
         settings.load_profile("thorough")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `make conformance` try properties of the fast suite, before anything is deselected."""
-    if settings.get_current_profile_name() != "thorough":
-        return
-    for item in items:
-        if is_hypothesis_test(getattr(item, "obj", None)) and not any(item.iter_markers("stores")):
-            item.add_marker("conformance")
 
 
 @pytest.hookimpl(tryfirst=True)
