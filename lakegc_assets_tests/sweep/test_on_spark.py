@@ -25,9 +25,10 @@ MARK_JOBS, SWEEP_JOBS = 45, 30
 def jobs_of(spark: Session, work: Callable[[], object]) -> int:
     """The number of Spark jobs of a call."""
     tracker = spark().sparkContext.statusTracker()
-    before = len(tracker.getJobIdsForGroup())
+    # Spark forgets the oldest of a thousand: the numbers of the new ones are counted.
+    before = {*tracker.getJobIdsForGroup()}
     work()
-    return len(tracker.getJobIdsForGroup()) - before
+    return len({*tracker.getJobIdsForGroup()} - before)
 
 
 def mark(ctx: RunContext) -> None:
