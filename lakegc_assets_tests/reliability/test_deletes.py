@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage import files
-from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    StorageError,
+    StoreUnavailableError,
+)
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_conditions
 from lakegc_assets.sweep import deletion
@@ -199,12 +203,12 @@ def reads(name: str) -> Callable[[Asked], bool]:
 
 @shows(
     "Error inside a 200", "the lease, read before a batch", BOTH,
-    "IntegrityError, and nothing is sent",
+    "StoreUnavailableError: it is no answer, and nothing is sent",
 )  # fmt: skip
 def test_an_error_in_place_of_the_lease(trial: Trial) -> None:
     with trial.sweeping() as sweep:
         trial.place.meddle(reads(LEASE), lambda _ask: trial.place.says.error)
-        with pytest.raises(IntegrityError, match="is damaged"):
+        with pytest.raises(StoreUnavailableError, match="NoAnswer"):
             sweep.round(trial.marked, "none")
         assert len(trial.there()) == 27
         trial.finish(sweep)
