@@ -61,6 +61,7 @@ class Connections:
         Raises:
             IntegrityError: it is missing.
         """
+        # The mark and its checks share this request, and nothing else: no cache, no reader here.
         try:
             return self.store().get(f"_lakefs/{table_id}")
         except ObjectNotFoundError as error:
