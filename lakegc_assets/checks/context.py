@@ -8,7 +8,7 @@ give this process is counts, and some addresses that are named in a message.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -29,6 +29,7 @@ from lakegc_assets.engine.relation import union_all
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Branch, Tag
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -103,7 +104,7 @@ class Case:
     @cached_property
     def heads(self) -> dict[str, str]:
         """HEAD of each branch now, hidden ones too."""
-        found = {b.id: b.commit_id for b in self.client.branches(self.ctx.repository)}
+        found = self._commits_by_name(self.client.branches)
         default = self.client.repository(self.ctx.repository).default_branch
         if default not in found:
             raise IntegrityError(
@@ -126,7 +127,17 @@ class Case:
 
     @cached_property
     def _tags_now(self) -> dict[str, str]:
-        return {tag.id: tag.commit_id for tag in self.client.tags(self.ctx.repository)}
+        return self._commits_by_name(self.client.tags)
+
+    def _commits_by_name(self, pages: Callable[..., Iterator[Branch | Tag]]) -> dict[str, str]:
+        """Commit of each branch or tag; what ends early is read on until nothing follows."""
+        found: dict[str, str] = {}
+        while True:
+            after = next(reversed(found), "")
+            more = {ref.id: ref.commit_id for ref in pages(self.ctx.repository, after=after)}
+            if more.keys() <= found.keys():
+                return found
+            found |= more
 
     @cached_property
     def retained(self) -> set[str]:

@@ -30,7 +30,7 @@ from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
-from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Change
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
@@ -106,11 +106,18 @@ def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list
         for page in client.changes(repository, branch):
             yield [change for change in page if change["type"] != "removed"]
     except NotFoundError as error:
-        if branch in {found.id for found in client.branches(repository)}:
-            raise IntegrityError(
-                f"branch {branch!r} of {repository!r} exists, but its diff says not found "
-                f"({error}): run again",
-            ) from error
+        _require_deleted(client, repository, branch, f"its diff says not found ({error})")
+
+
+def _require_deleted(client: LakeFSClient, repository: str, branch: str, but: str) -> None:
+    """Raise IntegrityError if a branch exists of which lakeFS has just said that it does not."""
+    try:
+        client.branch(repository, branch)
+    except EndpointNotFoundError:
+        raise
+    except NotFoundError:
+        return
+    raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
 
 
 #: Columns of what relations take and give; see ``signature_relations``.
@@ -435,11 +442,8 @@ class Page:
                 self.repository, branch_ref(branch), after=self.low, amount=self.amount
             )
         except NotFoundError as error:
-            if branch in {b.id for b in self.client.branches(self.repository)}:
-                raise IntegrityError(
-                    f"branch {branch!r} of {self.repository!r} exists, but listing its objects "
-                    f"says not found ({error}): run again",
-                ) from error
+            but = f"listing its objects says not found ({error})"
+            _require_deleted(self.client, self.repository, branch, but)
             objects, has_more = [], False
         self.addresses = {found.path: found.physical_address for found in objects}
         self.high = max(self.addresses) if has_more else None

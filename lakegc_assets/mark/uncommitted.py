@@ -30,7 +30,7 @@ from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
-from lakegc_assets.mark.refs import read_heads
+from lakegc_assets.mark.refs import listed_heads, read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -197,7 +197,7 @@ def _changed_behind_empty_pages(
     ctx: RunContext, client: LakeFSClient, pages: list[UncommittedPage]
 ) -> list[str]:
     """Branches with staged objects among the paths that pages without a location covered."""
-    branches = [branch.id for branch in client.branches(ctx.repository)]
+    branches = listed_heads(client, ctx.repository)
     suspect: set[str] = set()
     low: tuple[str, str] = ("", "")
     for page in pages:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,8 @@ from lakegc_assets.checks.evaluation import (
     require_passed,
 )
 from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Branch
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets_tests.checks.conftest import Labs
 from lakegc_assets_tests.checks.handmade import SETTINGS, Lab, Row, fails
@@ -199,6 +203,24 @@ def test_every_candidate_that_a_head_holds_is_seen(lab: Lab) -> None:
         assert result.facts == {"count": 1, "examples": [address]}
     result = invariants.none_head_reachable(lab.mark().case(held))
     assert result.facts["count"] == len(held)
+
+
+def test_a_list_of_branches_that_ends_early_hides_no_head(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may end a scan early without a word, behind the default branch for one."""
+    listed = LakeFSClient.branches
+
+    def cut(client: LakeFSClient, repository: str, *, after: str = "") -> Iterator[Branch]:
+        found = listed(client, repository, after=after)
+        return islice(found, 5)
+
+    monkeypatch.setattr(LakeFSClient, "branches", cut)
+    others = {a for b, c in lab.heads.items() if b < "sq" for a in lab.held(c)}
+    last = lab.held(lab.heads["sq"]) | lab.held(lab.heads["stale"])
+    (address, *_) = sorted(last - others)
+    result = invariants.none_head_reachable(lab.mark().case([address]))
+    assert repr(address) in fails(result)
 
 
 def test_readers_that_disagree_about_a_range_stop_the_run(lab: Lab) -> None:

@@ -35,8 +35,10 @@ class Diffing:
         if self.lost:
             raise NotFoundError("branch not found")
 
-    def branches(self, _repository: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(id=name) for name in self.names]
+    def branch(self, _repository: str, branch: str) -> SimpleNamespace:
+        if branch not in self.names:
+            raise NotFoundError("branch not found")
+        return SimpleNamespace(id=branch)
 
 
 def asked(server: Diffing, sizes: Sequence[int] = ()) -> set[str]:

@@ -227,8 +227,10 @@ class Listing:
         page = [SimpleNamespace(path=p, physical_address=f"at {p}") for p in rest[:amount]]
         return page, len(rest) > amount
 
-    def branches(self, _: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(id="main")]
+    def branch(self, _: str, branch: str) -> SimpleNamespace:
+        if branch == "gone":
+            raise NotFoundError("branch not found")
+        return SimpleNamespace(id=branch)
 
 
 @pytest.mark.parametrize(("objects", "tasks"), [(0, 2), (100_000, 2), (5_000_000, 7)])
@@ -288,7 +290,7 @@ def test_a_branch_that_is_gone_serves_nothing() -> None:
 
 def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:
     listing = Listing(["a"])
-    listing.branches = lambda _: [SimpleNamespace(id="gone")]  # type: ignore[method-assign]
+    listing.branch = lambda _, branch: SimpleNamespace(id=branch)  # type: ignore[method-assign]
     with pytest.raises(IntegrityError, match="exists, but listing its objects says not found"):
         page_of(listing).address("gone", "a")
 

@@ -153,6 +153,23 @@ def test_a_token_that_tells_nothing_makes_a_page_cover_all(token: str, paged: Pa
         paged.prepare()
 
 
+def test_a_list_of_branches_that_ends_early_hides_nothing_behind_an_empty_page(
+    paged: Paged,
+) -> None:
+    paged.change(lambda _, page, body: without_location(body) if page == 3 else None)
+
+    def first_ones(request: Request) -> Answer | None:
+        if request.params.get("after"):
+            return None
+        found = paged.server.recording.branches()[:5]
+        pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 5}
+        return Answer(200, {"pagination": pagination, "results": found})
+
+    paged.server.overrides[BRANCHES] = first_ones
+    with pytest.raises(IntegrityError, match=r"it lists nothing .*: b-05, b-06. Run again"):
+        paged.prepare()
+
+
 def branches_with(server: ReplayServer, *more: str) -> Answer:
     found = [*server.recording.branches(), *({"id": n, "commit_id": "0" * 64} for n in more)]
     pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 16}
