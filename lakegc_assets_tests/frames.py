@@ -62,6 +62,10 @@ _ENGINES: Final = (
 )
 
 
+#: Examples of a property: what engines differ in, few show, and Connect has the engine of Spark.
+_EXAMPLES: Final = {"embedded": 25, "spark": 8, "connect": 3}
+
+
 @pytest.fixture(scope="module", params=_ENGINES)
 def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
     """Data frames of each engine, for the tests of a module."""
@@ -72,8 +76,7 @@ def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
             start = request.getfixturevalue("spark")
         another = partial(SparkBackedSession, start, open_store)
     with another() as session:
-        # What engines differ in, few examples show.
-        yield Frames(session, 25 if request.param == "embedded" else 8, another)
+        yield Frames(session, _EXAMPLES[request.param], another)
 
 
 def _connected() -> SparkSession:

@@ -37,7 +37,7 @@ def test_both_implementations_agree(history: History, with_dangling: bool) -> No
 
 @pytest.mark.conformance
 @given(histories(), st.booleans())
-@settings(max_examples=5000)
+@settings(max_examples=2000)
 def test_both_implementations_agree_on_many(history: History, with_dangling: bool) -> None:  # noqa: FBT001 (drawn by hypothesis)
     both_agree(history, with_dangling=with_dangling)
 
