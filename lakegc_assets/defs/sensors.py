@@ -272,17 +272,9 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
     )
     def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resources, since = collection.of(context), _since(context)
-        # The storages of runs compare with whole seconds, some of them.
-        records = context.instance.get_run_records(
-            dg.RunsFilter(
-                statuses=[dg.DagsterRunStatus.FAILURE],
-                updated_after=since - timedelta(seconds=2),
-            ),
-            ascending=True,
-        )
         requests: list[dg.RunRequest] = []
         latest, waiting = since, []
-        for record in records:
+        for record in _failed_since(context.instance, since):
             run = record.dagster_run
             latest = max(latest, record.update_timestamp)
             transient = failed_for_a_while(context.instance, run.run_id)
@@ -304,11 +296,7 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
                     transient=bool(transient),
                 )
             except LakegcError as error:
-                gone = isinstance(error, NotFoundError)
-                if isinstance(error, IntegrityError) or (
-                    gone and not isinstance(error, EndpointNotFoundError)
-                ):
-                    # What is damaged or gone stays so, and keeps the others from nothing.
+                if _is_for_good(error):
                     context.log.warning("run %s cannot go on: %s", run.run_id, error)
                     continue
                 if not requests:
@@ -322,6 +310,23 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
         return collection.started(requests, min([latest, *waiting]).isoformat())
 
     return resume
+
+
+def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.RunRecord]:
+    """The runs that failed since then, the first ones first."""
+    # The storages of runs compare with whole seconds, some of them.
+    updated_after = since - timedelta(seconds=2)
+    failed = [dg.DagsterRunStatus.FAILURE]
+    return instance.get_run_records(
+        dg.RunsFilter(statuses=failed, updated_after=updated_after), ascending=True
+    )
+
+
+def _is_for_good(error: LakegcError) -> bool:
+    """True of what is damaged or gone: it stays so, and keeps other runs from nothing."""
+    if isinstance(error, EndpointNotFoundError):
+        return False
+    return isinstance(error, IntegrityError | NotFoundError)
 
 
 def _since(context: dg.SensorEvaluationContext) -> datetime:

@@ -8,7 +8,7 @@ previous mark of this repository knew to be active and is still inside its reten
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -355,14 +355,8 @@ def find_liveness(
     heads_before = read_heads(client, ctx.repository, refs.branches)
     listed = _Listed() if rules is None else _listed(ctx, client, connections)
     heads = read_heads(client, ctx.repository, heads_before)
-    unmoved = {branch: head for branch, head in heads_before.items() if heads.get(branch) == head}
-    if rules is not None and (missing := missing_heads(listed.metaranges.keys(), unmoved)):
-        raise IntegrityError(
-            f"the HEADs of {counted(len(missing), 'branch', 'branches')}, "
-            f"{next(iter(missing))!r} for one, are not among the active commits "
-            f"that lakeFS wrote to {listed.location}: the list is cut or of another "
-            "time. Run again",
-        )
+    if rules is not None:
+        _require_heads(listed, heads_before, heads)
     tags = read_tags(client, ctx.repository, refs.tags)
     previous: dict[str, Reason] = {}
     latest = latest_mark(ctx, connections) if rules is not None else None
@@ -374,46 +368,52 @@ def find_liveness(
     roots += listed.metaranges
     if retain.reads_all_commits:
         roots += earlier_commits(ctx, connections)
-    read: dict[str, Commit] = {}
-    with report_progress(
-        ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
-    ):
-        load_commits(client, ctx.repository, roots, known.keys(), read)
-    commits = {**known, **read}
+    commits = {**known, **_read_commits(ctx, client, roots, known)}
     _require_same_metaranges(listed.metaranges, commits)
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
         united = UnitedActiveCommits(everything)
         return Liveness(rules, heads, tags, commits, united, "", retain)
     # A branch that moved while this ran counts with both of its HEADs.
-    before = retained_commits(commits, heads_before, tags, rules, retain, now)
-    after = before
-    if heads != heads_before:
-        after = retained_commits(commits, heads, tags, rules, retain, now)
-    own = ActiveCommits(before.active | after.active, before.expired & after.expired)
+    both = [heads_before] if heads == heads_before else [heads_before, heads]
+    own = [retained_commits(commits, one, tags, rules, retain, now) for one in both]
+    first, last = own[0], own[-1]
+    active, expired = first.active | last.active, first.expired & last.expired
     if ctx.settings.protect_tags:
-        tagged = {commit: Reason(None, "tag") for commit in tags.values()}
-        own = ActiveCommits(tagged | own.active, own.expired - tagged.keys())
-    united = unite(listed.metaranges, own, later_heads=heads, previous=previous)
+        active = {commit: Reason(None, "tag") for commit in tags.values()} | active
+    united = unite(
+        listed.metaranges,
+        ActiveCommits(active, expired.difference(active)),
+        later_heads=heads,
+        previous=previous,
+    )
     liveness = Liveness(rules, heads, tags, commits, united, listed.run_id, retain)
     if not retain.paths:
         return liveness
     earlier = None if latest is None else previous_of(latest, (PATHS, "data"))
-    of_heads = [
-        path_commits(commits, one, rules, retain, now, earlier) for one in (heads_before, heads)
-    ]
-    return replace(
-        liveness,
-        paths={
-            pattern: {
-                commit: reason
-                for found in of_heads
-                for commit, reason in found[pattern].items()
-                if commit not in united.active
-            }
-            for pattern in retain.paths
-        },
-    )
+    below = [path_commits(commits, one, rules, retain, now, earlier) for one in both]
+    paths = {
+        pattern: {
+            commit: reason
+            for found in below
+            for commit, reason in found[pattern].items()
+            if commit not in united.active
+        }
+        for pattern in retain.paths
+    }
+    return replace(liveness, paths=paths)
+
+
+def _read_commits(
+    ctx: RunContext, client: LakeFSClient, roots: Iterable[str], known: Mapping[str, Commit]
+) -> Mapping[str, Commit]:
+    """The commits that can be reached from some, but not through what is known."""
+    read: dict[str, Commit] = {}
+    with report_progress(
+        ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
+    ):
+        load_commits(client, ctx.repository, roots, known.keys(), read)
+    return read
 
 
 class _Listed(NamedTuple):
@@ -430,6 +430,18 @@ def _listed(ctx: RunContext, client: LakeFSClient, connections: Connections) -> 
     location = prepared.gc_commits_location
     store, namespace = connections.store(), connections.namespace()
     return _Listed(read_commits_csv(store, namespace, location), prepared.run_id, location)
+
+
+def _require_heads(listed: _Listed, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise IntegrityError if the list lacks the HEAD of a branch that did not move meanwhile."""
+    unmoved = {branch: head for branch, head in before.items() if after.get(branch) == head}
+    if missing := missing_heads(listed.metaranges.keys(), unmoved):
+        raise IntegrityError(
+            f"the HEADs of {counted(len(missing), 'branch', 'branches')}, "
+            f"{next(iter(missing))!r} for one, are not among the active commits "
+            f"that lakeFS wrote to {listed.location}: the list is cut or of another "
+            "time. Run again",
+        )
 
 
 def _require_same_metaranges(listed: Mapping[str, str], commits: Mapping[str, Commit]) -> None:

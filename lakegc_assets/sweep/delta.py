@@ -22,6 +22,7 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
@@ -142,12 +143,7 @@ class Deltas:
         """
         ctx = self.ctx
         client, connections = ctx.connect()
-        marked = self.chain["store_listing"].namespace
-        if connections.namespace_url != marked:
-            raise IntegrityError(
-                f"{ctx.repository!r} is at {connections.namespace_url} now, and the mark is about "
-                f"{marked}: it was made anew, so mark it under a new id",
-            )
+        self._require_same_namespace(connections)
         ctx.check_clocks(client, connections.store())
         taken = Moment.now(connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
@@ -158,14 +154,7 @@ class Deltas:
 
         staged = _or_noted(unread, "what is staged", staged_now, Staged())
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
-        find = partial(find_liveness, ctx, client, connections, start, self._marked, self._commits)
-        liveness = _or_noted(unread, "which commits are active", find, None)
-        if liveness is None:
-            # No rules mean that all counts: what is not known now, the mark knew.
-            raw = self.chain["active_commits"].facts["rules"]
-            rules = None if raw is None else Rules.parse(raw)
-            liveness = heads_alone(client, ctx.repository, rules)
-        self._commits = liveness.commits
+        liveness = self._liveness(client, connections, start, unread)
         known = Known(
             liveness.rules,
             start,
@@ -208,6 +197,33 @@ class Deltas:
             ),
             liveness=liveness,
         )
+
+    def _require_same_namespace(self, connections: Connections) -> None:
+        marked = self.chain["store_listing"].namespace
+        if connections.namespace_url != marked:
+            raise IntegrityError(
+                f"{self.ctx.repository!r} is at {connections.namespace_url} now, and the mark is "
+                f"about {marked}: it was made anew, so mark it under a new id",
+            )
+
+    def _liveness(
+        self,
+        client: LakeFSClient,
+        connections: Connections,
+        start: datetime,
+        unread: list[str] | None,
+    ) -> Liveness:
+        """The active commits by the age they had at the mark; where they are unknown, the HEADs."""
+        ctx = self.ctx
+        find = partial(find_liveness, ctx, client, connections, start, self._marked, self._commits)
+        liveness = _or_noted(unread, "which commits are active", find, None)
+        if liveness is None:
+            # No rules mean that all counts: what is not known now, the mark knew.
+            raw = self.chain["active_commits"].facts["rules"]
+            rules = None if raw is None else Rules.parse(raw)
+            liveness = heads_alone(client, ctx.repository, rules)
+        self._commits = liveness.commits
+        return liveness
 
     def _came_back(
         self,
