@@ -152,7 +152,7 @@ def _list_all(
     cuts = earlier_cuts(ctx, connections.namespace_url)
     taken, because = carried(ctx, client, connections, start)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
-    attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
+    attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
 
     new = TimeRange(cutoff, start + ctx.settings.clock_skew)
     known = taken.slices if taken else frozenset()
@@ -195,7 +195,7 @@ def _stat_expired(
 
     Nothing of it counts as settled: no later run may take what is here for all that a slice holds.
     """
-    attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
+    attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
     expired, ranges, passed_over = expired_addresses(ctx, client, connections, attempt, start)
     because = f"{counted(ranges, 'range is', 'ranges are')} of expired commits alone"
     named = sum(part.rows for part in expired)
@@ -214,7 +214,7 @@ def _read_inventory(
     ctx: RunContext, connections: Connections, found: Inventory, start: datetime
 ) -> tuple[AttemptArtifacts, _Found]:
     """Read an inventory report: of the store itself nothing is listed."""
-    attempt = ctx.root.new_attempt(ctx.repository, ctx.run)
+    attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
     listed = inventory.read_inventory(ctx, connections, attempt.url, found)
     require_ages(ctx, listed.slices, start)
     twice = inventory.named_twice(ctx, connections, attempt.url, f"{ASSET}/twice/", listed)

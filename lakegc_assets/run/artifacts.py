@@ -239,8 +239,12 @@ class ArtifactRoot:
             ) from error
         return AttemptArtifacts(self, repository, run, attempt)
 
-    def new_attempt(self, repository: str, run: str) -> AttemptArtifacts:
+    def new_attempt(
+        self, repository: str, run: str, now: datetime | None = None
+    ) -> AttemptArtifacts:
         """Start a new attempt of a run; the earlier ones stay as they are.
+
+        ``now``: the moment in its name; that of this machine's clock, if none is given.
 
         Raises:
             RefusedError: the mark of this run is published, hence frozen.
@@ -257,7 +261,8 @@ class ArtifactRoot:
                 f"mark {run!r} of repository {repository!r} exists already and is frozen: "
                 "sweep it, or mark again under another id",
             )
-        attempt = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+        now = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
+        attempt = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         try:
             self.open(repository, run).put(
                 "attempt.json", json.dumps({"attempt": attempt}).encode()
