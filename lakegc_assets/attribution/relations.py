@@ -196,35 +196,26 @@ def classified(
         listed object, and one for each address of a commit that is not listed, with the size that
         its entry says.
     """
-    listed = _explained(listing, needs, garbage, exceptions)
     # Of what is not listed SQLFrame has no hash behind an outer join.
     held = named.withColumn("object", F.col("hash"))
-    return _of_one_class(listed.join(held, "hash", "full_outer"), moments, otherwise)
+    found = listing.join(needs, "hash", "left").join(held, "hash", "full_outer")
+    return _of_one_class(_explained(found, garbage, exceptions), moments, otherwise)
 
 
 # Each step is a relation, for SQLFrame copies all that a plan has at each operation on it.
 
 
 @relation
-def _explained(
-    listing: DataFrame, needs: DataFrame, garbage: DataFrame, exceptions: DataFrame
-) -> DataFrame:
-    """Listed objects with what needs them, why they are garbage, and what is exceptional.
-
-    Without the addresses, so that the join with all that commits hold is one of narrow rows.
-    """
-    dead = listing.join(needs, "hash", "left").join(garbage, ["hash", "address"], "left")
-    return dead.join(exceptions, "address", "left").select(
-        *("hash", "size", "last_modified", "in_place"),
-        *("need", "reason", "spared_why", "is_swept"),
-        (F.col("address") == F.lit("dummy")).alias("is_dummy"),
-    )
+def _explained(objects: DataFrame, garbage: DataFrame, exceptions: DataFrame) -> DataFrame:
+    """Objects with the reason why each is garbage, and what is exceptional about it."""
+    dead = objects.join(garbage, ["hash", "address"], "left")
+    return dead.join(exceptions, "address", "left")
 
 
 @relation
 def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
     """The first class that fits each object; see ``classified``."""
-    is_listed, is_held = F.col("is_dummy").isNotNull(), F.col("entries").isNotNull()
+    is_listed, is_held = F.col("address").isNotNull(), F.col("entries").isNotNull()
     modified = F.col("last_modified")
     kind = (
         F.when(~is_listed, F.lit(NOT_LISTED))
@@ -233,7 +224,7 @@ def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataF
         .when(F.col("need").isNotNull(), F.col("need"))
         .when(F.col("reason").isNotNull(), F.lit(GARBAGE))
         .when(F.col("spared_why").isNotNull(), F.lit(SPARED))
-        .when(F.col("is_dummy"), F.lit(LAKEFS))
+        .when(F.col("address") == F.lit("dummy"), F.lit(LAKEFS))
         .when(~F.col("in_place"), F.lit(UNKNOWN))
         .when(modified >= F.col("cutoff"), F.lit(TOO_YOUNG))
         .otherwise(F.lit(otherwise))
