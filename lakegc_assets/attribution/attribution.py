@@ -8,6 +8,7 @@ such ranges hold is live, and attributed to nobody.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,6 +44,7 @@ from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.scratch import remove
 from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.wording import counted
 
@@ -86,6 +88,17 @@ _SIZES: Final = pa.schema([("metarange_id", pa.string()), *_OBJECTS])
 _ENTRIES: Final = ("range_id", "hash", "size", "folder")
 _PRINTS: Final = pa.schema([(name, pa.int64()) for name in relations.PRINTS])
 _RANGES: Final = pa.schema([("range_id", pa.string()), *_PRINTS, ("oldest", pa.int64())])
+#: What entries name, before it is known what of it is listed.
+_NAMED: Final = pa.schema(
+    [
+        ("hash", pa.int64()),
+        ("entries", pa.int64()),
+        ("entry_size", pa.int64()),
+        ("folder", pa.string()),
+        ("oldest", pa.int64()),
+        *_PRINTS,
+    ]
+)
 #: Cells before it is known who holds what.
 _PRINTED: Final = pa.schema(
     [
@@ -146,9 +159,12 @@ def attribute(ctx: RunContext) -> Manifest:
         return attempt.manifest(ASSET)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     commits = _commits(ctx, attempt, chain)
-    with ctx.frames(connections) as frames:
-        parts, facts = _computed(ctx, connections, frames, attempt, chain, commits)
-    store = attempt.store()
+    store, working = attempt.store(), f"{ASSET}/working-{secrets.token_hex(8)}/"
+    try:
+        with ctx.frames(connections) as frames:
+            parts, facts = _computed(ctx, connections, frames, attempt, chain, commits, working)
+    finally:
+        remove(store, working)
     parts["groups"] = [write_part(store, f"{ASSET}/groups/", _groups(commits.groups))]
     rows = pa.Table.from_pylist([dict(row) for row in commits.rows], COMMITS)
     parts["commits"] = [write_part(store, f"{ASSET}/commits/", rows)]
@@ -217,7 +233,12 @@ def _computed(
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     commits: _Commits,
+    working: str,
 ) -> tuple[dict[str, Sequence[Part]], dict[str, Any]]:
+    """The files of the cells, and the facts; steps between are written to a folder for work.
+
+    One query for all would hold what is listed, what is named and the cells at a time.
+    """
     committed = chain["committed_addresses"]
     ids = attempt.rows(committed, "ranges", ["range_id"])["range_id"]
     wanted = frozenset(ids.to_pylist())
@@ -233,17 +254,19 @@ def _computed(
     if read != wanted or PATH_RANGES in committed.parts:
         live = frames.read(Dataset(attempt.url, committed.parts["data"], HASHES))
         named = relations.with_unread(named, live)
-    objects = _classified(ctx, frames, attempt, chain, named)
 
     def write(frame: DataFrame, folder: str, schema: pa.Schema) -> list[Part]:
-        folder = f"{ASSET}/{folder}/"
         parts = frames.write(frame, attempt.url, folder, schema, _WHAT)
         return parts or [write_part(attempt.store(), folder, schema.empty_table())]
 
-    printed = Dataset(attempt.url, write(relations.cells(objects), "prints", _PRINTED), _PRINTED)
-    cells = frames.read(printed)
+    def written(frame: DataFrame, folder: str, schema: pa.Schema) -> DataFrame:
+        parts = write(frame, f"{working}{folder}/", schema)
+        return frames.read(Dataset(attempt.url, parts, schema))
+
+    objects = _classified(ctx, frames, attempt, chain, written(named, "named", _NAMED))
+    cells = written(relations.cells(objects), "cells", _PRINTED)
     holders = relations.holders(entries, cells, ranges, words)
-    parts = write(relations.with_holders(cells, holders), "data", CELLS)
+    parts = write(relations.with_holders(cells, holders), f"{ASSET}/data/", CELLS)
     classes = _classes(frames, Dataset(attempt.url, parts, CELLS))
     facts: dict[str, Any] = {
         "classes": [list(row.values()) for row in classes if row["class"] != NOT_LISTED],
