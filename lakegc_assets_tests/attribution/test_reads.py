@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.attribution.attribution import attribute
+from lakegc_assets.attribution.attribution import ASSET, attribute
 from lakegc_assets.engine.database import Database
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import STAGES, SmallLake
 from lakegc_assets_tests.marked import few_tasks, lake
@@ -58,16 +59,16 @@ def _planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return planned
 
 
-def test_an_attribution_takes_five_queries_and_plans_each_relation_once(
+def test_an_attribution_takes_six_queries_and_plans_each_relation_once(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = lake.context(spark)
     planned = _planned(monkeypatch)
     computed = _recorded(monkeypatch, EmbeddedSession, "_compute")
     attribute(ctx)
-    # The groups of ranges, the cells without holders and with them, totals of their classes, and
-    # the sizes of commits.
-    assert len(computed) == 5
+    # The groups of ranges, what entries name, the cells without holders and with them, totals of
+    # their classes, and the sizes of commits.
+    assert len(computed) == 6
     # Totals are made by the columns of a cell, and by class; ranges and metaranges are united.
     assert Counter(planned) == {"totals": 2, "union_all": 2} | dict.fromkeys(
         ("range_groups", "named_objects", "needs", "exceptions", "classified", "_explained",
@@ -81,6 +82,29 @@ def test_an_attribution_takes_five_queries_and_plans_each_relation_once(
     attribute(again)
     # No time of a run is a part of a plan.
     assert planned == []
+
+
+def test_files_between_its_steps_are_gone_when_it_ends_and_when_it_fails(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = lake.context(spark)
+    attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    written: list[str] = []
+    original = EmbeddedSession.write
+
+    def write(self: EmbeddedSession, frame: Any, url: str, folder: str, *more: Any) -> Any:
+        written.append(folder)
+        if folder == f"{ASSET}/data/" and len(written) == 3:
+            raise StoreUnavailableError("it does not answer")
+        return original(self, frame, url, folder, *more)
+
+    monkeypatch.setattr(EmbeddedSession, "write", write)
+    with pytest.raises(StoreUnavailableError):
+        attribute(ctx)
+    assert [*attempt.store().infos(f"{ASSET}/")] == []
+    assert len(attribute(ctx).parts["data"]) == 1
+    assert len({folder for folder in written if "/working-" in folder}) == 4
+    assert not [one.key for one in attempt.store().infos(f"{ASSET}/working-")]
 
 
 @pytest.mark.parametrize("work", [attribute, lambda ctx: forecast(ctx, Change(default=1))])
