@@ -40,6 +40,9 @@ _FIRST: Final = 100_000
 _PLAIN: Final = (str, int, float, bool, datetime, type(None))
 #: Relations are forgotten beyond so many.
 _MOST: Final = 1_000
+#: Bytes of the limit for each thread: what a join or an aggregate cannot spill, it holds once for
+#: each thread, so that many threads run out of memory with which a few get along.
+_THREAD_MEMORY: Final = 512 << 20
 
 
 class _OwnSession(DuckDBSession):
@@ -135,6 +138,8 @@ class Database:
             }
         )
         self.connection.execute("SET TimeZone = 'UTC'")
+        ((self._cores,),) = self.connection.execute("SELECT current_setting('threads')").fetchall()
+        self._use_threads(memory)
         self.names = count()
         self.lock = threading.RLock()
         self._process = os.getpid()
@@ -153,7 +158,22 @@ class Database:
         with self.lock:
             if memory != self._memory:
                 self.connection.execute(f"SET memory_limit = '{memory}B'")
+                self._use_threads(memory)
                 self._memory = memory
+
+    def _use_threads(self, memory: int) -> None:
+        threads = max(1, min(self._cores, memory // _THREAD_MEMORY))
+        self.connection.execute(f"SET threads = {threads}")
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """Compute in one thread, which takes the least memory; nobody else computes meanwhile."""
+        with self.lock:
+            self.connection.execute("SET threads = 1")
+            try:
+                yield
+            finally:
+                self._use_threads(self._memory)
 
     def close(self) -> None:
         """End it, and remove what it has spilled; in a fork this is its parent's affair."""

@@ -148,9 +148,10 @@ class EmbeddedSession(Session):
         self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
     ) -> list[Part]:
         """See ``Session``."""
-        writer = PartWriter(self._open(url), folder, schema)
+        store = self._open(url)
 
         def take(batches: pa.RecordBatchReader) -> list[Part]:
+            writer = PartWriter(store, folder, schema)
             for batch in batches:
                 writer.add(batch)
             return [part for part in writer.finish() if part.rows] if writer.rows else []
@@ -169,7 +170,7 @@ class EmbeddedSession(Session):
         what: str,
         take: Callable[[pa.RecordBatchReader], R],
     ) -> R:
-        """Compute a function over the batches of a frame."""
+        """Compute a function over the batches of a frame; twice, if memory does not suffice."""
         database = self._database
         query = database.query(frame, schema.names)
         began = time.monotonic()
@@ -178,12 +179,20 @@ class EmbeddedSession(Session):
             return f"{what}: in DuckDB since {time.monotonic() - began:.0f} s"
 
         def job() -> R:
-            with database.lock:
-                return take(database.connection.sql(query).to_arrow_reader(_BATCH))
+            with database.lock, database.connection.sql(query).to_arrow_reader(_BATCH) as batches:
+                return take(batches)
+
+        def job_alone() -> R:
+            with database.one_thread():
+                return job()
 
         try:
             with report_progress(self._log, how_far):
-                found = interruptible(job, database.connection.interrupt)
+                try:
+                    found = interruptible(job, database.connection.interrupt)
+                except duckdb.OutOfMemoryException:
+                    self._log.info("%s: memory ran out, so once more in one thread", what)
+                    found = interruptible(job_alone, database.connection.interrupt)
         except duckdb.IOException as error:
             self._verified.require_unchanged(there=True)
             raise ConfigurationError(

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.database import open_database
+from lakegc_assets.engine.datasets import Part, PartWriter, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
@@ -182,6 +184,47 @@ def test_the_embedded_engine_spills_and_says_where_memory_ends(
         frame = small.read(Dataset(store.url, [part], SCHEMA)).orderBy("address")
         with pytest.raises(ConfigurationError, match=r"raise embedded_memory"):
             small.write(frame, store.url, "out/", SCHEMA, "a test")
+
+
+def _threads(connection: duckdb.DuckDBPyConnection) -> int:
+    # Another cursor: what this one is in the middle of goes on.
+    (found,) = connection.cursor().execute("SELECT current_setting('threads')").fetchone() or (0,)
+    return int(found)
+
+
+@pytest.mark.parametrize(("memory", "most"), [(128, 1), (1_500, 2), (4_096, 8)])
+def test_there_are_no_more_threads_than_memory_for_them(memory: int, most: int) -> None:
+    """What a query cannot spill it holds once for each thread."""
+    cores = _threads(duckdb.connect())
+    assert _threads(open_database(memory << 20).connection) == min(cores, most)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_runs_out_of_memory_is_computed_once_more_in_one_thread(
+    times: int, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = write_part(store, "some/", rows(10))
+    add, threads = PartWriter.add, list[int]()
+
+    def run_out(writer: PartWriter, batch: pa.RecordBatch) -> None:
+        threads.append(_threads(database.connection))
+        add(writer, batch)
+        if len(threads) <= times:
+            raise duckdb.OutOfMemoryException("failed to allocate")
+
+    monkeypatch.setattr(PartWriter, "add", run_out)
+    with EmbeddedSession(open_store, 4 << 30) as session:
+        frame = session.read(Dataset(store.url, [part], SCHEMA))
+        database = open_database(4 << 30)
+        usual = _threads(database.connection)
+        if times == 1:
+            written = session.write(frame, store.url, "out/", SCHEMA, "a test")
+            assert sum(one.rows for one in written) == 10
+        else:
+            with pytest.raises(ConfigurationError, match="raise embedded_memory"):
+                session.write(frame, store.url, "out/", SCHEMA, "a test")
+        assert threads == [usual, 1]
+        assert _threads(database.connection) == usual
 
 
 _SPILLING = """
