@@ -158,8 +158,9 @@ class Database:
         with self.lock:
             if memory != self._memory:
                 self.connection.execute(f"SET memory_limit = '{memory}B'")
-                self._use_threads(memory)
                 self._memory = memory
+            # Whoever was interrupted at the end of ``one_thread`` may have left it there.
+            self._use_threads(memory)
 
     def _use_threads(self, memory: int) -> None:
         threads = max(1, min(self._cores, memory // _THREAD_MEMORY))
@@ -167,10 +168,10 @@ class Database:
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Compute in one thread, which takes the least memory; nobody else computes meanwhile."""
+        """Compute in one thread, which takes the least memory; no other thread of ours computes."""
         with self.lock:
-            self.connection.execute("SET threads = 1")
             try:
+                self.connection.execute("SET threads = 1")
                 yield
             finally:
                 self._use_threads(self._memory)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -46,13 +46,29 @@ _MOST: Final = 4 << 30
 #: Rows that are handed over at a time.
 _BATCH: Final = 100_000
 _THREADS: Final = 4
+#: How the texts of errors begin, and what they are.
+_ERRORS: Final[dict[str, type[duckdb.Error]]] = {
+    "Out of Memory Error": duckdb.OutOfMemoryException,
+    "IO Error": duckdb.IOException,
+}
+#: Where Linux says how much memory the processes of a container may use (version 2 and 1).
+LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 #: What DuckDB would take for a pattern in the name of a file.
 _PATTERN: Final = frozenset("*?[]{}")
 
 
 def default_memory() -> int:
-    """Bytes that DuckDB may use where nothing is set: a quarter of the machine's, 4 GB at most."""
-    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE, _MOST)
+    """Bytes that DuckDB may use where nothing is set: a quarter of the machine's, 4 GB at most.
+
+    The machine is the container, where that has less.
+    """
+    limits = [file.read_text("ascii").strip() for file in LIMITS if file.is_file()]
+    of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = min([of_machine, *(int(limit) for limit in limits if limit.isdecimal())])
+    return min(memory // _SHARE, _MOST)
 
 
 class EmbeddedSession(Session):
@@ -150,7 +166,7 @@ class EmbeddedSession(Session):
         """See ``Session``."""
         store = self._open(url)
 
-        def take(batches: pa.RecordBatchReader) -> list[Part]:
+        def take(batches: Iterable[pa.RecordBatch]) -> list[Part]:
             writer = PartWriter(store, folder, schema)
             for batch in batches:
                 writer.add(batch)
@@ -160,15 +176,15 @@ class EmbeddedSession(Session):
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """See ``Session``."""
-        found: pa.Table = self._compute(frame, schema, what, pa.RecordBatchReader.read_all)
-        return found.cast(schema)
+        batches = self._compute(frame, schema, what, list[pa.RecordBatch])
+        return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
     def _compute(
         self,
         frame: DataFrame,
         schema: pa.Schema,
         what: str,
-        take: Callable[[pa.RecordBatchReader], R],
+        take: Callable[[Iterable[pa.RecordBatch]], R],
     ) -> R:
         """Compute a function over the batches of a frame; twice, if memory does not suffice."""
         database = self._database
@@ -180,7 +196,7 @@ class EmbeddedSession(Session):
 
         def job() -> R:
             with database.lock, database.connection.sql(query).to_arrow_reader(_BATCH) as batches:
-                return take(batches)
+                return take(_batches(batches))
 
         def job_alone() -> R:
             with database.one_thread():
@@ -188,9 +204,13 @@ class EmbeddedSession(Session):
 
         try:
             with report_progress(self._log, how_far):
+                enough = True
                 try:
                     found = interruptible(job, database.connection.interrupt)
                 except duckdb.OutOfMemoryException:
+                    enough = False
+                # Behind the handler, which holds what the first try had in its hands.
+                if not enough:
                     self._log.info("%s: memory ran out, so once more in one thread", what)
                     found = interruptible(job_alone, database.connection.interrupt)
         except duckdb.IOException as error:
@@ -209,6 +229,17 @@ class EmbeddedSession(Session):
             ) from error
         self._verified.require_unchanged()
         return found
+
+
+def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of a query; behind the first one pyarrow makes DuckDB's errors its own."""
+    try:
+        yield from reader
+    except OSError as error:
+        for begin, kind in _ERRORS.items():
+            if str(error).startswith(begin):
+                raise kind(str(error)) from error
+        raise
 
 
 def _quoted(text: str) -> str:

@@ -110,12 +110,19 @@ def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list
 
 
 def _require_deleted(client: LakeFSClient, repository: str, branch: str, but: str) -> None:
-    """Raise IntegrityError if a branch exists of which lakeFS has just said that it does not."""
+    """Make sure that a branch is gone, of which lakeFS has just said so.
+
+    Raises:
+        IntegrityError: it exists.
+        NotFoundError: the repository is not found.
+    """
     try:
         client.branch(repository, branch)
     except EndpointNotFoundError:
         raise
     except NotFoundError:
+        # Of a repository that is not found, nobody can say what its branches have.
+        client.repository(repository)
         return
     raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
 

@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import cast
 
 import duckdb
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.database import open_database
-from lakegc_assets.engine.datasets import Part, PartWriter, read_part, write_part
+from lakegc_assets.engine import embedded
+from lakegc_assets.engine.database import Database, open_database
+from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
@@ -192,39 +195,63 @@ def _threads(connection: duckdb.DuckDBPyConnection) -> int:
     return int(found)
 
 
-@pytest.mark.parametrize(("memory", "most"), [(128, 1), (1_500, 2), (4_096, 8)])
-def test_there_are_no_more_threads_than_memory_for_them(memory: int, most: int) -> None:
-    """What a query cannot spill it holds once for each thread."""
-    cores = _threads(duckdb.connect())
-    assert _threads(open_database(memory << 20).connection) == min(cores, most)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_what_runs_out_of_memory_is_computed_once_more_in_one_thread(
-    times: int, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("said", "memory"), [("max\n", None), (f"{1 << 30}\n", 1 << 28), (f"{1 << 62}", None)]
+)
+def test_a_container_has_the_memory_that_it_may_use(
+    said: str, memory: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = write_part(store, "some/", rows(10))
-    add, threads = PartWriter.add, list[int]()
+    monkeypatch.setattr(embedded, "LIMITS", (tmp_path / "nowhere",))
+    of_machine = embedded.default_memory()
+    (tmp_path / "memory.max").write_text(said)
+    monkeypatch.setattr(embedded, "LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
+    assert embedded.default_memory() == (memory or of_machine)
 
-    def run_out(writer: PartWriter, batch: pa.RecordBatch) -> None:
-        threads.append(_threads(database.connection))
-        add(writer, batch)
-        if len(threads) <= times:
-            raise duckdb.OutOfMemoryException("failed to allocate")
 
-    monkeypatch.setattr(PartWriter, "add", run_out)
-    with EmbeddedSession(open_store, 4 << 30) as session:
-        frame = session.read(Dataset(store.url, [part], SCHEMA))
-        database = open_database(4 << 30)
-        usual = _threads(database.connection)
-        if times == 1:
-            written = session.write(frame, store.url, "out/", SCHEMA, "a test")
-            assert sum(one.rows for one in written) == 10
-        else:
-            with pytest.raises(ConfigurationError, match="raise embedded_memory"):
-                session.write(frame, store.url, "out/", SCHEMA, "a test")
-        assert threads == [usual, 1]
-        assert _threads(database.connection) == usual
+def test_there_are_no_more_threads_than_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a query cannot spill it holds once for each thread."""
+    with EmbeddedSession(open_store, 1 << 30):
+        database = open_database(1 << 30)
+        monkeypatch.setattr(database, "_cores", 16)
+        for memory, threads in ((128, 1), (1_500, 2), (4_096, 8), (65_536, 16)):
+            database.limit(memory << 20)
+            assert _threads(database.connection) == threads
+
+
+#: Rows, and behind them what needs memory: DuckDB's error comes in the middle.
+_LATE = """
+SELECT i AS number FROM range(300000) t(i) UNION ALL
+SELECT a.number FROM (SELECT (i * 7919) % 900000 AS number, max(i) AS most
+                      FROM range(900000) t(i) GROUP BY ALL) a
+FULL JOIN (SELECT (i * 104729) % 900000 AS number, min('folder/' || i) AS folder
+           FROM range(900000) t(i) GROUP BY ALL) b ON a.number = b.number
+"""
+_NUMBERS = pa.schema([("number", pa.int64())])
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the first row", "behind it"])
+def test_what_runs_out_of_memory_is_computed_once_more_in_one_thread(
+    late: bool,  # noqa: FBT001 - a parameter of the test
+    store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Database, "_use_threads", _use_many)
+    query = _LATE if late else _LATE.partition("UNION ALL")[2]
+    with EmbeddedSession(open_store, 32 << 20) as session:
+        database = open_database(32 << 20)
+        with pytest.raises((duckdb.OutOfMemoryException, OSError)):
+            database.connection.sql(query).to_arrow_reader(100_000).read_all()
+        frame = cast("DataFrame", database.read(query, _NUMBERS))
+        written = session.write(frame, store.url, "out/", _NUMBERS, "a test")
+        assert sum(one.rows for one in written) == 900_000 + late * 300_000
+        assert _threads(database.connection) == _MANY
+
+
+_MANY = 8
+
+
+def _use_many(database: Database, _memory: int) -> None:
+    database.connection.execute(f"SET threads = {_MANY}")
 
 
 _SPILLING = """

@@ -25,6 +25,7 @@ class Diffing:
         self.told = changes
         self.lost = lost
         self.names = ["main", "dev"]
+        self.repository_lost = False
 
     def changes(self, _repository: str, _branch: str) -> Iterator[list[Change]]:
         """A page for each change; what is null is null, or not there."""
@@ -34,6 +35,11 @@ class Diffing:
             yield [cast("Change", change if size is not None or path < "m" else null)]
         if self.lost:
             raise NotFoundError("branch not found")
+
+    def repository(self, repository: str) -> SimpleNamespace:
+        if self.repository_lost:
+            raise NotFoundError("repository not found")
+        return SimpleNamespace(id=repository)
 
     def branch(self, _repository: str, branch: str) -> SimpleNamespace:
         if branch not in self.names:
@@ -82,6 +88,13 @@ def test_a_branch_that_is_gone_has_nothing_more_staged(told: list[tuple[str, str
     server.names = ["main"]
     assert changed(server) == [path for path, _, _ in told]
     assert asked(server, [7]) == {path for path, _, _ in told}
+
+
+def test_of_a_repository_that_is_not_found_no_branch_counts_as_gone() -> None:
+    server = Diffing([], lost=True)
+    server.names, server.repository_lost = [], True
+    with pytest.raises(NotFoundError, match="repository not found"):
+        changed(server)
 
 
 @pytest.mark.parametrize("told", [[], [("a", "added", 7)]], ids=["at once", "in the middle"])

@@ -227,6 +227,9 @@ class Listing:
         page = [SimpleNamespace(path=p, physical_address=f"at {p}") for p in rest[:amount]]
         return page, len(rest) > amount
 
+    def repository(self, repository: str) -> SimpleNamespace:
+        return SimpleNamespace(id=repository)
+
     def branch(self, _: str, branch: str) -> SimpleNamespace:
         if branch == "gone":
             raise NotFoundError("branch not found")
