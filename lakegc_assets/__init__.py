@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["GarbageCollection"]
+
+#: When this process, or that which it is a fork of, began to load the package.
+LOADED_AT: Final = time.time()
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - as Python has it

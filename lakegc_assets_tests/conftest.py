@@ -30,6 +30,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from lakegc_assets.embedded.lake import state
+from lakegc_assets.engine import database
 from lakegc_assets.lakefs import client
 from lakegc_assets.run import lock
 from lakegc_assets.storage import files
@@ -173,6 +174,8 @@ def _at_once() -> Iterator[None]:
         patch.setattr(files, "fsync", lambda _: None)
         patch.setattr(state, "SYNCHRONOUS", "OFF")
         patch.setattr(client, "_FIRST_POLL_S", 0.01)
+        # Tests replace parts of relations: what they plan is not for other processes.
+        patch.setattr(database, "plans_file", lambda: None)
         patch.setattr("botocore.session.create_loader", _loader)
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())

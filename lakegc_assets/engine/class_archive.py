@@ -15,6 +15,8 @@ from typing import Final
 
 import pyspark
 
+from lakegc_assets.engine.folders import cache_folder
+
 #: Spark's JVM here mostly starts tasks: only what runs ten times as often as usual, as the loops of
 #: large joins do, is left to the slow compiler, and one thread collects garbage.
 FAST: Final = (
@@ -39,14 +41,16 @@ def archive_options() -> str:
 def archive_path() -> Path | None:
     """The path of the archive for this Java and this Spark; None where none can be made."""
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars").resolve()
+    folder = cache_folder()
+    if folder is None:
+        return None
     try:
-        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         # A JVM takes no archive of other files, not even of equal ones that are newer.
         made_of = (_java(), pyspark.__version__, str(jars), jars.stat().st_mtime_ns, FAST)
-    except (OSError, RuntimeError, IndexError, UnicodeError):
+    except (OSError, IndexError, UnicodeError):
         return None
     key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
-    path = Path(caches, "lakegc", f"spark-{key}.jsa").absolute()
+    path = folder / f"spark-{key}.jsa"
     return path if _PLAIN.fullmatch(str(path)) else None
 
 

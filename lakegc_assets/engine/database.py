@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import count
 from typing import Any, Final, TypeGuard
@@ -29,7 +28,8 @@ import pyarrow as pa
 from sqlframe.duckdb import DuckDBDataFrame, DuckDBSession
 from sqlglot import exp
 
-from lakegc_assets.engine.spill import SpillFolder
+from lakegc_assets.engine.folders import SpillFolder
+from lakegc_assets.engine.plans import Plan, PlanCache, Query, plans_file
 
 #: The names of queries.
 _NAME: Final = re.compile(r"\blakegc_\d+\b")
@@ -38,8 +38,6 @@ _MOMENT: Final = re.compile(r"9998-01-01 00:00:00\.1(\d{5})\+00:00")
 _FIRST: Final = 100_000
 #: Arguments of relations that are equal where their texts are.
 _PLAIN: Final = (str, int, float, bool, datetime, type(None))
-#: Relations are forgotten beyond so many.
-_MOST: Final = 1_000
 #: Bytes of the limit for each thread: what a join or an aggregate cannot spill, it holds once for
 #: each thread, so that many threads run out of memory with which a few get along.
 _THREAD_MEMORY: Final = 512 << 20
@@ -53,37 +51,6 @@ class _OwnSession(DuckDBSession):
     def apply(self, rule: Callable[..., Any], *args: object, **kwargs: object) -> DuckDBDataFrame:
         """Apply a relation; see ``Database``."""
         return self.database.apply(rule, args, kwargs)
-
-
-@dataclass(frozen=True)
-class _Query:
-    """A query with a name.
-
-    Attributes:
-        name: by which other queries read it.
-        sql: what it stands for, which may name other queries; None for rows of this process, which
-            DuckDB knows by the name.
-        columns: names and DuckDB's types.
-    """
-
-    name: str
-    sql: str | None
-    columns: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A relation that was planned for some arguments: its SQL and its columns.
-
-    Attributes:
-        inputs: the names of the queries of its frames.
-        queries: those that it made, in order.
-        result: the name of that which it gave.
-    """
-
-    inputs: Sequence[str]
-    queries: Sequence[_Query]
-    result: str
 
 
 class _UnknownArgumentError(Exception):
@@ -122,9 +89,10 @@ class Database:
 
     Args:
         memory: bytes that it may use; beyond them it spills.
+        plans: of relations.
     """
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, memory: int, plans: PlanCache) -> None:
         self.spill = SpillFolder()
         self.connection = duckdb.connect(
             config={
@@ -147,11 +115,11 @@ class Database:
         self._sessions = 0
         self._frames: Any = _OwnSession(conn=self.connection)
         self._frames.database = self
-        self._queries: dict[str, _Query] = {}
-        self._query_of: WeakKeyDictionary[DuckDBDataFrame, _Query] = WeakKeyDictionary()
+        self._queries: dict[str, Query] = {}
+        self._query_of: WeakKeyDictionary[DuckDBDataFrame, Query] = WeakKeyDictionary()
         self._described: dict[pa.Schema, tuple[tuple[str, str], ...]] = {}
-        self._planned: dict[Hashable, _Planned] = {}
-        self._made: ContextVar[list[_Query] | None] = ContextVar("made", default=None)
+        self._plans = plans
+        self._made: ContextVar[list[Query] | None] = ContextVar("made", default=None)
 
     def limit(self, memory: int) -> None:
         """Let it use so many bytes; what another thread computes is waited for."""
@@ -203,6 +171,7 @@ class Database:
                 if query.sql is None:
                     self.connection.unregister(query.name)
             self._queries.clear()
+            self._plans.save()
 
     # Queries
 
@@ -228,7 +197,7 @@ class Database:
         columns = self._described.get(rows.schema)
         if columns is None:
             columns = self._described[rows.schema] = self._describe(f'SELECT * FROM "{name}"')  # noqa: S608 - a name of our own
-        query = self._queries[name] = _Query(name, None, columns)
+        query = self._queries[name] = Query(name, None, columns)
         return self._frame_of(query)
 
     def query(self, frame: Any, columns: Sequence[str]) -> str:  # noqa: ANN401 - PySpark's or ours
@@ -268,15 +237,15 @@ class Database:
     def _new_name(self) -> str:
         return f"lakegc_{next(self.names)}"
 
-    def _add(self, sql: str, columns: tuple[tuple[str, str], ...]) -> _Query:
+    def _add(self, sql: str, columns: tuple[tuple[str, str], ...]) -> Query:
         name = self._new_name()
-        query = self._queries[name] = _Query(name, sql, columns)
+        query = self._queries[name] = Query(name, sql, columns)
         made = self._made.get()
         if made is not None:
             made.append(query)
         return query
 
-    def _frame_of(self, query: _Query) -> DuckDBDataFrame:
+    def _frame_of(self, query: Query) -> DuckDBDataFrame:
         """The frame of a query.
 
         ``table`` of the session gives the same, after it has parsed the names as SQL, and keeps
@@ -313,8 +282,8 @@ class Database:
         inputs = [self._query_of[frame] for frame in frames]
         try:
             others = tuple(_as_key(value, frames) for value in [*given, *more.items()])
-            key = (rule, others, tuple(query.columns for query in inputs))
-            known = self._planned.get(key)
+            key = (others, tuple(query.columns for query in inputs))
+            known = self._plans.get(rule, key)
             any_given = [_at_any_moment(value, moments) for value in given]
             any_more = {name: _at_any_moment(value, moments) for name, value in more.items()}
             if known is None:
@@ -324,10 +293,9 @@ class Database:
         except _UnknownArgumentError:
             return self._named(rule(*given, **more))
         if known is None:
-            if len(self._planned) >= _MOST:
-                self._planned.clear()
             name = self._query_of[result].name
-            known = self._planned[key] = _Planned([query.name for query in inputs], made, name)
+            known = Plan([query.name for query in inputs], made, name)
+            self._plans.add(rule, key, known)
             if not moments:
                 return result
         return self._repeat(known, frames, moments)
@@ -344,7 +312,7 @@ class Database:
         return value
 
     def _repeat(
-        self, known: _Planned, frames: Sequence[DuckDBDataFrame], moments: Sequence[_AnyMoment]
+        self, known: Plan, frames: Sequence[DuckDBDataFrame], moments: Sequence[_AnyMoment]
     ) -> DuckDBDataFrame:
         """The frame of a relation whose SQL is known, for other frames and moments."""
         given = dict(zip(known.inputs, frames, strict=True))
@@ -359,9 +327,9 @@ class Database:
         return self._frame_of(queries[known.result])
 
     @contextmanager
-    def _noting(self, *, outside: bool) -> Iterator[list[_Query]]:
+    def _noting(self, *, outside: bool) -> Iterator[list[Query]]:
         """The queries that are made meanwhile; ``outside`` if an outer list gets them, too."""
-        made: list[_Query] = []
+        made: list[Query] = []
         outer = self._made.get()
         token = self._made.set(made)
         try:
@@ -394,7 +362,7 @@ def _is_moment(value: object) -> TypeGuard[datetime]:
     return isinstance(value, datetime) and value.tzinfo is not None
 
 
-def _require_literals(made: Sequence[_Query], moments: Sequence[_AnyMoment]) -> None:
+def _require_literals(made: Sequence[Query], moments: Sequence[_AnyMoment]) -> None:
     """Require that each moment is a literal of the SQL that was made.
 
     Raises:
@@ -429,7 +397,7 @@ def open_database(memory: int) -> Database:
         process = os.getpid()
         if process not in _databases:
             _databases.clear()
-            _databases[process] = made = Database(memory)
+            _databases[process] = made = Database(memory, PlanCache(plans_file()))
             atexit.register(made.close)
         found = _databases[process]
     found.limit(memory)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import lakegc_assets_tests
 from lakegc_assets_tests.clusters.standalone import Cluster, Driver, bare_python, kill
 from lakegc_assets_tests.frames import CONNECT_VARIABLE
 from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, running, tell_history
+from lakegc_assets_tests.sessions import SMALL
 
 pytestmark = [pytest.mark.conformance, pytest.mark.xdist_group("cluster")]
 
@@ -35,6 +37,7 @@ def connect_server(cluster: Cluster) -> Iterator[str]:
         "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
         "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
         "--conf", "spark.ui.enabled=false",
+        *chain(*(("--conf", f"{n}={v}") for n, v in SMALL.items() if n.startswith("spark.sql"))),
         memory="1g",
     )  # fmt: skip
     try:

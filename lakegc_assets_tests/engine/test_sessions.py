@@ -256,7 +256,7 @@ def _use_many(database: Database, _memory: int) -> None:
 
 _SPILLING = """
 import os, sys
-from lakegc_assets.engine.spill import SpillFolder
+from lakegc_assets.engine.folders import SpillFolder
 folder = SpillFolder()
 (folder.path / "something").write_text("x")
 print(folder.path, flush=True)

@@ -150,6 +150,6 @@ def test_a_branch_costs_its_diff_and_what_looks_like_garbage_on_it(
 
 
 @pytest.mark.conformance
-def test_ten_thousand_branches_with_a_rule_for_each(tmp_path: Path, spark: Session) -> None:
-    with branched(tmp_path, 10_000, alike=False) as found:
+def test_three_thousand_branches_with_a_rule_for_each(tmp_path: Path, spark: Session) -> None:
+    with branched(tmp_path, 3_000, alike=False) as found:
         collect(found, spark, alike=False)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, fetch_part, table_of
-from lakegc_assets.engine.spill import SpillFolder
+from lakegc_assets.engine.folders import SpillFolder
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery.copy_verification import Proof

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.engine import spill
+from lakegc_assets.engine import folders
 from lakegc_assets.recovery.copies import scratch_space
 from lakegc_assets.recovery.restore import dry_run
 from lakegc_assets.recovery.restore.dry_run import plan
@@ -80,7 +80,7 @@ def test_it_only_reads_the_artifacts(
         made.append(mkdtemp(prefix=prefix, dir=tmp_path))
         return made[-1]
 
-    monkeypatch.setattr(spill, "mkdtemp", make)
+    monkeypatch.setattr(folders, "mkdtemp", make)
     refused = _refuse_writes(place, monkeypatch)
     ctx = place.context(engine="embedded", sweep_batch=2)
     assert _counts(plan(ctx, ALL)) == (len(marked.candidates), 0, 0)

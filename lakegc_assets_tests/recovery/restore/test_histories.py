@@ -140,7 +140,7 @@ def new_bucket(kind: str, request: pytest.FixtureRequest) -> tuple[str, str] | t
         ("local", 0),
         ("s3", 0),
         *(pytest.param("local", seed, marks=pytest.mark.conformance) for seed in range(1, 4)),
-        *(pytest.param("s3", seed, marks=pytest.mark.conformance) for seed in range(1, 6)),
+        *(pytest.param("s3", seed, marks=pytest.mark.conformance) for seed in range(1, 4)),
         *(pytest.param("minio", seed, marks=pytest.mark.stores) for seed in range(2)),
     ],
 )

@@ -1,7 +1,7 @@
-"""Folders of this machine for what does not fit into memory, gone after the process that had them.
+"""Folders of this machine: for what does not fit into memory, and for what makes a start fast.
 
-A folder is locked (``flock``) as long as its process lives. Who makes one removes those that nobody
-locks any more, which killed processes have left.
+The first are gone after the process that had them. One is locked (``flock``) as long as its process
+lives. Who makes one removes those that nobody locks any more, which killed processes have left.
 """
 
 from __future__ import annotations
@@ -48,3 +48,12 @@ def _remove_abandoned() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
+
+
+def cache_folder() -> Path | None:
+    """The user's folder for what can be made again; None where the user has none."""
+    try:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return Path(caches, "lakegc").absolute()

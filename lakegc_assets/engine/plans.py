@@ -1,0 +1,176 @@
+"""The SQL of relations as earlier processes have planned it, in the user's cache folder.
+
+SQLFrame takes some 1.5 s of CPU for the relations of a collection, which is a fifth of that of a
+small repository. A file belongs to one state of the code: its name has the digest of all modules of
+this package and the versions of what makes the SQL. It can be deleted without harm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from inspect import unwrap
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+
+import duckdb
+
+import lakegc_assets
+from lakegc_assets import LOADED_AT
+from lakegc_assets.engine.folders import cache_folder
+
+#: Plans are forgotten beyond so many: of some kilobytes each.
+_MOST: Final = 1_000
+_PREFIX: Final = "plans-"
+#: Files that nobody has added to for so long are of code that is gone: 30 days.
+_UNUSED_S: Final = 30 * 86_400
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query with a name.
+
+    Attributes:
+        name: by which other queries read it.
+        sql: what it stands for, which may name other queries; None for rows of this process, which
+            DuckDB knows by the name.
+        columns: names and DuckDB's types.
+    """
+
+    name: str
+    sql: str | None
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A relation that was planned for some arguments: its SQL and its columns.
+
+    Attributes:
+        inputs: the names of the queries of its frames.
+        queries: those that it made, in order.
+        result: the name of that which it gave.
+    """
+
+    inputs: Sequence[str]
+    queries: Sequence[Query]
+    result: str
+
+
+class PlanCache:
+    """Plans by relation and arguments: of this process, and of others where the code was the same.
+
+    Args:
+        file: of those that outlive this process; None to keep none.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._plans: dict[Hashable, Plan] = {}
+        self._kept = _read(file)
+        self._new: dict[str, dict[str, Any]] = {}
+
+    def get(self, rule: Callable[..., Any], arguments: Hashable) -> Plan | None:
+        """The plan of a relation for some arguments, if there is one.
+
+        Args:
+            rule: the relation.
+            arguments: equal where the relation has the same plan, with a ``repr`` that is.
+        """
+        plan = self._plans.get((rule, arguments))
+        if plan is None and (kept := self._kept.get(_lasting_key(rule, arguments))):
+            plan = self._plans[rule, arguments] = _plan_of(kept)
+        return plan
+
+    def add(self, rule: Callable[..., Any], arguments: Hashable, plan: Plan) -> None:
+        """Keep a plan; see ``get``."""
+        if len(self._plans) >= _MOST:
+            self._plans.clear()
+        self._plans[rule, arguments] = plan
+        if key := _lasting_key(rule, arguments):
+            self._new[key] = asdict(plan)
+
+    def save(self) -> None:
+        """Write what is new beside what other processes have written meanwhile."""
+        if self._file is None or not self._new:
+            return
+        kept = _read(self._file) | self._new
+        body = json.dumps(self._new if len(kept) > _MOST else kept)
+        self._new = {}
+        with suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with NamedTemporaryFile("w", dir=self._file.parent, delete=False) as written:
+                written.write(f"{_digest(body)}\n{body}")
+            Path(written.name).replace(self._file)
+            for other in self._file.parent.glob(f"{_PREFIX}*"):
+                if other != self._file and other.stat().st_mtime < time.time() - _UNUSED_S:
+                    other.unlink(missing_ok=True)
+
+
+def plans_file() -> Path | None:
+    """The file for plans of the code that this process has loaded; None where nobody can tell.
+
+    A file of code that is younger than its loading may be another one than that which was loaded.
+    """
+    folder = cache_folder()
+    package = Path(lakegc_assets.__file__).parent
+    modules = sorted(package.rglob("*.py"))
+    if folder is None or not modules or any(_time(module) >= LOADED_AT for module in modules):
+        return None
+    versions = (sys.version, duckdb.__version__, version("sqlframe"), version("sqlglot"))
+    made_of = hashlib.sha256(repr(versions).encode())
+    for module in modules:
+        made_of.update(f"{module.relative_to(package)}\0".encode())
+        made_of.update(hashlib.sha256(module.read_bytes()).digest())
+    return folder / f"{_PREFIX}{made_of.hexdigest()[:32]}.json"
+
+
+def _time(file: Path) -> float:
+    status = file.stat()
+    return max(status.st_mtime, status.st_ctime)
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    """The plans of a file; none where it is missing, damaged, or others may write to it."""
+    if file is None:
+        return {}
+    try:
+        with file.open(encoding="utf-8") as opened:
+            status = os.fstat(opened.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return {}
+            digest, _, body = opened.read().partition("\n")
+    except (OSError, UnicodeError):
+        return {}
+    plans: dict[str, Any] = json.loads(body) if digest == _digest(body) else {}
+    return plans
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _lasting_key(rule: Callable[..., Any], arguments: Hashable) -> str:
+    """A key for other processes; empty for what is not a function of a module of this package."""
+    module = rule.__module__
+    found = getattr(sys.modules.get(module), rule.__qualname__, None)
+    ours = module.startswith(f"{lakegc_assets.__name__}.")
+    if not ours or found is None or unwrap(found) is not rule:
+        return ""
+    return f"{module}.{rule.__qualname__}{arguments!r}"
+
+
+def _plan_of(kept: dict[str, Any]) -> Plan:
+    queries = [
+        Query(one["name"], one["sql"], tuple((name, kind) for name, kind in one["columns"]))
+        for one in kept["queries"]
+    ]
+    return Plan(kept["inputs"], queries, kept["result"])
