@@ -44,7 +44,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.probes import Condition
 from lakegc_assets.sweep.lease import Lease, repository_lease
 from lakegc_assets.sweep.lease_record import owner_of
-from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.rounds import delete
 from lakegc_assets.sweep.task_orders import Orders, Portion
@@ -92,7 +92,7 @@ class _Job:
 
     def _orders(self, connections: Connections, lease: Lease) -> Orders:
         """Those of a round, from the delta mark's end on."""
-        seen = fingerprint(connections.client(), _REPOSITORY, protect_tags=False)
+        seen = seen_now(connections.client(), _REPOSITORY, protect_tags=False)[1]
         return Orders(
             connections=connections,
             repository=_REPOSITORY,
@@ -117,9 +117,10 @@ class _Job:
         return [Portion(task, piece) for task, piece in enumerate(stretches(parts, each))]
 
     def _delete(self, orders: Orders, portions: list[Portion]) -> None:
-        progress = delete(self.ctx, orders, portions)
-        if progress.deleted != sum(p.rows for p in portions) or progress.ended_early:
-            raise SystemExit(f"the tasks deleted {progress.deleted} objects: {progress}")
+        told = delete(self.ctx, orders, portions)
+        objects = sum(portion.rows for portion in portions)
+        if [(one.outcome, one.objects) for one in told] != [("deleted", objects)]:
+            raise SystemExit(f"of {objects} objects the tasks say: {told}")
 
 
 def _rows(addresses: Sequence[str], etags: Sequence[str], size: int, moment: datetime) -> pa.Table:

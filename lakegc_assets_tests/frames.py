@@ -6,10 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
+from types import ModuleType
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.engine.embedded import EmbeddedSession
@@ -50,6 +54,42 @@ def same(some: Rows, others: Rows) -> bool:
         Counter(tuple(sorted(row.items())) for row in rows) for rows in (some, others)
     )
     return some_of == others_of
+
+
+def random_rows(
+    values: Mapping[str, st.SearchStrategy[Any]], schema: pa.Schema, unique: str | None = None
+) -> st.SearchStrategy[Rows]:
+    """Some rows of a schema, by the values of its columns; one may have each value once."""
+    row = st.fixed_dictionaries({name: values[name] for name in schema.names})
+    return st.lists(row, max_size=8, unique_by=None if unique is None else itemgetter(unique))
+
+
+def check(frames: Frames, test: Callable[..., None], *strategies: st.SearchStrategy[Any]) -> None:
+    """Call a test with many values, as many as the engine is worth."""
+    how = settings(
+        max_examples=frames.examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    )
+    how(given(*strategies)(test))()
+
+
+def holds(
+    frames: Frames,
+    relation: Callable[..., Any],
+    twins: ModuleType,
+    schema: pa.Schema,
+    *values: Any,
+    order: bool = False,
+) -> None:
+    """A relation gives what its twin gives: of frames (rows and schema), and of other values."""
+    made = (frames.of(*one) if isinstance(one, tuple) else one for one in values)
+    found = frames.rows(relation(*made), schema)
+    plain = (one[0] if isinstance(one, tuple) else one for one in values)
+    wanted = getattr(twins, relation.__name__)(*plain)
+    cut = [{column: row[column] for column in schema.names} for row in wanted]
+    assert found == cut if order else same(found, cut)
 
 
 #: Names a Spark Connect server; then the tests of relations run there, and nowhere else.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,8 @@ from lakegc_assets.mark.uncommitted import snapshot_uncommitted
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
+from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.sessions import Session
 
 REPOSITORY = "repo"
@@ -123,6 +125,23 @@ class SmallLake:
     @property
     def root(self) -> ArtifactRoot:
         return ArtifactRoot(str(self.folder / "artifacts"), self.server.store_config)
+
+    @property
+    def store(self) -> ObjectStore:
+        """Rooted at the repository's namespace."""
+        return open_store(f"local://{REPOSITORY}", self.server.store_config)
+
+    def contents(self, addresses: Iterable[str]) -> dict[str, bytes]:
+        """Some objects, as they are on disk."""
+        return {address: (self.objects / address).read_bytes() for address in addresses}
+
+    def write(self, address: str, content: bytes) -> None:
+        """Write an object by other means than lakeFS's, or another one over it."""
+        path = self.objects / address
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Other copies of the lake have the same file under another name.
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
 
     def keys(self) -> set[str]:
         """What the store holds, but for lakeFS's own files."""
@@ -234,6 +253,19 @@ def copy_lake(lake: Path, target: Path) -> Path:
     return shutil.copytree(lake, target, copy_function=copy)
 
 
+def mark(ctx: RunContext, stages: Sequence[Callable[[RunContext], object]] = STAGES) -> RunContext:
+    """Run the stages of a mark, or some of them."""
+    for stage in stages:
+        stage(ctx)
+    return ctx
+
+
+def candidates(ctx: RunContext) -> set[str]:
+    """The addresses that a mark names."""
+    found = ctx.root.attempt(ctx.repository, ctx.run).read("deletion_candidates")
+    return set(found["address"].to_pylist())
+
+
 def make_marked(folder: Path, spark: Session) -> Marked:
     """Tell a short history with every kind of candidate, and mark it.
 
@@ -242,9 +274,7 @@ def make_marked(folder: Path, spark: Session) -> Marked:
     """
     with running(folder) as lake:
         groups, commits = tell_history(lake)
-        ctx = lake.context(spark)
-        for stage in STAGES:
-            stage(ctx)
+        mark(lake.context(spark))
         live = lake.keys() - set().union(*groups.values())
     return Marked(folder, groups, commits, frozenset(live))
 

@@ -20,8 +20,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, Standing, standings
 from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
 from lakegc_assets.lakefs.client import utc_now
-from lakegc_assets.prune.outcome import Outcome, left_alone, prune_one
-from lakegc_assets.prune.prune import require_long
+from lakegc_assets.prune.prune import Outcome, left_alone, prune_one, require_long
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import Backup, Damaged, backups_at, find_backup
 from lakegc_assets.recovery.copies import only_copies, scratch_space

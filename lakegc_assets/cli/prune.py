@@ -14,7 +14,7 @@ from lakegc_assets.cli.output import echo_json
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
-    from lakegc_assets.prune.outcome import Outcome
+    from lakegc_assets.prune.prune import Outcome
 
 
 @click.command()

@@ -29,7 +29,7 @@ from lakegc_assets.defs.names import (
 from lakegc_assets.defs.stages import one_step_job
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.prune.decisions import SUCCESSES
-from lakegc_assets.prune.outcome import Outcome, prune_one
+from lakegc_assets.prune.prune import Outcome, prune_one
 from lakegc_assets.prune.removal import ATTEMPT, PRUNING
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.hold import ACCEPTING_JOB

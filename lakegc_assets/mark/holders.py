@@ -61,7 +61,7 @@ def paths_in(
 ) -> dict[str, str]:
     """The first paths at which a range names some addresses, in whatever spelling, by these.
 
-    ``prefix``: what the paths must begin with.
+    For people: bytes of a path that are no text are replaced. ``prefix``: of the paths.
 
     Raises:
         IntegrityError: the range is missing or damaged.
@@ -71,9 +71,11 @@ def paths_in(
     paths: dict[str, str] = {}
     for path, entry in read_range(data, range_id):
         if path.startswith(prefix):
-            for address in entry_spellings(namespace, entry.address, entry.address_type)[0]:
+            spellings, resolved = entry_spellings(namespace, entry.address, entry.address_type)
+            for address in spellings if resolved else ():
                 if address in addresses:
-                    paths.setdefault(address, path)
+                    shown = path.encode(errors="surrogateescape").decode(errors="replace")
+                    paths.setdefault(address, shown)
     return paths
 
 

@@ -1,25 +1,29 @@
-"""Prunes one repository: judges its runs, says why each stays, and removes the others."""
+"""Prunes one repository: judges its runs, says why each stays, and removes the others.
+
+Whatever becomes of that is an outcome, in sentences and values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune import removal
 from lakegc_assets.prune.caches import unneeded_caches
 from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, Run, judge
 from lakegc_assets.prune.keep_reasons import Surroundings, needed
 from lakegc_assets.prune.run_inventory import Seen, look, with_files
-from lakegc_assets.run.artifacts import AttemptArtifacts
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
@@ -27,7 +31,7 @@ from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.totals import count_pruned
-from lakegc_assets.wording import duration
+from lakegc_assets.wording import counted, duration
 
 #: Less than this is refused: what was begun lately may still go on.
 LEAST: Final = timedelta(days=2)
@@ -47,6 +51,10 @@ class Records(Protocol):
 
     def forget(self, run: str) -> None:
         """Remove the records of a run whose artifacts are gone; may be called again."""
+        ...
+
+    def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
+        """Runs that are older than ``keep`` and have left no artifacts; ``known`` have some."""
         ...
 
 
@@ -88,6 +96,68 @@ class Pruned:
         return bool(self.gone or self.left or self.cached)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of the prune of one repository.
+
+    Attributes:
+        repository: its name.
+        pruned: its runs and caches; nothing where that failed.
+        forgotten: runs of which nothing but records was left.
+        problem: why it was not pruned to the end; empty where it was.
+        refused: that is for now only: somebody works on the repository, say.
+    """
+
+    repository: str
+    pruned: Pruned = Pruned(())
+    forgotten: Sequence[str] = ()
+    problem: str = ""
+    refused: bool = False
+
+    @property
+    def gone(self) -> list[Judged]:
+        """The runs that go."""
+        return self.pruned.gone
+
+    @property
+    def anything(self) -> bool:
+        """True if anything goes."""
+        return bool(self.forgotten or self.pruned.anything)
+
+    def sentences(self, *, dry_run: bool) -> list[str]:
+        """In sentences."""
+        name, gone = self.repository, "would go" if dry_run else "removed"
+        if self.problem:
+            return [f"{name}: not pruned to the end: {self.problem}"]
+        runs = {one.run: f"kept: {one.kept}" if one.kept else gone for one in self.pruned.runs}
+        left = f"{gone}: a prune that was killed had left some of it"
+        said = [
+            *runs.items(),
+            *((run, left) for run in self.pruned.left),
+            *((run, f"{gone}: only Dagster knew of it") for run in self.forgotten),
+        ]
+        lines = [f"{name}, run {run}: {what}" for run, what in said]
+        if self.pruned.cached:
+            lines.append(f"{name}: {counted(self.pruned.cached, 'file')} of caches: {gone}")
+        return lines + [f"{name}: {note}" for note in self.pruned.notes]
+
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        """As JSON values: ``kept`` is null where a run goes."""
+        return {
+            "repository": self.repository,
+            "problem": self.problem or None,
+            "runs": [
+                asdict(one) | {"kept": one.kept or None, "removed": not one.kept and not dry_run}
+                for one in self.pruned.runs
+            ],
+            "left": list(self.pruned.left),
+            "only_in_dagster": list(self.forgotten),
+            "cached": self.pruned.cached,
+            "cached_size": self.pruned.cached_size,
+            "notes": list(self.pruned.notes),
+        }
+
+
 def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) -> Pruned:
     """Remove the runs of a repository that nothing needs, with what is cached for them alone.
 
@@ -115,6 +185,33 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         leased(ctx, connections.store(), doing="prune") as lease,
     ):
         return replace(pruning, connections=ctx.connect()[1]).run(client, lease)
+
+
+def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bool) -> Outcome:
+    """Prune a repository: artifacts, caches, and the records of its runs."""
+    try:
+        pruned = prune(ctx, keep, records, dry_run=dry_run)
+        known = {one.run for one in pruned.runs}
+        forgotten: list[str] = []
+        # Where there are no artifacts at all, they may be at another place.
+        if known:
+            forgotten = records.forgettable(known, keep, ctx.clocks.now())
+        for run in () if dry_run else forgotten:
+            records.forget(run)
+    except LakegcError as error:
+        refused = isinstance(error, RefusedError)
+        return Outcome(ctx.repository, problem=str(error), refused=refused)
+    return Outcome(ctx.repository, pruned, forgotten)
+
+
+def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
+    """Sentences about artifacts of repositories that the server does not name."""
+    names = {repository.id for repository in there}
+    return [
+        f"the server names no repository {name!r}: if it is gone for good, remove {root.url}/{name}"
+        for name in root.repositories()
+        if name not in names
+    ]
 
 
 def require_long(keep: timedelta) -> None:

@@ -16,9 +16,8 @@ from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import read_stretches
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
-from lakegc_assets.recovery.circuit_breaker import HOPELESS, Streak, hopeless_kind
 from lakegc_assets.recovery.journal import Outcome
-from lakegc_assets.recovery.portions import Portion, batches
+from lakegc_assets.recovery.portions import HOPELESS, Portion, Streak, batches, hopeless_kind
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.copies import Copied, copy_object

@@ -1,10 +1,14 @@
-"""Cuts the work of a backup or a restore into portions for tasks, and these into batches."""
+"""Cuts the work of a backup or a restore into portions for tasks, and these into batches.
+
+And judges when such a task stops: when no other object fares better than those that it has met.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil
+from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,14 +16,33 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.errors import (
+    AccessDeniedError,
+    StoreFullError,
+    StoreThrottledError,
+    StoreUnavailableError,
+    error_class,
+)
 
 #: A task is worth so many seconds of work on one core at least.
 TASK_S: Final = 2.0
 #: To read of an object in a file, in seconds.
 _READ_S: Final = 1e-7
+#: What no other object gets past either.
+HOPELESS: Final[tuple[type[LakegcError], ...]] = (
+    AccessDeniedError,
+    StoreFullError,
+    StoreThrottledError,
+    StoreUnavailableError,
+    ConfigurationError,
+    RefusedError,
+)
+#: One object may be kept from us alone; so many in a row are not.
+_IN_A_ROW: Final = 16
 
 
 class Cost(NamedTuple):
@@ -95,3 +118,33 @@ def batches(
         count = max(1, int(np.searchsorted(ends, most_bytes, side="right")))
         yield rows.slice(at, count)
         at += count
+
+
+def hopeless_kind(error: LakegcError) -> type[LakegcError]:
+    """The class in ``HOPELESS`` of an error: one that any process can unpickle."""
+    return next(kind for kind in HOPELESS if isinstance(error, kind))
+
+
+def hopeless_code(code: str) -> bool:
+    """True for a store's code, or the name of an error of ours, that stops every object."""
+    named = any(code == kind.__name__.removesuffix("Error") for kind in HOPELESS)
+    return named or error_class(code) in HOPELESS
+
+
+class Streak:
+    """Objects in a row that met what no other gets past either; threads may share it."""
+
+    def __init__(self) -> None:
+        self._met = 0
+        self._counting = Lock()
+
+    def met(self, objects: int = 1) -> bool:
+        """Count objects that met it; whether they are so many that it is not theirs alone."""
+        with self._counting:
+            self._met += objects
+            return self._met >= _IN_A_ROW
+
+    def end(self) -> None:
+        """Begin anew: some object did not meet it."""
+        with self._counting:
+            self._met = 0

@@ -43,7 +43,7 @@ from lakegc_assets.sweep.backup_guard import relied_on
 from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
 from lakegc_assets.sweep.lease import leased
-from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
+from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost, foresee
@@ -70,21 +70,23 @@ UNCLEAR: Final = "gone, and whether anything keeps it is not known"
 
 @dataclass(frozen=True)
 class Alarm:
-    """The state of the objects of one alarm.
+    """An alarm, and the state of its objects.
 
     Attributes:
         values: what the alarm wrote into the hold.
         states: what became of each object, by its address.
-        rows: of those that the mark names (``lost.LOST``).
+        rows: how to bring those back that the mark names (``lost_objects.LOST``).
+        proof: of their copies, where there is a backup.
+        unread: why these are not all, or are not to be had back from everywhere; else empty.
         problems: what went wrong with some of them.
-        unread: why nobody can tell which objects those are, or how to bring them back; else empty.
     """
 
     values: Mapping[str, Any]
     states: Mapping[str, str]
     rows: pa.Table
-    problems: Sequence[str] = ()
+    proof: Proof | None = None
     unread: str = ""
+    problems: Sequence[str] = ()
 
     @property
     def run(self) -> str:
@@ -97,7 +99,7 @@ class Alarm:
 
     @property
     def lost(self) -> pa.Table:
-        """Of the marked objects those that did not come back (``lost.LOST``)."""
+        """Of the marked objects those that did not come back (``lost_objects.LOST``)."""
         gone = pa.array(self.having(LOST, UNKNOWN), pa.string())
         return self.rows.filter(pc.is_in(self.rows["address"], gone))
 
@@ -115,15 +117,10 @@ class Alarm:
 def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> list[Alarm]:
     """Look up the state of the objects that a hold names, without changing anything.
 
-    Args:
-        ctx: of the repository.
-        connections: how to reach its store.
-        hold: that keeps sweeps from starting.
-
     Raises:
         StorageError: the store does not say what is there.
     """
-    return [_looked_at(ctx, connections, values) for values in hold.alarms]
+    return [_looked_at(connections, _alarm_of(ctx, values)) for values in hold.alarms]
 
 
 def accept_hold(
@@ -131,12 +128,9 @@ def accept_hold(
 ) -> tuple[Hold, str]:
     """Bring back what can be of what a hold names, accept the loss of the rest, and end the hold.
 
-    Args:
-        ctx: of the repository; its run does not matter.
-        hold_id: of the hold that was looked at.
-        by: who accepts it.
-        unverified: accept it also where nobody can tell whether all is lost, since artifacts or
-            the backup of the sweep are gone. What it names is pinned then.
+    ``hold_id``: of the hold that was looked at. ``unverified``: accept it also where nobody can
+    tell whether all is lost, since artifacts or the backup of the sweep are gone; what it names is
+    pinned then.
 
     Returns:
         The record in the place of the hold, and the URL of its copy.
@@ -151,7 +145,7 @@ def accept_hold(
     store = connections.store()
     with leased(ctx, store, doing="accept a hold") as lease:
         etag, hold = _present(ctx, store, hold_id)
-        alarms = [_brought_back(ctx, connections, values) for values in hold.alarms]
+        alarms = [_brought_back(store, _alarm_of(ctx, values)) for values in hold.alarms]
         _require_known(ctx, alarms, unverified=unverified)
         for alarm in alarms:
             _record_missing(ctx, connections, alarm, hold.id)
@@ -195,16 +189,13 @@ def _present(ctx: RunContext, store: ObjectStore, hold_id: str) -> tuple[str, Ho
     return etag, hold
 
 
-def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, Any]) -> Alarm:
-    named = _named(ctx, values)
-    rows, store = named.rows, connections.store()
-    states: dict[str, str] = {}
+def _looked_at(connections: Connections, alarm: Alarm) -> Alarm:
+    rows, states = alarm.rows, dict[str, str]()
     sizes = dict(zip(rows["address"].to_pylist(), rows["size"].to_pylist(), strict=True))
     # What cannot be looked for everywhere is not known to be lost.
-    nowhere = UNCLEAR if named.unread else LOST_NOW
-    for at in range(0, len(named.addresses), _BATCH):
-        addresses = named.addresses[at : at + _BATCH]
-        there, ends = foresee(store, rows, addresses, named.proof)
+    nowhere = UNCLEAR if alarm.unread else LOST_NOW
+    for addresses in _batches(list(alarm.states)):
+        there, ends = foresee(connections.store(), rows, addresses, alarm.proof)
         told = {e.one.key: nowhere if e.verdict == "lost" else KEPT.get(e.verdict) for e in ends}
         for address, found in there.items():
             if found is None:
@@ -212,67 +203,50 @@ def _looked_at(ctx: RunContext, connections: Connections, values: Mapping[str, A
             else:
                 same = sizes.get(address, found.size) == found.size
                 states[address] = BACK if same else TAKEN
-    return Alarm(values, states, rows, (), named.unread)
+    return replace(alarm, states=states)
 
 
-def _brought_back(ctx: RunContext, connections: Connections, values: Mapping[str, Any]) -> Alarm:
+def _brought_back(store: ObjectStore, alarm: Alarm) -> Alarm:
     """Bring back all objects of an alarm that can be, and return their state."""
-    named = _named(ctx, values)
-    states, problems = dict.fromkeys(named.addresses, UNKNOWN), list[str]()
-    store = connections.store()
+    states, problems = dict(alarm.states), list[str]()
     # What cannot be looked for everywhere is not known to be lost.
-    known = {"restored": BROUGHT, "not_kept": UNKNOWN if named.unread else LOST, "failed": FAILED}
-    for at in range(0, named.rows.num_rows, _BATCH):
-        batch = named.rows.slice(at, _BATCH)
-        for one in bring_back(store, as_lost(batch), copies_of(batch, named.proof)):
+    known = {"restored": BROUGHT, "not_kept": UNKNOWN if alarm.unread else LOST, "failed": FAILED}
+    for at in range(0, alarm.rows.num_rows, _BATCH):
+        batch = alarm.rows.slice(at, _BATCH)
+        for one in bring_back(store, as_lost(batch), copies_of(batch, alarm.proof)):
             if one.outcome == "already_there":
                 states[one.key] = TAKEN if one.detail else BACK
             else:
                 states[one.key] = known[one.outcome]
             if one.outcome == "failed":
                 problems.append(f"{one.key}: {one.error_code}: {one.detail}")
-    unasked = [address for address, state in states.items() if state == UNKNOWN]
-    for at in range(0, len(unasked), _BATCH):
-        there = present(store, unasked[at : at + _BATCH])
+    for unasked in _batches([address for address, state in states.items() if state == UNKNOWN]):
+        there = present(store, unasked)
         states |= {address: BACK for address, found in there.items() if found is not None}
-    return Alarm(values, states, named.rows, problems, named.unread)
+    return replace(alarm, states=states, problems=problems)
 
 
-@dataclass(frozen=True)
-class _Named:
-    """The objects of an alarm.
-
-    Attributes:
-        addresses: all that are known, in their order.
-        rows: how to bring those back that the mark names (``lost.LOST``).
-        proof: of their copies, where there is a backup.
-        unread: why these are not all, or are not to be had back from everywhere; empty if they are.
-    """
-
-    addresses: Sequence[str]
-    rows: pa.Table
-    proof: Proof | None = None
-    unread: str = ""
+def _batches(addresses: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (addresses[at : at + _BATCH] for at in range(0, len(addresses), _BATCH))
 
 
-def _named(ctx: RunContext, values: Mapping[str, Any]) -> _Named:
-    """The objects of an alarm, by what it wrote into the hold and what its sweep has recorded."""
+def _alarm_of(ctx: RunContext, values: Mapping[str, Any]) -> Alarm:
+    """An alarm, by what it wrote into the hold and what its sweep has recorded."""
     objects = values.get("objects")
     found = objects if isinstance(objects, list) else []
     named = {str(one["address"]) for one in found if isinstance(one, dict) and "address" in one}
     run = values.get("run")
-    if not isinstance(run, str) or not run:
-        unread = "the hold does not say which sweep it is about"
-        return _Named(sorted(named), ROWS.empty_table(), None, unread)
-    try:
-        return _of_mark(replace(ctx, run=run), named)
-    except LakegcError as error:
-        unread = f"what the sweep of mark {run!r} has recorded cannot be read: {error}"
-        return _Named(sorted(named), ROWS.empty_table(), None, unread)
+    unread = "the hold does not say which sweep it is about"
+    if isinstance(run, str) and run:
+        try:
+            return _of_mark(replace(ctx, run=run), values, named)
+        except LakegcError as error:
+            unread = f"what the sweep of mark {run!r} has recorded cannot be read: {error}"
+    return Alarm(values, dict.fromkeys(sorted(named), UNKNOWN), ROWS.empty_table(), None, unread)
 
 
-def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
-    """The objects that the sweep of a mark recorded as gone and needed, and their sources."""
+def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Alarm:
+    """An alarm with all that the sweep of its mark recorded as gone and needed, and its sources."""
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     _, connections = ctx.connect()
     chain = attempt.chain("gc_report", connections.namespace_url)
@@ -282,11 +256,11 @@ def _of_mark(ctx: RunContext, named: set[str]) -> _Named:
             if f"/{MISSING}" in key:
                 named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())
     addresses = pa.chunked_array([pa.array(sorted(named), pa.string())])
-    with _recorded(ctx, connections, attempt, chain) as (recorded, folder):
-        rows, proof, problem = find_lost(recorded, chain, addresses, folder)
+    with _recorded(ctx, connections, attempt, chain) as recorded:
+        rows, proof, problem = find_lost(recorded, chain, addresses)
     if proof is None and not problem and (url := relied_on(artifacts)):
         problem = f"its sweep had a backup at {url}, and backup_url is not set"
-    return _Named(sorted(named), rows, proof, problem)
+    return Alarm(values, dict.fromkeys(sorted(named), UNKNOWN), rows, proof, problem)
 
 
 @contextmanager
@@ -295,14 +269,11 @@ def _recorded(
     connections: Connections,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
-) -> Iterator[tuple[Recorded, str]]:
-    """The ledger of the sweep of a mark, and a folder for files that is emptied at the end."""
-    name = secrets.token_hex(8)
-    marked = Candidates(chain["deletion_candidates"].parts["data"])
-    space = Workspace(ctx, connections, attempt, f"{ASSET}/{name}/")
+) -> Iterator[Recorded]:
+    """The ledger of the sweep of a mark, in a workspace that is emptied at the end."""
+    space = Workspace(ctx, connections, attempt, f"{ASSET}/{secrets.token_hex(8)}/")
     try:
-        ledger = Ledger(ctx, connections, attempt, name)
-        yield Recorded(ctx, connections, attempt, ledger, marked), space.folder
+        yield Recorded(space, Candidates(chain["deletion_candidates"].parts["data"]))
     finally:
         space.clear()
 
@@ -338,7 +309,7 @@ def _record_missing(ctx: RunContext, connections: Connections, alarm: Alarm, hol
         return
     attempt = ctx.root.attempt(ctx.repository, alarm.run)
     chain = attempt.chain("gc_report", connections.namespace_url)
-    with _recorded(replace(ctx, run=alarm.run), connections, attempt, chain) as (recorded, _):
+    with _recorded(replace(ctx, run=alarm.run), connections, attempt, chain) as recorded:
         done = ledger.done(recorded.outcomes_of(rows["address"]))["address"]
     rows = rows.filter(pc.invert(strings.among(rows["address"], done)))
     outcomes = [
@@ -363,13 +334,7 @@ def _pin_unclear(
 
 
 def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> Hold:
-    """The record that replaces an accepted hold.
-
-    Args:
-        hold: that is accepted.
-        alarms: what became of what it names.
-        said: by whom it was accepted, and when.
-    """
+    """The record that replaces an accepted hold, with who ``said`` so, and when."""
     lost: dict[str, list[str]] = {}
     for alarm in alarms:
         # Only what the ledger says, too: what another sweep of that mark deletes is an alarm again.

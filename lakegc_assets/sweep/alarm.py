@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,13 +16,17 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_part
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.mark.commits import Liveness
+from lakegc_assets.mark.holders import paths_in, ranges_naming
 from lakegc_assets.mark.marked_objects import Stretch, stretches
+from lakegc_assets.mark.metaranges import pairs_of
+from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
@@ -37,7 +41,6 @@ from lakegc_assets.sweep.hold import (
     without_accepted,
     write_hold,
 )
-from lakegc_assets.sweep.holders import Holder, holders_of
 from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
@@ -56,6 +59,8 @@ _OBSTACLES: Final = 3
 #: Where an alarm keeps what is gone, below the folder of a sweep.
 MISSING: Final = "after/missing/"
 _NOTHING: Final = CAME_BACK.empty_table()
+_NOBODY: Final = {"branch": None, "commit_id": None}
+_PAIRS: Final = pa.schema([("metarange_id", pa.string()), ("range_id", pa.string())])
 
 
 class AlarmError(IntegrityError):
@@ -70,11 +75,7 @@ class PartialLookError(IntegrityError):
     """
 
     def __init__(self, unread: Sequence[str]) -> None:
-        """Tell the first of it.
-
-        Args:
-            unread: what could not be looked at, and why.
-        """
+        """Tell the first of it."""
         more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
         super().__init__(
             f"the look at what needs the deleted objects was made in part, without "
@@ -87,15 +88,33 @@ class PartialLookError(IntegrityError):
         return type(self), (self.unread,)
 
 
+@dataclass(frozen=True)
+class Holder:
+    """The holder of an object; unknown parts are None.
+
+    Attributes:
+        address: of the object, relative to the namespace.
+        branch: on which it is staged, or whose retention keeps the commit.
+        path: at which it is.
+        commit: that holds it; None where it is staged.
+    """
+
+    address: str
+    branch: str | None
+    path: str | None
+    commit: str | None
+
+    def __str__(self) -> str:
+        """The holder, for messages."""
+        known = {"branch": self.branch, "path": self.path, "commit": self.commit}
+        return ", ".join(f"{name} {value!r}" for name, value in known.items() if value)
+
+
 def raise_alarm_if_needed(deltas: Deltas, recorded: Recorded) -> None:
     """Compute the live set once more; put back what it needs and is gone, else hold all sweeps.
 
     All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
     killed between a delete and its record may have found the object alive when it was run again.
-
-    Args:
-        deltas: takes the delta marks of the sweep.
-        recorded: what was done, and all that the mark names.
 
     Raises:
         AlarmError: something is gone and needed, and could not be put back; what, and who
@@ -116,13 +135,7 @@ def raise_alarm_if_needed(deltas: Deltas, recorded: Recorded) -> None:
 
 @dataclass(frozen=True)
 class _LastLook:
-    """A delta mark after a sweep, and the objects that it found alive and missing.
-
-    Attributes:
-        deltas: that took it.
-        recorded: what was done, and all that the mark names.
-        delta: what is alive now, as far as it can be read.
-    """
+    """A delta mark after a sweep, and the objects that it found alive and missing."""
 
     deltas: Deltas
     recorded: Recorded
@@ -136,7 +149,7 @@ class _LastLook:
     @property
     def namespace(self) -> ObjectStore:
         """The store rooted at the storage namespace."""
-        return self.recorded.connections.store()
+        return self.recorded.space.connections.store()
 
     def put_back_or_alarm(self) -> None:
         """Put back what is gone and needed, else hold all sweeps."""
@@ -155,7 +168,7 @@ class _LastLook:
             # What was there although the ledger calls it gone is back, too.
             back = pa.concat_tables([brought, there])
             if back.num_rows:
-                artifacts, clocks = self.recorded.attempt.store(), self.ctx.clocks
+                artifacts, clocks = self.recorded.space.attempt.store(), self.ctx.clocks
                 record_put_back(artifacts, back, self._holders(_named(back)), clocks)
 
         if still.num_rows:
@@ -167,11 +180,11 @@ class _LastLook:
 
     def _missing(self) -> pa.Table:
         """Of what is certainly alive, what the store does not have (``CAME_BACK``)."""
-        spared, attempt = self.delta.spared, self.recorded.attempt
+        spared, attempt = self.delta.spared, self.recorded.space.attempt
         rows = sum(part.rows for part in spared)
         tasks = max(1, min(self.ctx.settings.sweep_num_partitions, rows // _EACH))
         folder = f"{self.deltas.folder}after/gone/"
-        task = partial(_gone, self.recorded.connections, attempt.url, folder)
+        task = partial(_gone, self.recorded.space.connections, attempt.url, folder)
         pieces = stretches(spared, -(-rows // tasks))
         gone = self.ctx.tasks.run("look objects up", task, pieces, rows * _LOOKUP_S)
         parts = [part for one in gone for part in one]
@@ -180,9 +193,7 @@ class _LastLook:
     def _put_back(self, missing: pa.Table) -> dict[str, str]:
         """Put back what is gone and needed; what kept each from it that is missing still."""
         try:
-            return put_back(
-                self.recorded, self.deltas.chain, missing["address"], self.deltas.folder
-            )
+            return put_back(self.recorded, self.deltas.chain, missing["address"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
             self.ctx.log.warning("what is gone could not be put back: %s", error)
             return dict.fromkeys(missing["address"].to_pylist(), str(error) or type(error).__name__)
@@ -196,7 +207,7 @@ class _LastLook:
         missing = self._not_accepted(missing)
         if not missing.num_rows:
             return
-        ctx, artifacts = self.ctx, self.recorded.attempt.store()
+        ctx, artifacts = self.ctx, self.recorded.space.attempt.store()
         lacking = set(missing["address"].to_pylist())
         obstacles = {address: why for address, why in obstacles.items() if address in lacking}
         folder = f"{self.deltas.folder}{MISSING}"
@@ -245,7 +256,8 @@ class _LastLook:
         if liveness is None:
             return {}
         try:
-            return holders_of(ctx, self.recorded.connections, liveness, self.deltas.ranges, named)
+            connections = self.recorded.space.connections
+            return _holders_of(ctx, connections, liveness, self.deltas.ranges, named)
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
             ctx.log.warning("who needs what is gone cannot be found out: %s", error)
             return {}
@@ -257,7 +269,7 @@ class _LastLook:
         sweeping = command_line("sweep", *of_run, settings=ctx.given_settings)
         meanwhile = f"No sweep of {ctx.repository!r} starts meanwhile."
         if not held:
-            url = f"{self.recorded.connections.namespace_url}/{HOLD}"
+            url = f"{self.recorded.space.connections.namespace_url}/{HOLD}"
             meanwhile = (
                 f"{url} COULD NOT BE WRITTEN: let nobody sweep {ctx.repository!r} meanwhile."
             )
@@ -274,24 +286,20 @@ class _LastLook:
 
 
 def put_back(
-    recorded: Recorded, chain: Mapping[str, Manifest], missing: pa.ChunkedArray, folder: str
+    recorded: Recorded, chain: Mapping[str, Manifest], missing: pa.ChunkedArray
 ) -> dict[str, str]:
     """Put objects back where nothing is now.
 
     Whoever holds the lease by now: what is at a key is never touched, and what is needed is spared
     by whoever sweeps. What is needed is missing, too, where another object is at its key by now.
 
-    Args:
-        recorded: what was done, and all that the mark names.
-        chain: the manifests of the mark.
-        missing: addresses of objects that are gone and needed.
-        folder: of the sweep, below the attempt, with a slash at its end.
+    ``missing``: addresses of objects that are gone and needed.
 
     Returns:
         What kept each of them from being put back that is missing still, by address.
     """
-    log, store = recorded.ctx.log, recorded.connections.store()
-    lost, proof, problem = find_lost(recorded, chain, missing, f"{folder}after/lost/")
+    log, store = recorded.ctx.log, recorded.space.connections.store()
+    lost, proof, problem = find_lost(recorded, chain, missing)
     if problem:
         log.warning("%s", problem)
     still = dict[str, str]()
@@ -309,14 +317,7 @@ def put_back(
 def record_put_back(
     artifacts: ObjectStore, back: pa.Table, holders: Mapping[str, Holder], clocks: Clocks
 ) -> None:
-    """Make it durable that objects are back.
-
-    Args:
-        artifacts: the store rooted at the attempt.
-        back: the objects (address, size, why).
-        holders: who needs them, as far as that is known.
-        clocks: of the run.
-    """
+    """Make it durable that objects (address, size, why) are back, with who needs them if known."""
     columns = (back[name].to_pylist() for name in ("address", "size", "why"))
     outcomes = [
         Outcome(
@@ -342,6 +343,36 @@ def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stret
             gone = alive.filter(pc.invert(pa.array(there, pa.bool_())))
             parts.append(write_part(artifacts, folder, gone))
     return parts
+
+
+@reads_tables
+def _holders_of(
+    ctx: RunContext,
+    connections: Connections,
+    liveness: Liveness,
+    ranges: pa.Table,
+    addresses: Collection[str],
+) -> dict[str, Holder]:
+    """One holder for each object that has one: a commit's, a HEAD's if possible, else a stage's.
+
+    ``ranges``: those that may hold the objects (range_id, entries).
+    """
+    found: dict[str, Holder] = {}
+    if range_ids := ranges_naming(ctx, connections, ranges, addresses):
+        active = liveness.tables()["data"]
+        pairs = pairs_of(ctx, connections, set(active["metarange_id"].to_pylist()), range_ids)
+        named = pairs.select(_PAIRS.names).cast(_PAIRS)
+        holders = named.join(active, "metarange_id", join_type="inner").to_pylist()
+        # A HEAD's, if there is one.
+        holders.sort(key=lambda row: (row["kind"] != "head", row["commit_id"]))
+        for range_id in range_ids:
+            of = next((row for row in holders if row["range_id"] == range_id), _NOBODY)
+            for address, path in paths_in(connections, range_id, addresses).items():
+                found[address] = Holder(address, of["branch"], path, of["commit_id"])
+    if staged := set(addresses) - found.keys():
+        areas = staging_areas(ctx.lakefs.connect(), ctx.repository, connections, staged)
+        found |= {address: Holder(address, *area, None) for address, area in areas.items()}
+    return found
 
 
 def _named(objects: pa.Table) -> dict[str, str]:

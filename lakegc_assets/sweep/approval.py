@@ -98,11 +98,6 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
 
     A mark that was refused by its checks is checked again and, where they hold now, published.
 
-    Args:
-        ctx: the run, with what is approved in its settings.
-        by: who approves.
-        lifetime: of the approval.
-
     Returns:
         The approval, and the manifest of the report where it was published by this.
 
@@ -152,9 +147,7 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
 def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
     """The last approval of this very mark that holds now; None where nothing is approved.
 
-    Args:
-        attempt: the present attempt; its mark may not have finished.
-        now: the time, UTC.
+    ``attempt``: the present one; its mark may not have finished.
 
     Raises:
         IntegrityError: an approval, or the manifest that it is about, is damaged.
@@ -242,10 +235,7 @@ class Limits:
 def waits_for(ctx: RunContext, mode: str, limits: Limits) -> str | None:
     """The reason why the published mark of a run waits; None if it may be swept now.
 
-    Args:
-        ctx: the run.
-        mode: one of ``MODES``.
-        limits: under which ``auto`` holds.
+    ``mode``: one of ``MODES``; ``limits``: under which ``auto`` holds.
 
     Raises:
         RefusedError: the run is unknown.

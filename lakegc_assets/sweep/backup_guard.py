@@ -13,8 +13,8 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery.backups import OUTCOMES, Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.copies import COPIES, verified_copies
-from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import Manifest
+from lakegc_assets.recovery.relations import chosen
+from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -35,10 +35,7 @@ def spare_what_is_not_backed_up(
 ) -> tuple[str | None, int]:
     """Record as spared what the backup of a mark does not hold as it was copied.
 
-    Args:
-        recorded: what was done, and all that the mark names.
-        chain: the manifests of the mark.
-        sweep: short name of the sweep.
+    ``sweep``: short name of the sweep.
 
     Returns:
         Where the backup is, None where ``settings.backup_url`` is not set; and how many objects it
@@ -50,7 +47,7 @@ def spare_what_is_not_backed_up(
         IntegrityError: the backup is damaged.
         StorageError: the store of the backup does not tell.
     """
-    ctx, artifacts = recorded.ctx, recorded.attempt.store()
+    ctx, artifacts = recorded.ctx, recorded.space.attempt.store()
     url = ctx.settings.backup_url
     if url is None:
         _require_no_backup(ctx, artifacts)
@@ -65,7 +62,7 @@ def spare_what_is_not_backed_up(
             "without backup_url"
         )
     backup.require_of(subject_of(chain))
-    spared, gone = _lacking(recorded, backup, f"{ledger.ASSET}/{sweep}/lacking/")
+    spared, gone = _lacking(recorded, backup)
     for number, part in enumerate(spared):
         name = f"{sweep}-0000-backup-{number:05d}"
         ledger.record_spared(artifacts, name, read_part(artifacts, part), ctx.clocks)
@@ -75,33 +72,28 @@ def spare_what_is_not_backed_up(
     return backup.store.url, gone
 
 
-def _lacking(recorded: Recorded, backup: Backup, folder: str) -> tuple[list[Part], int]:
+def _lacking(recorded: Recorded, backup: Backup) -> tuple[list[Part], int]:
     """Objects to spare since a backup lacks them (``LACKING``), and the number already gone."""
-    ctx, attempt, url = recorded.ctx, recorded.attempt, recorded.attempt.url
-    space = Workspace(ctx, recorded.connections, attempt, folder)
+    space = recorded.space
     held = verified_copies(space, backup, listed=True)
-    with ctx.frames(recorded.connections) as frames:
-        lacking = frames.write(
-            relations.not_backed_up(
-                frames.read(recorded.marked.dataset(attempt)),
-                frames.read(Dataset(url, held, COPIES)),
-                frames.read(Dataset(backup.store.url, backup.record.parts, _TOLD)),
-            ),
-            url,
-            folder,
-            LACKING,
-            "compare the mark with its backup",
-        )
-        recorded.ledger.read()
-        swept = recorded.ledger.parts
-        if not lacking or not swept:
-            return lacking, 0
-        some = frames.read(Dataset(url, lacking, LACKING))
-        done = frames.read(Dataset(url, swept, ledger.SWEPT))
+    lacking = space.derive(
+        "lacking",
+        LACKING,
+        "compare the mark with its backup",
+        relations.not_backed_up,
+        space.dataset(recorded.marked.parts, LISTING),
+        space.dataset(held, COPIES),
+        Dataset(backup.store.url, backup.record.parts, _TOLD),
+    )
+    recorded.read()
+    if not lacking or not recorded.parts:
+        return lacking, 0
+    with space.frames() as frames:
+        some = space.read(frames, lacking, LACKING)
+        done = space.read(frames, recorded.parts, ledger.SWEPT)
         what = "leave out what is done"
-        spared = frames.write(relations.remaining(some, done), url, folder, LACKING, what)
-        totals = relations.totals(relations.outcomes(relations.named(done, some)))
-        found = totals_of(frames, totals)
+        spared = space.write(frames, relations.remaining(some, done), "lacking", LACKING, what)
+        found = totals_of(frames, relations.outcomes(chosen(done, some)))
     return spared, sum(one.objects for one in found if one.outcome == "deleted")
 
 
@@ -125,9 +117,6 @@ def _require_no_backup(ctx: RunContext, artifacts: ObjectStore) -> None:
 
 def relied_on(artifacts: ObjectStore) -> str:
     """The backup on which a sweep relies that was begun; empty for none.
-
-    Args:
-        artifacts: the store rooted at the attempt.
 
     Raises:
         StorageError: nobody can tell.

@@ -116,10 +116,8 @@ def sort_answers(
 ) -> Sorted:
     """Tell what is done from what is to be sent again.
 
-    Args:
-        batch: what was to be sent.
-        answers: of the store, for all of it, or for a part where the others were not sent.
-        space_of: what becomes of the space of an object that was deleted, in words.
+    ``answers``: for all of the batch, or for a part where the others were not sent. ``space_of``:
+    what becomes of the space of an object that was deleted, in words.
     """
     told = {answer.key: answer for answer in answers}
     outcomes: list[Outcome] = []
@@ -244,13 +242,7 @@ def _read(artifacts: ObjectStore, stretch: Stretch) -> pa.Table:
 
 
 class DeletingTask:
-    """One attempt of a deleting task.
-
-    Args:
-        orders: of the round.
-        number: of the task in the round.
-        reach: what it works with.
-    """
+    """One attempt of a deleting task."""
 
     def __init__(self, orders: Orders, number: int, reach: TaskClients) -> None:
         self._orders = orders
@@ -287,8 +279,7 @@ class DeletingTask:
     def run(self, stretches: Iterable[pa.Table]) -> Iterator[TaskResult]:
         """Delete, and tell after each batch what became of it.
 
-        Args:
-            stretches: address, size, last_modified and etag, in the order of the addresses.
+        ``stretches``: address, size, last_modified and etag, in the order of the addresses.
         """
         if taken := self._pace.begin():
             yield TaskResult(TAKEN, detail=taken)
@@ -425,9 +416,7 @@ class DeletingTask:
     def _extend(self, objects: pa.Table, seen: Mapping[str, str]) -> None:
         """Follow the branches that have moved, and spare what they brought to life.
 
-        Args:
-            objects: of the present stretch.
-            seen: HEAD of each branch, as the look found them.
+        ``seen``: HEAD of each branch, as the look found them.
 
         Raises:
             TooMuchError: a task cannot tell what that is.
@@ -512,10 +501,7 @@ def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
 def _sorted(batch: Sequence[Compared], since: float, spared: Mapping[str, str]) -> Ready:
     """Tell what needs no delete, or may have none, from what is to be sent.
 
-    Args:
-        batch: as it was compared with the store.
-        since: what was compared by then says nothing any more.
-        spared: why some objects stay.
+    ``since``: what was compared by then says nothing any more. ``spared``: why some objects stay.
     """
     ready = Ready([], [], [])
     for marked, state, asked in batch:

@@ -132,11 +132,8 @@ class Deltas:
         HEADs that move meanwhile are no harm: what it is about is what it read last, and staged
         objects were read before that, so that what was committed in between was seen.
 
-        Args:
-            candidates: the objects.
-            name: of this delta mark in the sweep.
-            unread: takes what cannot be read, and why, in place of an error; what can be read is
-                enough to say of an object that it is alive.
+        ``unread``: takes what cannot be read, and why, in place of an error; what can be read is
+        enough to say of an object that it is alive.
 
         Raises:
             IntegrityError: the repository is at another namespace now, or an answer is not whole.

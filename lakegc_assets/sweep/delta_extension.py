@@ -105,9 +105,7 @@ def with_commits(known: Known, read: Mapping[str, Commit]) -> Known:
 def moved_aside(known: Known, heads: Mapping[str, str]) -> list[str]:
     """Branches that are gone, or whose last HEAD is not in their main ancestry any more.
 
-    Args:
-        known: with the commits of the new HEADs.
-        heads: HEAD of each branch now.
+    ``known``: with the commits of the new HEADs, which are those of ``heads``.
     """
     return sorted(
         branch
@@ -126,10 +124,8 @@ def _is_behind(commits: Mapping[str, Commit], earlier: str, head: str) -> bool:
 def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) -> Known:
     """Extend the known commits by the current branches; live commits stay live.
 
-    Args:
-        known: with the commits of the new HEADs, and of the list.
-        heads: HEAD of each branch now.
-        listed: lakeFS's list of active commits with their metaranges, where it was asked for.
+    ``known``: with the commits of the new HEADs, and of the list. ``listed``: lakeFS's list of
+    active commits with their metaranges, where it was asked for.
 
     Raises:
         IntegrityError: the list contradicts the log, or commits are missing.
@@ -194,11 +190,7 @@ def write_known(
 ) -> KnownFiles:
     """Write what is known.
 
-    Args:
-        artifacts: the store rooted at the attempt.
-        folder: relative to it, with a slash at its end.
-        known: of the commits.
-        ranges: ids of the ranges whose entries were looked at.
+    ``ranges``: ids of the ranges whose entries were looked at.
     """
     commits = [
         (
@@ -301,13 +293,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Extender:
-    """Reads what branches have now.
-
-    Attributes:
-        connections: how to reach the store.
-        client: of lakeFS.
-        repository: lakeFS repository.
-    """
+    """Reads what branches have now."""
 
     connections: Connections
     client: LakeFSClient
@@ -318,11 +304,8 @@ class Extender:
     ) -> tuple[Known, Found]:
         """Extend the known commits by the current branches, and find the objects that these add.
 
-        Args:
-            known: so far.
-            ranges: those whose entries were looked at.
-            seen: HEAD of each branch when the look found that some had moved; they may have moved
-                again since, and be back where they were.
+        ``ranges``: those whose entries were looked at. ``seen``: HEAD of each branch when the look
+        found that some had moved; they may have moved again since, and be back where they were.
 
         Raises:
             TooMuchError: a task cannot tell.

@@ -45,11 +45,7 @@ class HoldError(RefusedError):
 
 @dataclass(frozen=True)
 class Hold:
-    """The object at the key of the hold.
-
-    Attributes:
-        text: as it is stored.
-    """
+    """The object at the key of the hold."""
 
     text: str
 
@@ -85,9 +81,6 @@ class Hold:
 def find_hold(store: ObjectStore) -> Hold | None:
     """The hold of a repository, accepted or not; None without one.
 
-    Args:
-        store: rooted at the storage namespace.
-
     Raises:
         StorageError: nobody can tell.
     """
@@ -100,9 +93,6 @@ def find_hold(store: ObjectStore) -> Hold | None:
 def read_hold(store: ObjectStore) -> str | None:
     """The content of the hold; None without one, or where it was accepted.
 
-    Args:
-        store: rooted at the storage namespace.
-
     Raises:
         StorageError: nobody can tell.
     """
@@ -112,10 +102,6 @@ def read_hold(store: ObjectStore) -> str | None:
 
 def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
     """Refuse to go on while an alarm was not accepted.
-
-    Args:
-        ctx: of the repository.
-        store: rooted at the storage namespace.
 
     Raises:
         HoldError: there is a hold; what happened, and what to do.
@@ -129,10 +115,6 @@ def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
 def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
     """Keep every sweep from starting until somebody has looked.
 
-    Args:
-        store: rooted at the storage namespace.
-        what: happened, as JSON values.
-
     Raises:
         StorageError: the hold was not written.
     """
@@ -141,10 +123,6 @@ def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
 
 def keep_acceptance(store: ObjectStore, found: Hold) -> None:
     """Keep what was accepted, before another alarm takes its place.
-
-    Args:
-        store: rooted at the storage namespace.
-        found: what is in the place of the hold.
 
     Raises:
         StorageError: it is not known to be kept.
@@ -160,10 +138,7 @@ def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Tabl
 
     No sweep of that mark deletes them again, since its ledger says that they are gone.
 
-    Args:
-        store: rooted at the storage namespace.
-        run: whose sweep looks.
-        objects: that are gone, and needed (address, why).
+    ``objects``: that are gone, and needed (address, why).
 
     Raises:
         StorageError: nobody can tell.
@@ -183,13 +158,7 @@ def without_accepted(store: ObjectStore, run: str, objects: pa.Table) -> pa.Tabl
 
 
 def hold_message(ctx: RunContext, hold: Hold, url: str) -> str:
-    """The message of a hold, in lines: first what happened and what to do, then some objects.
-
-    Args:
-        ctx: of the repository.
-        hold: that keeps sweeps from starting.
-        url: of it.
-    """
+    """The message of a hold, in lines: first what happened and what to do, then some objects."""
     alarm = hold.alarms[0] if hold.alarms else {}
     since = f" since {minute(alarm['at'])}" if alarm.get("at") else ""
     said = [str(one["alarm"]) for one in hold.alarms if one.get("alarm")]
@@ -230,12 +199,7 @@ def look_first(ctx: RunContext) -> str:
 
 
 def object_lines(objects: object, count: object = None) -> Iterator[str]:
-    """The first of the objects that a hold names, a line for each.
-
-    Args:
-        objects: as the hold has them.
-        count: of all of them.
-    """
+    """The first of the objects that a hold names, a line for each."""
     named = [one for one in objects if isinstance(one, dict)] if isinstance(objects, list) else []
     for one in named[:_SHOWN]:
         holder = {name: one.get(name) for name in ("branch", "path", "commit")}

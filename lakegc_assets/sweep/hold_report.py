@@ -59,12 +59,6 @@ def known_hold(ctx: RunContext) -> dict[str, Any]:
 def accepted(ctx: RunContext, hold_id: str, by: str, *, unverified: bool) -> dict[str, Any]:
     """Accept a hold; what was accepted, as JSON values.
 
-    Args:
-        ctx: of the repository.
-        hold_id: of the hold that was looked at.
-        by: who accepts it.
-        unverified: accept it also where nobody can tell whether all is lost.
-
     Raises:
         HoldError: the hold is another one by now.
         RefusedError: somebody else works on the repository.

@@ -222,13 +222,8 @@ def repository_lease(
     A lease that nobody renews is waited for until it ends: its owner has died. One that is renewed
     meanwhile has an owner who lives. Of an owner on this machine it is known at once.
 
-    Args:
-        store: rooted at the storage namespace.
-        owner: who wants it, for people.
-        duration: for how long it holds without being renewed.
-        wait: how long to wait for an owner who lives.
-        log: is told who is waited for, and for how long.
-        clocks: by which it waits, and renews the lease.
+    ``duration``: for how long it holds without being renewed. ``wait``: how long to wait for an
+    owner who lives. ``log`` is told who is waited for, and for how long.
 
     Raises:
         ConfigurationError: the store keeps no leases.
@@ -411,11 +406,7 @@ def leased(
 ) -> AbstractContextManager[Lease]:
     """Hold the lease of the repository. See ``repository_lease`` for what it raises.
 
-    Args:
-        ctx: whose settings say for how long, and for how long to wait for others.
-        store: rooted at the storage namespace.
-        doing: what it is held for, for people who wait; None for a sweep.
-        run: that it is about, for them, too.
+    ``doing``: what it is held for, for people who wait; None for a sweep.
     """
     return repository_lease(
         store,
@@ -433,9 +424,6 @@ def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
 
     Gives what raises LeaseLostError once it does not: this process may have been suspended, and not
     have noticed, so the store is asked.
-
-    Args:
-        ctx: of the repository.
 
     Raises:
         RefusedError: somebody is at work, or an alarm has not been looked at.

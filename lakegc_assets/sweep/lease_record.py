@@ -49,8 +49,7 @@ class _Process(NamedTuple):
 def owner_of(**more: str | None) -> Mapping[str, str]:
     """The identity of this process, as an owner of leases.
 
-    Args:
-        more: what else is known: doing, repository, run, started_by.
+    ``more``: what else is known: doing, repository, run, started_by.
     """
     try:
         user = getpass.getuser()
@@ -67,11 +66,7 @@ def owner_of(**more: str | None) -> Mapping[str, str]:
 
 
 def is_gone(owner: Mapping[str, str]) -> bool:
-    """Return whether an owner's process has ended; False wherever that cannot be known from here.
-
-    Args:
-        owner: as a lease names it.
-    """
+    """Return whether an owner's process has ended; False if that cannot be known from here."""
     place, _, started = owner.get("process", "").rpartition(" ")
     pid = owner.get("pid", "")
     if not place or place != _place() or owner.get("host") != gethostname():
@@ -210,9 +205,6 @@ def sweep_of(token: str) -> str:
 def read_lease(store: ObjectStore) -> LeaseRecord:
     """The lease of a repository.
 
-    Args:
-        store: rooted at the storage namespace.
-
     Raises:
         ObjectNotFoundError: there is none.
         IntegrityError: it is damaged.
@@ -223,11 +215,8 @@ def read_lease(store: ObjectStore) -> LeaseRecord:
 def lost(store: ObjectStore, token: str, number: int, now: datetime) -> str:
     """Why a task must not delete any more; empty while the lease still holds long enough.
 
-    Args:
-        store: rooted at the storage namespace.
-        token: of the lease under which the task was started.
-        number: of the round to which it belongs.
-        now: the store's time, as it was just before.
+    ``token`` is of the lease under which the task was started, ``number`` of its round, and ``now``
+    the store's time, as it was just before.
 
     Raises:
         StorageError: nobody can tell.

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from itertools import chain
+from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -15,14 +18,16 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Candidates
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.recovery.relations import chosen, without
+from lakegc_assets.recovery.workspace import Folder, Workspace
+from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.delta import CAME_BACK
-from lakegc_assets.sweep.ledger import ASSET, GONE, SWEPT, Ledger
+from lakegc_assets.sweep.ledger import ASSET, FOLDER, GONE, SWEPT, THREADS, ledger_keys, read_file
 
 _ADDRESSES: Final = pa.schema([("address", pa.string())])
 _COMPARED: Final = pa.schema([(n, pa.int64()) for n in ("recorded", "strangers", "untold")])
@@ -37,9 +42,11 @@ _TOTALS: Final = pa.schema(
     ]
 )
 _PUT_BACK: Final = pa.schema([("address", pa.string()), ("detail", pa.string())])
-
-
 _NOTHING: Final = CAME_BACK.empty_table()
+#: Files that one task puts together, tasks of one process, and work for a file, in seconds.
+_TOGETHER: Final = 500
+_TASKS: Final = 4
+_FILE_S: Final = 0.005
 
 
 class Total(NamedTuple):
@@ -62,72 +69,85 @@ class Total(NamedTuple):
     first: datetime
 
 
-def totals_of(frames: Session, totals: DataFrame) -> list[Total]:
-    """Read the rows of the relation ``totals``."""
-    rows = frames.collect_rows(totals, _TOTALS, "add the outcomes up")
+def totals_of(frames: Session, outcomes: DataFrame) -> list[Total]:
+    """Add up the outcomes that count, each address once."""
+    rows = frames.collect_rows(relations.totals(outcomes), _TOTALS, "add the outcomes up")
     return [Total(**row) for row in rows]
 
 
 @dataclass
 class Recorded:
-    """The ledger of a sweep, and what the mark names.
+    """The ledger of the sweep of a mark, and what the mark names.
+
+    The small files of the ledger are put together in larger ones, each of them once. What was read
+    once counts, whatever a listing lacks later.
 
     Attributes:
-        ctx: the run.
-        connections: how tasks reach the artifacts.
-        attempt: the artifacts of the mark, and of its sweep.
-        ledger: what was recorded.
+        space: of the sweep that reads it: its folder has the sweep's short name.
         marked: all that the mark names.
+        parts: what was read so far (``SWEPT``), files of the workspace.
     """
 
-    ctx: RunContext
-    connections: Connections
-    attempt: AttemptArtifacts
-    ledger: Ledger
+    space: Workspace
     marked: Candidates
 
     def __post_init__(self) -> None:
         """Begin with all that is marked."""
+        self.parts: list[Part] = []
+        self._of_others: list[Part] = []
+        self._known: set[str] = set()
         self._left, self._applied, self._compared = self.marked, 0, -1
 
-    def remaining(self, folder: str) -> Candidates:
-        """The objects that remain.
+    @property
+    def ctx(self) -> RunContext:
+        """The run."""
+        return self.space.ctx
 
-        Args:
-            folder: for the files, below the attempt, with a slash at its end.
+    def read(self) -> None:
+        """Read the records written since the last call.
 
         Raises:
             IntegrityError: a file is damaged.
             StorageError: the store did not answer.
         """
-        self.ledger.read()
-        new = self.ledger.parts[self._applied :]
-        if not new or not self._left.rows:
-            return self._left
-        with self.ctx.frames(self.connections) as frames:
-            marked, what = self._marked(frames, self._left), "find what is left to do"
-            found = relations.remaining(marked, self._ledger(frames, new))
-            parts = frames.write(found, self.attempt.url, folder, LISTING, what)
-        self._left, self._applied = Candidates(parts), self._applied + len(new)
+        own = f"{FOLDER}{PurePosixPath(self.space.folder).name}-"
+        new = [key for key in ledger_keys(self.space.attempt.store()) if key not in self._known]
+        others = self._together([key for key in new if not key.startswith(own)])
+        self.parts += others + self._together([key for key in new if key.startswith(own)])
+        self._known.update(new)
+        self._of_others += others
+
+    def _together(self, keys: Sequence[str]) -> list[Part]:
+        pieces = [keys[at : at + _TOGETHER] for at in range(0, len(keys), _TOGETHER)]
+        task, seconds = partial(_put_together, self.space.below("ledger")), len(keys) * _FILE_S
+        tasks = self.ctx.tasks
+        return list(chain(*tasks.run_or_call("read the ledger", task, pieces, seconds, _TASKS)))
+
+    def remaining(self, name: str) -> Candidates:
+        """The objects that are left to do, in files below a name in the workspace.
+
+        Raises:
+            IntegrityError: a file is damaged.
+            StorageError: the store did not answer.
+        """
+        self.read()
+        new = self.parts[self._applied :]
+        if new and self._left.rows:
+            both = self._listed(self._left), self.space.dataset(new, SWEPT)
+            what = "find what is left to do"
+            left = self.space.derive(name, LISTING, what, relations.remaining, *both)
+            self._left, self._applied = Candidates(left), self._applied + len(new)
         return self._left
 
     def without_spared(
-        self, remaining: Candidates, spared: Sequence[Part], folder: str
+        self, remaining: Candidates, spared: Sequence[Part], name: str
     ) -> Candidates:
-        """Of what is left to do that which a delta mark does not spare.
-
-        Args:
-            remaining: what is left to do.
-            spared: what it spares (``CAME_BACK``).
-            folder: for the files, below the attempt, with a slash at its end.
-        """
+        """Of what is left to do that which a delta mark does not spare (``CAME_BACK``)."""
         if not spared:
             return remaining
-        with self.ctx.frames(self.connections) as frames:
-            others = frames.read(Dataset(self.attempt.url, spared, _ADDRESSES))
-            found = relations.without(self._marked(frames, remaining), others)
-            what = "leave out what came back to life"
-            return Candidates(frames.write(found, self.attempt.url, folder, LISTING, what))
+        both = self._listed(remaining), self.space.dataset(spared, _ADDRESSES)
+        what = "leave out what came back to life"
+        return Candidates(self.space.derive(name, LISTING, what, without, *both))
 
     def require_whole(self) -> None:
         """Compare the outcomes with what was marked.
@@ -135,12 +155,12 @@ class Recorded:
         Raises:
             IntegrityError: they are not of the same objects.
         """
-        self.ledger.read()
-        if self._compared == len(self.ledger.parts):
+        self.read()
+        if self._compared == len(self.parts):
             return
         marked = self.marked.rows
-        with self.ctx.frames(self.connections) as frames:
-            both = relations.compared(self._ledger(frames), self._marked(frames, self.marked))
+        with self.space.frames() as frames:
+            both = relations.compared(self._ledger(frames), frames.read(self._listed(self.marked)))
             what = "compare the outcomes with the mark"
             (found,) = frames.collect_rows(both, _COMPARED, what)
         if found != {"recorded": marked, "strangers": 0, "untold": 0}:
@@ -150,7 +170,7 @@ class Recorded:
                 f"{marked}, of which {found['untold']} have none: the ledger is damaged. Nothing "
                 "more was deleted",
             )
-        self._compared = len(self.ledger.parts)
+        self._compared = len(self.parts)
 
     def write(self) -> list[Part]:
         """The one outcome of each object that counts, as files of the asset.
@@ -158,105 +178,93 @@ class Recorded:
         Raises:
             IntegrityError: they are not as many as were marked.
         """
-        with self.ctx.frames(self.connections) as frames:
-            found = self._outcomes(frames, self.ledger.parts)
+        attempt = self.space.attempt
+        with self.space.frames() as frames:
+            found = relations.outcomes(self._ledger(frames))
             folder, what = f"{ASSET}/data/", "write the outcomes"
-            parts = frames.write(found, self.attempt.url, folder, SWEPT, what)
+            parts = frames.write(found, attempt.url, folder, SWEPT, what)
         if (rows := sum(part.rows for part in parts)) != self.marked.rows:
             raise IntegrityError(
                 f"{rows} outcomes were written, and mark {self.ctx.run!r} has "
                 f"{self.marked.rows} objects: sweep again"
             )
-        return parts or self.attempt.writer(ASSET, SWEPT).finish()
+        return parts or attempt.writer(ASSET, SWEPT).finish()
 
     def totals(self) -> list[Total]:
         """Totals of the outcomes so far."""
-        self.ledger.read()
-        return self._totals(self.ledger.parts)
+        self.read()
+        return self._totals(self.parts)
 
     def totals_of_others(self) -> list[Total]:
         """The same of what others than this sweep have recorded, as it was read last."""
-        return self._totals(self.ledger.of_others)
+        return self._totals(self._of_others)
 
     def _totals(self, parts: Sequence[Part]) -> list[Total]:
         if not parts:
             return []
-        with self.ctx.frames(self.connections) as frames:
-            return totals_of(frames, relations.totals(self._outcomes(frames, parts)))
+        with self.space.frames() as frames:
+            return totals_of(frames, relations.outcomes(self.space.read(frames, parts, SWEPT)))
 
     def gone(self) -> int:
         """The number of objects recorded as gone."""
         return sum(total.objects for total in self.totals() if total.outcome in GONE)
 
     def totals_in(self, swept: Sequence[Part]) -> list[Total]:
-        """Totals of the outcomes in the asset.
-
-        Args:
-            swept: its files.
-        """
-        with self.ctx.frames(self.connections) as frames:
-            rows = frames.read(Dataset(self.attempt.url, swept, SWEPT))
-            return totals_of(frames, relations.totals(rows))
+        """Totals of the outcomes in files of the asset."""
+        with self.space.frames() as frames:
+            return totals_of(frames, self.space.read(frames, swept, SWEPT))
 
     def put_back(self, swept: Sequence[Part], most: int) -> list[dict[str, str]]:
-        """The first of what was put back, so many of them at most: address and detail.
-
-        Args:
-            swept: files of the asset.
-            most: rows.
-        """
-        with self.ctx.frames(self.connections) as frames:
-            back = relations.put_back(frames.read(Dataset(self.attempt.url, swept, SWEPT)), most)
-            found: list[dict[str, str]] = frames.collect_rows(
-                back, _PUT_BACK, "name what was put back"
-            )
-        return found
+        """Address and detail of the first of what was put back, by files of the asset."""
+        with self.space.frames() as frames:
+            back = relations.put_back(self.space.read(frames, swept, SWEPT), most)
+            return frames.collect_rows(back, _PUT_BACK, "name what was put back")
 
     # A few objects by their names
 
     def marked_as(self, addresses: pa.ChunkedArray) -> pa.Table:
         """Rows of the mark for a few objects (``LISTING``)."""
-        with self.ctx.frames(self.connections) as frames:
+        with self.space.frames() as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = relations.named(self._marked(frames, self.marked), some)
+            found = chosen(frames.read(self._listed(self.marked)), some)
             return frames.collect(found, LISTING, "look marked objects up")
 
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
         """Outcomes of a few objects (``SWEPT``)."""
-        self.ledger.read()
-        if not self.ledger.parts:
+        self.read()
+        if not self.parts:
             return SWEPT.empty_table()
-        with self.ctx.frames(self.connections) as frames:
+        with self.space.frames() as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = relations.outcomes(relations.named(self._ledger(frames), some))
+            found = relations.outcomes(chosen(self._ledger(frames), some))
             return frames.collect(found, SWEPT, "look outcomes up")
 
     def thought_gone(self, alive: Sequence[Part], missing: pa.ChunkedArray) -> pa.Table:
         """Of what is alive and there that which the ledger calls gone (``CAME_BACK``).
 
-        Args:
-            alive: what a delta mark found (``CAME_BACK``).
-            missing: addresses of what the store does not have.
+        ``alive``: what a delta mark found (``CAME_BACK``). ``missing``: addresses of what the store
+        does not have.
         """
         if not alive:
             return _NOTHING
-        self.ledger.read()
-        if not self.ledger.parts:
+        self.read()
+        if not self.parts:
             return _NOTHING
-        with self.ctx.frames(self.connections) as frames:
+        with self.space.frames() as frames:
             found = relations.thought_gone(
-                self._outcomes(frames, self.ledger.parts),
-                frames.read(Dataset(self.attempt.url, alive, CAME_BACK)),
+                relations.outcomes(self._ledger(frames)),
+                self.space.read(frames, alive, CAME_BACK),
                 frames.create(pa.table([missing], schema=_ADDRESSES)),
             )
             return frames.collect(found, CAME_BACK, "find what is back")
 
-    def _marked(self, frames: Session, some: Candidates) -> DataFrame:
-        return frames.read(some.dataset(self.attempt))
+    def _listed(self, some: Candidates) -> Dataset:
+        return self.space.dataset(some.parts, LISTING)
 
-    def _ledger(self, frames: Session, parts: Sequence[Part] | None = None) -> DataFrame:
-        parts = self.ledger.parts if parts is None else parts
-        return frames.read(Dataset(self.attempt.url, parts, SWEPT))
+    def _ledger(self, frames: Session) -> DataFrame:
+        return self.space.read(frames, self.parts, SWEPT)
 
-    def _outcomes(self, frames: Session, parts: Sequence[Part]) -> DataFrame:
-        return relations.outcomes(self._ledger(frames, parts))
+
+def _put_together(folder: Folder, keys: Sequence[str]) -> list[Part]:
+    read = partial(read_file, folder.store())
+    return folder.write(SWEPT, thread_map(read, keys, THREADS))

@@ -38,13 +38,6 @@ class Fingerprint(NamedTuple):
     rules: str
 
 
-def fingerprint(
-    client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
-) -> Fingerprint:
-    """The present HEADs, retention rules and, where they protect, tags."""
-    return seen_now(client, repository, protect_tags=protect_tags, retain=retain)[1]
-
-
 def seen_now(
     client: LakeFSClient, repository: str, *, protect_tags: bool, retain: Retain = NO_RETAIN
 ) -> tuple[Mapping[str, str], Fingerprint]:
@@ -93,13 +86,7 @@ class Look:
 
 
 def judge(look: Look, delta: Fingerprint, taken: Moment) -> tuple[Verdict, str]:
-    """Decide whether a batch may be sent after a look, with the reason.
-
-    Args:
-        look: what was seen.
-        delta: what the delta mark, or its extension, is about.
-        taken: when the delta mark was begun.
-    """
+    """Decide whether a batch may be sent after a look, with the reason."""
     if lost := look.lost or ("an alarm holds all sweeps" if look.held else ""):
         return "lost", lost
     if outdated := _outdated(look, delta, taken):

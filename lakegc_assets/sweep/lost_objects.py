@@ -77,11 +77,9 @@ def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
 
 
 def find_lost(
-    recorded: Recorded, chain: Mapping[str, Manifest], addresses: pa.ChunkedArray, folder: str
+    recorded: Recorded, chain: Mapping[str, Manifest], addresses: pa.ChunkedArray
 ) -> tuple[pa.Table, Proof | None, str]:
     """A few marked objects with all that is known for bringing them back.
-
-    ``folder``: for files, below the attempt, with a slash at its end.
 
     Returns:
         Rows of ``LOST``; evidence of copies in the backup of the mark, if there is one; and why
@@ -90,7 +88,7 @@ def find_lost(
     Raises:
         LakegcError: the mark cannot be read.
     """
-    space = Workspace(recorded.ctx, recorded.connections, recorded.attempt, folder)
+    space = recorded.space
     backup, copies, problem = usable_copies(space, chain)
     try:
         swept = recorded.outcomes_of(addresses)

@@ -19,6 +19,7 @@ After a time without such a note the rate rises again, a little with every succe
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -68,52 +69,32 @@ def round_folder(sweep: str, number: int) -> str:
 def share_after(artifacts: ObjectStore, folder: str, share: float) -> float:
     """With which share of the limits the round after this one begins.
 
-    Args:
-        artifacts: the store rooted at the attempt's artifacts.
-        folder: of the notes of the round that has ended.
-        share: with which that began.
+    ``folder``: of the notes of the round that has ended; ``share``: with which that began.
     """
     storms = [n for n in _names(artifacts, folder) if n.startswith(f"{folder}{_SLOW}")]
     return _share_in(artifacts, max(storms)) if storms else min(1.0, 2 * share)
 
 
 def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
-    """Return whether a request may be in flight: unanswered, or of a task that has not ended.
-
-    Args:
-        artifacts: the store rooted at the attempt's artifacts.
-        sweep: its short name.
-    """
-    names = set(_names(artifacts, f"{_TASKS}{sweep}/"))
-    begun = {name.removesuffix(".begun") for name in names if name.endswith(".begun")}
-    return any(name.endswith(_UNANSWERED) for name in names) or any(
-        f"{task}.ended" not in names for task in begun
-    )
+    """Return whether a request may be in flight: unanswered, or of a task that has not ended."""
+    return bool(_unsettled(set(_names(artifacts, f"{_TASKS}{sweep}/"))))
 
 
-def killed_since(artifacts: ObjectStore, but: str = "") -> datetime | None:
+def killed_since(artifacts: ObjectStore) -> datetime | None:
     """The start of the first deleting task that was killed or unanswered; None if all ended.
 
     What such a task deleted last it may not have recorded: a later one finds it missing.
-
-    Args:
-        artifacts: the store rooted at the attempt's artifacts.
-        but: short name of a sweep that runs still; empty for none.
     """
-    notes = {
-        info.key: info.last_modified
-        for info in artifacts.infos(_TASKS)
-        if not but or not info.key.startswith(f"{_TASKS}{but}/")
-    }
-    begun = {key.removesuffix(".begun"): at for key, at in notes.items() if key.endswith(".begun")}
-    return min(
-        (
-            at
-            for task, at in begun.items()
-            if f"{task}.ended" not in notes or f"{task}{_UNANSWERED}" in notes
-        ),
-        default=None,
-    )
+    notes = {info.key: info.last_modified for info in artifacts.infos(_TASKS)}
+    begun = (notes.get(f"{task}.begun") for task in _unsettled(notes))
+    return min((at for at in begun if at is not None), default=None)
+
+
+def _unsettled(notes: Collection[str]) -> set[str]:
+    """The tasks that have begun and not ended, or of which a request had no answer."""
+    begun = {name.removesuffix(".begun") for name in notes if name.endswith(".begun")}
+    unanswered = {n.removesuffix(_UNANSWERED) for n in notes if n.endswith(_UNANSWERED)}
+    return unanswered | {task for task in begun if f"{task}.ended" not in notes}
 
 
 def _names(artifacts: ObjectStore, folder: str) -> list[str]:
@@ -127,13 +108,8 @@ def _share_in(artifacts: ObjectStore, note: str) -> float:
 class Pace:
     """The notes and the pace of one attempt of a task.
 
-    Args:
-        artifacts: the store rooted at the attempt's artifacts.
-        folder: of the notes of this round (``round_folder``).
-        partition: of the task.
-        limits: of the whole job.
-        share: of the limits, to begin with.
-        clocks: of the task.
+    ``folder``: of the notes of this round. ``limits``: of the whole job. ``share``: of these, to
+    begin with.
     """
 
     def __init__(
@@ -218,9 +194,7 @@ class Pace:
     def failed(self, code: str, *, slow: bool) -> None:
         """The store did not take a request: the next one waits, longer each time.
 
-        Args:
-            code: the store's.
-            slow: whether it asks for less: then the rate of the whole job is halved.
+        ``slow``: it asks for less, so that the rate of the whole job is halved.
         """
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
         self._failures += 1
@@ -254,11 +228,6 @@ def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -
 
     To be called when no task may send another batch. Where the store keeps deadlines, nothing is
     carried out afterwards; where it keeps none, only what the network held back for longer.
-
-    Args:
-        artifacts: the store rooted at the attempt.
-        sweep: its short name.
-        clocks: of the run.
     """
     begun = clocks.elapsed()
     try:

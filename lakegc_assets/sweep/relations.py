@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 
-from lakegc_assets.engine.relation import F, Window, relation
+from lakegc_assets.engine.relation import F, relation
 from lakegc_assets.mark.references import COMMITTED
+from lakegc_assets.recovery.relations import first_of_each, without
 from lakegc_assets.sweep.ledger import DONE, GONE, PUT_BACK
 
 
@@ -19,12 +20,6 @@ def remaining(marked: DataFrame, ledger: DataFrame) -> DataFrame:
     """Marked DF - ledger: what has no outcome yet after which nothing is left to do, in order."""
     done = ledger.where(F.col("outcome").isin(*DONE))
     return without(marked, done)
-
-
-@relation
-def without(marked: DataFrame, others: DataFrame) -> DataFrame:
-    """Marked DF but for the objects with some addresses, in order."""
-    return marked.join(others.select("address"), "address", "left_anti").orderBy("address")
 
 
 @relation
@@ -56,10 +51,7 @@ def outcomes(ledger: DataFrame) -> DataFrame:
         .when(outcome.isin(*DONE), F.lit(2))
         .otherwise(F.lit(3))
     )
-    order = Window.partitionBy("address").orderBy("rank", F.col("at").desc())
-    ranked = ledger.withColumn("rank", rank)
-    first = ranked.withColumn("place", F.row_number().over(order)).where("place = 1")
-    return first.select(*ledger.columns).orderBy("address")
+    return first_of_each(ledger, rank).orderBy("address")
 
 
 @relation
@@ -110,12 +102,6 @@ def put_back(outcomes: DataFrame, most: int) -> DataFrame:
     """The first of what was put back: address and detail, so many of them at most."""
     back = outcomes.where(F.col("outcome") == PUT_BACK)
     return back.select("address", "detail").orderBy("address").limit(most)
-
-
-@relation
-def named(rows: DataFrame, addresses: DataFrame) -> DataFrame:
-    """Rows of some addresses."""
-    return rows.join(addresses.select("address"), "address", "left_semi")
 
 
 @relation

@@ -26,17 +26,19 @@ from lakegc_assets.sweep.deletion import delete_portion
 from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.ledger import GONE
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets.sweep.rate_limit import Limits, share_after
 from lakegc_assets.sweep.task_orders import (
+    EARLY,
     STALE,
     STOPPED,
     SUSPENDED,
     Orders,
     Portion,
-    Progress,
-    progress_of,
+    TaskResult,
+    summed,
 )
 from lakegc_assets.wording import counted
 
@@ -79,14 +81,7 @@ class StoreCapabilities:
 
 @dataclass
 class Rounds:
-    """The rounds of one sweep.
-
-    Attributes:
-        recorded: what was done, and all that the mark names.
-        deltas: takes the delta marks.
-        lease: that of this sweep.
-        means: of the store.
-    """
+    """The rounds of one sweep."""
 
     recorded: Recorded
     deltas: Deltas
@@ -109,7 +104,7 @@ class Rounds:
         """
         number, idle, fewest, why = 0, 0, -1, ""
         while True:
-            remaining = self.recorded.remaining(f"{self._folder(number + 1)}remaining/")
+            remaining = self.recorded.remaining(f"{_name(number + 1)}/remaining")
             left = remaining.rows
             if left == 0:
                 return number
@@ -125,21 +120,17 @@ class Rounds:
             ended_early = self._round(number, remaining)
             why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
-    def _folder(self, number: int) -> str:
-        # A sweep that has lost its lease and does not know it yet must not change another's files.
-        return f"{self.deltas.folder}delta-{number:04d}/"
-
     def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
         self.ctx.clocks.resumed()
         self.lease.begin_round(number)
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
-        require_no_hold(self.ctx, self.recorded.connections.store())
-        delta = self.deltas.take(remaining, f"delta-{number:04d}")
+        require_no_hold(self.ctx, self.recorded.space.connections.store())
+        delta = self.deltas.take(remaining, _name(number))
         self._record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
-        folder = f"{self._folder(number)}survivors/"
-        survivors = self.recorded.without_spared(remaining, delta.spared, folder)
+        name = f"{_name(number)}/survivors"
+        survivors = self.recorded.without_spared(remaining, delta.spared, name)
         if not survivors.rows:
             return {}
         if not self._evaluated:
@@ -151,7 +142,7 @@ class Rounds:
 
     def _record_spared(self, name: str, delta: DeltaMark) -> None:
         """Record what is spared, with the reasons."""
-        store = self.recorded.attempt.store()
+        store = self.recorded.space.attempt.store()
         for number, part in enumerate(delta.spared):
             rows = read_part(store, part)
             ledger.record_spared(store, f"{name}-{number:05d}", rows, self.ctx.clocks)
@@ -163,29 +154,33 @@ class Rounds:
         # The last thing before tasks begin, which notice for themselves.
         if self.ctx.clocks.resumed() >= delta.taken.elapsed:
             return {STALE: SUSPENDED}
-        progress = delete(self.ctx, orders, portions)
-        self._share = share_after(self.recorded.attempt.store(), orders.notes, self._share)
-        self.ctx.log.info(
-            "swept %s of %s", counted(progress.deleted, "object"), self.ctx.repository
-        )
-        if progress.failed or STOPPED in progress.ended_early:
-            raise self._failure(progress)
-        return progress.ended_early
+        told = {one.outcome: one for one in delete(self.ctx, orders, portions)}
+        self._share = share_after(self.recorded.space.attempt.store(), orders.notes, self._share)
+        gone = sum(told[outcome].objects for outcome in GONE if outcome in told)
+        self.ctx.log.info("swept %s of %s", counted(gone, "object"), self.ctx.repository)
+        if failed := told.get("failed"):
+            raise self._failure(failed.objects, f"{failed.error_code}: {failed.detail}")
+        early: dict[str, str] = {n: told[n].detail or "" for n in EARLY if n in told}
+        if STOPPED in early:
+            raise self._failure(0, early[STOPPED])
+        return early
 
     def _orders(self, number: int, delta: DeltaMark) -> Orders:
-        settings = self.ctx.settings
+        settings, connections = self.ctx.settings, self.recorded.space.connections
         return Orders(
             # What a task has seen is soon too old to delete by.
-            connections=self.recorded.connections.without_waiting(),
+            connections=connections.without_waiting(),
             repository=self.ctx.repository,
-            artifacts_url=self.recorded.attempt.url,
+            artifacts_url=self.recorded.space.attempt.url,
             delta=delta.seen,
             taken=delta.taken,
             protect_tags=settings.protect_tags,
             lease=self.lease.token,
             number=number,
             condition=self.means.condition,
-            batch=min(settings.sweep_batch, self.recorded.connections.store().keys_per_delete),
+            batch=min(
+                settings.sweep_batch, self.recorded.space.connections.store().keys_per_delete
+            ),
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
             known=delta.known() if delta.known else None,
@@ -205,26 +200,24 @@ class Rounds:
         pieces = stretches(survivors.parts, -(-batches // tasks) * batch)
         return [Portion(task, piece) for task, piece in enumerate(pieces)]
 
-    def _failure(self, progress: Progress) -> LakegcError:
-        error = progress.error or progress.ended_early[STOPPED]
-        to, run = self.recorded.connections.namespace_url, self.ctx.run
+    def _failure(self, objects: int, error: str) -> LakegcError:
+        to, run = self.recorded.space.connections.namespace_url, self.ctx.run
         kind = error_class(error.split(":", 1)[0])
         advice = f" {_ADVICE[kind]}." if kind in _ADVICE else ""
         raised = kind if issubclass(kind, StorageError) else StorageError
         return raised(
-            f"{counted(progress.failed, 'object')} of {to} could not be deleted, for example "
+            f"{counted(objects, 'object')} of {to} could not be deleted, for example "
             f"{error}.{advice} What was done is recorded. Sweep {run!r} again when this is mended",
         )
 
 
-def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
-    """Delete objects in tasks.
+def _name(number: int) -> str:
+    """The folder of a round, in that of its sweep: no other sweep changes its files."""
+    return f"delta-{number:04d}"
 
-    Args:
-        ctx: the run.
-        orders: of the tasks.
-        portions: of the objects, one for each task.
-    """
+
+def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
+    """Delete objects in tasks, a portion in each; the sums of their results by outcome."""
     seconds = sum(portion.rows for portion in portions) / _RATE
     told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds, _THREADS)
-    return progress_of([one for task in told for one in task])
+    return summed(one for task in told for one in task)

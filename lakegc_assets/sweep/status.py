@@ -52,31 +52,27 @@ class Ending:
     """
 
     def __init__(
-        self, ctx: RunContext, attempt: AttemptArtifacts, deleted: Callable[[], int]
+        self,
+        ctx: RunContext,
+        attempt: AttemptArtifacts,
+        deleted: Callable[[], int],
+        look: Callable[[], None],
     ) -> None:
-        """Nothing was deleted yet.
-
-        Args:
-            ctx: the run.
-            attempt: the artifacts of the mark, and of its sweep.
-            deleted: tells how many objects are gone.
-        """
+        """Nothing was deleted yet."""
         self._ctx = ctx
         self._attempt = attempt
         self._deleted = deleted
+        self._look = look
         self.looked = _NOT_MADE
 
-    def look(self, look: Callable[[], None]) -> None:
+    def look(self) -> None:
         """Look at what was deleted, and know what became of that.
-
-        Args:
-            look: raises ``AlarmError`` if something is needed that is gone.
 
         Raises:
             Exception: that of the look.
         """
         try:
-            look()
+            self._look()
         except AlarmError:
             self.looked = "was made"
             raise
@@ -91,14 +87,14 @@ class Ending:
             raise
         self.looked = _MADE
 
-    def look_if_possible(self, look: Callable[[], None]) -> None:
+    def look_if_possible(self) -> None:
         """Look at what was deleted; if nobody can, what ended the sweep is still what is told.
 
         Raises:
             AlarmError: something is needed that is gone.
         """
         try:
-            self.look(look)
+            self.look()
         except AlarmError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told with what came first
@@ -160,12 +156,8 @@ def how_far(
 ) -> str:
     """The progress of a sweep that ended early, and how to go on, in sentences.
 
-    Args:
-        ctx: the run.
-        attempt: the artifacts of the mark, and of its sweep.
-        deleted: how many objects are gone.
-        looked: what became of the look at what was deleted, as the end of a sentence.
-        goes_on: whether the sweep can be run again now.
+    ``looked``: what became of the look at what was deleted, as the end of a sentence. ``goes_on``:
+    the sweep can be run again now.
 
     Raises:
         LakegcError: the ledger cannot be read.
@@ -318,9 +310,6 @@ class Restored(NamedTuple):
 
 def restored(attempt: AttemptArtifacts) -> Restored | None:
     """The result of the restores of a run, finished or not; None without any.
-
-    Args:
-        attempt: the artifacts of the mark, of its sweep and its restores.
 
     Raises:
         IntegrityError: the ledger of the sweep is damaged.

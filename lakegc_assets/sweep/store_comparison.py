@@ -93,10 +93,7 @@ def compare(
 class Comparison:
     """Compares the objects of a stretch with the store, some at a time, by one listing.
 
-    Args:
-        store: rooted at the storage namespace.
-        clock: seconds, as ``Clocks.elapsed`` counts them.
-        end: the last address of the stretch.
+    ``clock``: seconds, as ``Clocks.elapsed`` counts them. ``end``: the last address of the stretch.
     """
 
     def __init__(self, store: ObjectStore, clock: Callable[[], float], end: str) -> None:
@@ -214,10 +211,7 @@ def _same(info: ObjectInfo, marked: Marked) -> bool:
 class Prefetch:
     """The objects of one stretch, compared with the store in their order.
 
-    Args:
-        store: rooted at the storage namespace.
-        objects: address, size, last_modified and etag; those of a batch come before the next ones.
-        clocks: of the task.
+    ``objects``: address, size, last_modified and etag; those of a batch come before the next ones.
     """
 
     def __init__(self, store: ObjectStore, objects: pa.Table, clocks: Clocks) -> None:

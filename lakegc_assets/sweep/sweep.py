@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -21,6 +22,7 @@ from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.undo_window import recovery_facts
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -42,7 +44,7 @@ from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lease_record import PROBES
-from lakegc_assets.sweep.ledger import ASSET, PUT_BACK, Ledger
+from lakegc_assets.sweep.ledger import ASSET, PUT_BACK
 from lakegc_assets.sweep.ledger_state import Recorded, Total
 from lakegc_assets.sweep.rate_limit import in_flight, settle
 from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities
@@ -62,9 +64,7 @@ def sweep(
 ) -> Manifest:
     """Delete what a published mark names, and write the ``swept_set`` asset.
 
-    Args:
-        ctx: the run.
-        recorded: is entered once the lease is held, to record for people how this try goes.
+    ``recorded`` is entered once the lease is held, to record for people how this try goes.
 
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already; it has no
@@ -87,89 +87,109 @@ def sweep(
 def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
     attempt, chain = unswept_mark(ctx, connections)
-    marked = chain["deletion_candidates"]
-    # What the mark protected stays protected, whoever sweeps it, and its mode is that of its sweep.
-    tags = ctx.settings.protect_tags or marked.settings["protect_tags"]
-    retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
-    settings = ctx.settings.changed(
-        protect_tags=tags, retain=retained.to_json(), mode=chain["store_listing"].mode
-    )
-    ctx = dataclasses.replace(ctx, settings=settings)
-    folder = f"{ASSET}/{lease.sweep}/"
-    candidates = marked_in_order(ctx, connections, attempt, marked, f"{folder}marked/")
-    recorded = Recorded(
-        ctx, connections, attempt, Ledger(ctx, connections, attempt, lease.sweep), candidates
-    )
+    ctx, marked = _as_marked(ctx, chain), chain["deletion_candidates"]
+    space = Workspace(ctx, connections, attempt, f"{ASSET}/{lease.sweep}/")
+    candidates = marked_in_order(ctx, connections, attempt, marked, f"{space.folder}marked/")
+    recorded = Recorded(space, candidates)
     backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
-    store = connections.store()
-    trash, began = None, store.server_time()
-    if ctx.settings.trash_lifetime:
-        trash = trash_folder(lease.sweep, began, ctx.settings.trash_lifetime)
-    if candidates.rows:
-        condition = _condition(ctx, connections)
-        deadlines = probe_deadlines(
-            store, f"{PROBES}{lease.token}/", conditional=condition != "none"
-        )
-        recovery = _recovery(ctx, store, lease, trash)
-        protection = _protection(ctx, store, recovery)
-    else:
-        # What deletes nothing needs no delete that is tried out.
-        condition, deadlines = "none", False
-        recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
-        protection = DataProtection.of(recovery)
-    means = StoreCapabilities(condition, deadlines, trash, protection)
-    deltas = Deltas(ctx, chain, attempt, folder)
+    began = connections.store().server_time()
+    means, recovery = _capabilities(recorded, lease, began)
+    deltas = Deltas(ctx, chain, attempt, space.folder)
     rounds = Rounds(recorded, deltas, lease, means)
-    ending = Ending(ctx, attempt, recorded.gone)
     look = partial(raise_alarm_if_needed, deltas, recorded)
+    ending = Ending(ctx, attempt, recorded.gone, look)
     with ending.told():
-        number = _delete(rounds, ending, look)
+        number = _delete(rounds, ending)
         recorded.require_whole()
-        ending.look(look)
+        ending.look()
         # With what was put back.
         recorded.require_whole()
-        parts = {"data": recorded.write()}
-        swept = recorded.totals_in(parts["data"])
+        parts = recorded.write()
         facts: dict[str, object] = {
-            "outcomes": _outcomes(swept),
+            **_facts_of(recorded, parts, means, recovery, began),
             "rounds": number,
-            "conditional_deletes": means.condition,
-            "delete_deadlines": means.deadlines,
-            # What an earlier try deleted ends earlier.
-            "recovery": recovery_facts(recovery, min([began, *(t.first for t in swept)])),
-            "space": {
-                **space_facts(
-                    (t.space, t.objects, t.bytes) for t in swept if t.outcome == "deleted"
-                ),
-                "notice": protection.notice,
-            },
             "backup": backup,
-            "not_kept": _not_kept(recovery, swept),
-            "perhaps_kept": _perhaps_kept(recovery, recorded.totals_of_others()),
             "not_in_backup": not_in_backup,
-            "put_back": _put_back(ctx, recorded, parts["data"], swept),
             # A figure never keeps a sweep from being recorded.
             "listed": {n: marked.facts[key] for n, key in _LISTED.items() if key in marked.facts},
             OWNER: dict(lease.owner),
         }
         # The outcomes are of the very same objects.
         digest = KeyDigest.parse(marked.digest)
-        manifest = ctx.finish(ASSET, chain["gc_report"], started, parts, facts, digest)
+        manifest = ctx.finish(ASSET, chain["gc_report"], started, {"data": parts}, facts, digest)
     _prune_trash(ctx, connections.namespace_url, lease)
     return manifest
 
 
-def _delete(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
+def _as_marked(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
+    """A run in which what the mark protected stays protected, in the mode of the mark."""
+    tags = ctx.settings.protect_tags or chain["deletion_candidates"].settings["protect_tags"]
+    retained = ctx.settings.retained | recorded_retain(m.settings for m in chain.values())
+    settings = ctx.settings.changed(
+        protect_tags=tags, retain=retained.to_json(), mode=chain["store_listing"].mode
+    )
+    return dataclasses.replace(ctx, settings=settings)
+
+
+def _capabilities(
+    recorded: Recorded, lease: Lease, began: datetime
+) -> tuple[StoreCapabilities, Recovery]:
+    """Capabilities of the store, and the recovery options for what is deleted there, as probed."""
+    ctx, connections = recorded.ctx, recorded.space.connections
+    if not recorded.marked.rows:
+        # What deletes nothing needs no delete that is tried out.
+        recovery = Recovery("nothing", None, "the mark names nothing, so nothing is deleted")
+        return StoreCapabilities("none", False, None, DataProtection.of(recovery)), recovery
+    store, trash, days = connections.store(), None, ctx.settings.trash_lifetime
+    if days:
+        trash = trash_folder(lease.sweep, began, days)
+    condition = _condition(ctx, connections)
+    deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
+    recovery = _recovery(ctx, store, lease, trash)
+    protection = _protection(ctx, store, recovery)
+    return StoreCapabilities(condition, deadlines, trash, protection), recovery
+
+
+def _facts_of(
+    recorded: Recorded,
+    parts: Sequence[Part],
+    means: StoreCapabilities,
+    recovery: Recovery,
+    began: datetime,
+) -> dict[str, object]:
+    """Facts about the outcomes of a sweep, and about what can be had back."""
+    swept = recorded.totals_in(parts)
+    in_trash = recovery.kind == "trash"
+    deleted = [(t.space, t.objects, t.bytes) for t in swept if t.outcome == "deleted"]
+    return {
+        "outcomes": _outcomes(swept),
+        "conditional_deletes": means.condition,
+        "delete_deadlines": means.deadlines,
+        # What an earlier try deleted ends earlier.
+        "recovery": recovery_facts(recovery, min([began, *(t.first for t in swept)])),
+        "space": {**space_facts(deleted), "notice": means.protection.notice},
+        # Objects that earlier tries deleted without trash; local stores only.
+        "not_kept": _deleted(swept, kept=False) if in_trash else 0,
+        # Objects deleted by earlier tries that the store may or may not hold: its settings may have
+        # been others then. Where it told under which id it kept one, it did.
+        "perhaps_kept": 0
+        if in_trash
+        else _deleted(recorded.totals_of_others(), kept=recovery.kind == "nothing"),
+        "put_back": _put_back(recorded, parts, swept),
+    }
+
+
+def _delete(rounds: Rounds, ending: Ending) -> int:
     """Delete in rounds, of which no task deletes any more afterwards; how many it took."""
     try:
-        return _settled(rounds, ending, look)
+        return _settled(rounds, ending)
     except BaseException as ended:
         if not isinstance(ended, Exception):
             _leave(rounds)
         raise
 
 
-def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
+def _settled(rounds: Rounds, ending: Ending) -> int:
     lease = rounds.lease
     try:
         number = rounds.run()
@@ -182,13 +202,13 @@ def _settled(rounds: Rounds, ending: Ending, look: Callable[[], None]) -> int:
         except LakegcError:
             # They may send some still: whoever comes next waits for these.
             lease.abandon()
-        settle(rounds.recorded.attempt.store(), lease.sweep, rounds.ctx.clocks)
+        settle(rounds.recorded.space.attempt.store(), lease.sweep, rounds.ctx.clocks)
         if _tried(rounds):
-            ending.look_if_possible(look)
+            ending.look_if_possible()
         raise
     # From here on no task deletes, and who has lost the lease writes nothing.
     lease.begin_round(number + 1)
-    settle(rounds.recorded.attempt.store(), lease.sweep, rounds.ctx.clocks)
+    settle(rounds.recorded.space.attempt.store(), lease.sweep, rounds.ctx.clocks)
     return number
 
 
@@ -200,7 +220,7 @@ def _leave(rounds: Rounds) -> None:
     lease, under_way = rounds.lease, True
     with suppress(LakegcError):
         lease.begin_round(lease.round + 1)
-        under_way = in_flight(rounds.recorded.attempt.store(), lease.sweep)
+        under_way = in_flight(rounds.recorded.space.attempt.store(), lease.sweep)
     if under_way:
         lease.abandon()
 
@@ -208,7 +228,7 @@ def _leave(rounds: Rounds) -> None:
 def _tried(rounds: Rounds) -> bool:
     """Return whether something may be gone: recorded, or not to be excluded."""
     try:
-        if in_flight(rounds.recorded.attempt.store(), rounds.lease.sweep):
+        if in_flight(rounds.recorded.space.attempt.store(), rounds.lease.sweep):
             return True
         totals = rounds.recorded.totals()
     except Exception:  # noqa: BLE001 - whatever it is, nobody can tell
@@ -216,31 +236,18 @@ def _tried(rounds: Rounds) -> bool:
     return any(total.outcome in {"deleted", "failed"} for total in totals)
 
 
-def _not_kept(recovery: Recovery, swept: Sequence[Total]) -> int:
-    """The number of objects that earlier attempts deleted without trash; local stores only."""
-    return _deleted(swept, kept=False) if recovery.kind == "trash" else 0
-
-
-def _perhaps_kept(recovery: Recovery, earlier: Sequence[Total]) -> int:
-    """The number of objects deleted by earlier attempts that the store may or may not hold.
-
-    Its settings may have been others then. Where it told under which id it kept one, it did.
-    """
-    return 0 if recovery.kind == "trash" else _deleted(earlier, kept=recovery.kind == "nothing")
-
-
 def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
     return sum(t.objects for t in totals if t.outcome == "deleted" and t.kept is kept)
 
 
 def _put_back(
-    ctx: RunContext, recorded: Recorded, parts: Sequence[Part], swept: Sequence[Total]
+    recorded: Recorded, parts: Sequence[Part], swept: Sequence[Total]
 ) -> list[dict[str, str]]:
     """The first of what is back because it is needed: address and why, which is told, too."""
     count = sum(total.objects for total in swept if total.outcome == PUT_BACK)
     if not count:
         return []
-    named = recorded.put_back(parts, _NAMED)
+    ctx, named = recorded.ctx, recorded.put_back(parts, _NAMED)
     lines = object_lines([{**row, "why": row["detail"]} for row in named], count)
     ctx.log.warning(
         "%s back to life while %r was swept, and put back:\n%s",

@@ -23,6 +23,7 @@ STALE: Final = "stale"
 LOST: Final = "lost"
 STOPPED: Final = "stopped"
 TAKEN: Final = "taken"
+EARLY: Final = (STALE, LOST, STOPPED, TAKEN)
 #: Why a delta mark is over after a suspension.
 SUSPENDED: Final = "this process was suspended since the delta mark"
 
@@ -114,24 +115,6 @@ class TaskResult(NamedTuple):
     detail: str | None = None
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The result of one pass over the survivors.
-
-    Attributes:
-        deleted: objects that are gone, those that were missing already among them.
-        failed: objects that the store did not delete.
-        ended_early: what tasks said that stopped early, with the reason: stale, lost, stopped or
-            taken.
-        error: code, address and message of one failure; empty without any.
-    """
-
-    deleted: int
-    failed: int
-    ended_early: dict[str, str]
-    error: str = ""
-
-
 def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
     """Add outcomes up, with code and detail of the first that is none of the done."""
     return summed(
@@ -151,20 +134,3 @@ def summed(told: Iterable[TaskResult]) -> list[TaskResult]:
             objects=total.objects + one.objects, size=total.size + one.size
         )
     return list(totals.values())
-
-
-def progress_of(told: Sequence[TaskResult]) -> Progress:
-    """Add up the results of all tasks."""
-    totals = {one.outcome: one for one in summed(told)}
-    failed = totals.get("failed", TaskResult("failed"))
-    gone = [totals[name].objects for name in ("deleted", "already_missing") if name in totals]
-    return Progress(
-        deleted=sum(gone),
-        failed=failed.objects,
-        ended_early={
-            name: totals[name].detail or ""
-            for name in (STALE, LOST, STOPPED, TAKEN)
-            if name in totals
-        },
-        error=f"{failed.error_code}: {failed.detail}" if failed.objects else "",
-    )

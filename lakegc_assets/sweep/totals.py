@@ -139,12 +139,6 @@ def count_pruned(
     Whoever calls it holds the lease of the repository. An attempt is added once, however often it
     is asked for.
 
-    Args:
-        root: of the artifacts.
-        repository: lakeFS repository.
-        attempts: that are about to be removed.
-        now: the time, UTC.
-
     Raises:
         IntegrityError: the totals are damaged, or the record of a sweep is.
         StorageError: the store of the artifacts does not answer.

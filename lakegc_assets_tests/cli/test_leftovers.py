@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from lakegc_assets.cli.main import main
 from lakegc_assets_tests.cli.calling import lakegc, say
-from lakegc_assets_tests.leftovers.conftest import age, orphan
+from lakegc_assets_tests.files import age
+from lakegc_assets_tests.leftovers.conftest import orphan
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.

@@ -7,7 +7,7 @@ import pytest
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import StoresSection
-from lakegc_assets_tests.leftovers.conftest import age
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.

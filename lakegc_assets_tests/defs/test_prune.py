@@ -21,7 +21,8 @@ from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.prune import DagsterRecords, forget_job
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets_tests.prune.past import contents, long_ago
+from lakegc_assets_tests.files import contents
+from lakegc_assets_tests.prune.past import long_ago
 from lakegc_assets_tests.site import Site
 
 # Dagster itself makes nested resources (S3Resource) in this way.
@@ -186,7 +187,7 @@ def test_the_command_says_what_would_go_and_asks(past: Site) -> None:
     assert "old" in left(past, "alpha")
     yes = lakegc("prune", "alpha", answer="y\n")
     assert "alpha, run old: removed" in yes.stdout
-    assert contents(past.root, "alpha", "old") == {}
+    assert contents(Path(past.root.url, "alpha/old")) == {}
     assert "old" in left(past, "beta")
     assert "nothing is to go" in lakegc("prune", "alpha").output
 

@@ -141,8 +141,7 @@ def test_a_real_alarm_is_seen(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = min(marked.groups["orphans"])
-    deltas = iter([spare(set()), spare({lost})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({lost}))
     (lake.objects / lost).unlink()
     with pytest.raises(IntegrityError, match=r"gone, and (is|are) needed"):
         sweep(lake.context(spark))

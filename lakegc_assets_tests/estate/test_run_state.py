@@ -213,8 +213,7 @@ def test_a_real_sweep_records_what_ended_it(
 ) -> None:
     ctx = lake.context(spark, sweep_batch=7)
     lost = min(marked.groups["orphans"])
-    deltas = iter([spare(set()), spare({lost})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({lost}))
     (lake.objects / lost).unlink()
     with pytest.raises(IntegrityError, match="gone"):
         sweep(ctx, recorded_try)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,18 +12,11 @@ import pytest
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, SETTINGS, SmallLake, running
 from lakegc_assets_tests.sessions import Session
-
-DAY = 86_400
-
-
-def age(folder: Path, days: float) -> None:
-    """Make all files of a folder so old."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            os.utime(path, (time.time() - days * DAY,) * 2)
 
 
 class Orphan(NamedTuple):
@@ -41,6 +33,19 @@ def orphan(namespace: Path, name: str) -> Orphan:
     for table, text in ((info.id, data), (metarange, content)):
         (namespace / "_lakefs" / table).write_bytes(text)
     return Orphan(f"_lakefs/{info.id}", f"_lakefs/{metarange}")
+
+
+def mark_as(namespace: Path, installation_id: str | None, repository: str = "old") -> None:
+    """Write the marker of a collection into the folder of a namespace, a month ago."""
+    marker = namespace / MARKER
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    told = {
+        "installation_id": installation_id,
+        "repository": repository,
+        "creation_date": 1,
+    }
+    marker.write_text(json.dumps(told))
+    age(namespace, 31)
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.leftovers.metadata import UnreferencedTables, unreferenced_tables
 from lakegc_assets.leftovers.report import find_leftovers
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.leftovers.conftest import age, orphan
+from lakegc_assets_tests.leftovers.conftest import orphan
 
 
 def look(server: Server) -> UnreferencedTables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +32,10 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets_tests.files import age, contents
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.leftovers.conftest import age
+from lakegc_assets_tests.leftovers.conftest import mark_as
 
 URL = "local://team/old"
 XID = "c0" * 10
@@ -48,14 +50,14 @@ def old(lake: SmallLake) -> Path:
     return folder
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-
-
 def choices(server: Server, backup: Path | None = None, *, without: bool = False) -> Choices:
     plan = plan_namespace(server, URL, unclaimed=True)
     return Choices("somebody", plan.id, str(backup) if backup else None, without)
+
+
+def remove(server: Server, backup: Path | None = None, *, without: bool = False) -> Counter[str]:
+    """Remove the namespace as it is now."""
+    return remove_namespace(server, URL, choices(server, backup, without=without), unclaimed=True)
 
 
 def with_backups(server: Server, url: str | None) -> Callable[[str], RunContext]:
@@ -66,23 +68,18 @@ def with_backups(server: Server, url: str | None) -> Callable[[str], RunContext]
 
 
 def test_it_goes_and_its_copies_stay(old: Path, server: Server, tmp_path: Path) -> None:
-    marker = old / MARKER
-    marker.parent.mkdir(parents=True)
-    told = {"installation_id": None, "repository": "old", "creation_date": 1}
-    marker.write_text(json.dumps(told))
-    age(old, 31)
-    before = files(old)
+    mark_as(old, None)
+    before = contents(old)
     plan = plan_namespace(server, URL, unclaimed=True)
     order = plan.rows["key"].to_pylist()
     assert order[-1] == MARKER
     of_lakefs = [key.startswith("_lakefs/") for key in order]
     assert of_lakefs == sorted(of_lakefs)
-    wanted = choices(server, tmp_path / "backup")
-    found = remove_namespace(server, URL, wanted, unclaimed=True)
+    found = remove(server, tmp_path / "backup")
     assert found == {"deleted": len(before)}
-    assert files(old) == {}
+    assert contents(old) == {}
     (copies,) = (tmp_path / "backup").iterdir()
-    kept = files(copies)
+    kept = contents(copies)
     assert json.loads(kept.pop(COPIES))["where"] == URL
     assert kept == before
     assert not unfinished(server.root)
@@ -90,9 +87,9 @@ def test_it_goes_and_its_copies_stay(old: Path, server: Server, tmp_path: Path) 
 
 def test_copies_are_never_left_over(old: Path, server: Server, tmp_path: Path) -> None:
     """Not even where somebody else looks, whose artifacts know of no removal."""
-    assert files(old)
+    assert contents(old)
     backup = tmp_path / "backup"
-    remove_namespace(server, URL, choices(server, backup), unclaimed=True)
+    remove(server, backup)
     age(backup, 31)
     there = replace(server, namespace_roots=(str(backup),))
     whys = (f"what lakeFS does not write there: '{COPIES}'", "copies of removal .* lie in it")
@@ -113,12 +110,12 @@ def test_what_keeps_it(
     with pytest.raises(RefusedError, match="say so with --unclaimed"):
         plan_namespace(server, URL, unclaimed=False)
     with pytest.raises(RefusedError, match="name a place for copies with --backup URL"):
-        remove_namespace(server, URL, choices(server), unclaimed=True)
+        remove(server)
     for place in (old / "copies", old.parent / "copies", lake.objects, Path(lake.root.url)):
         with pytest.raises(ConfigurationError, match="would lie in"):
-            remove_namespace(server, URL, choices(server, place), unclaimed=True)
+            remove(server, place)
     with pytest.raises(ConfigurationError, match="a backup is wanted, and none"):
-        remove_namespace(server, URL, choices(server, tmp_path / "x", without=True), unclaimed=True)
+        remove(server, tmp_path / "x", without=True)
     demanding = replace(server, context=with_backups(server, str(tmp_path / "x")))
     with pytest.raises(RefusedError, match="backup_url is set"):
         remove_namespace(demanding, URL, choices(server, without=True), unclaimed=True)
@@ -136,12 +133,12 @@ def test_what_keeps_it(
         begin(ledger, planned)
         lake.client.create_repository("again", f"{URL}/again")
 
-    before = files(old).keys()
+    before = contents(old).keys()
     monkeypatch.setattr(Ledger, "begin", begin_and_create)
     wanted = choices(server, tmp_path / "backup")
     with pytest.raises(RefusedError, match="repository 'again' has it"):
         remove_namespace(server, URL, wanted, unclaimed=True)
-    assert before <= files(old).keys()
+    assert before <= contents(old).keys()
 
 
 @pytest.mark.parametrize(
@@ -222,11 +219,8 @@ def test_the_repository_of_its_marker_must_be_gone(
     listed = list(server.client.repositories())
     lake.client.create_repository("moved", "local://elsewhere/moved")
     monkeypatch.setattr(LakeFSClient, "repositories", lambda _: iter(listed))
-    (old / MARKER).parent.mkdir(parents=True)
     for name in ("old", "moved"):
-        told = {"installation_id": None, "repository": name, "creation_date": 1}
-        (old / MARKER).write_text(json.dumps(told))
-        age(old, 31)
+        mark_as(old, None, name)
         if name == "old":
             assert plan_namespace(server, URL, unclaimed=True).rows.num_rows
     with pytest.raises(RefusedError, match="It lacks 'moved'"):
@@ -250,12 +244,12 @@ def test_a_hold_keeps_it(
         hold.parent.mkdir(parents=True, exist_ok=True)
         hold.write_text("{}")
 
-    before = files(old)
+    before = contents(old)
     monkeypatch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_and_hold)
     wanted = choices(server, tmp_path / "backup")
     with pytest.raises(RefusedError, match="it is on hold"):
         remove_namespace(server, URL, wanted, unclaimed=True)
-    assert before.items() <= files(old).items()
+    assert before.items() <= contents(old).items()
     age(old, 31)
     with pytest.raises(RefusedError, match="it is on hold"):
         plan_namespace(server, URL, unclaimed=True)
@@ -268,15 +262,15 @@ def test_what_another_repository_has_imported_keeps_it(
     old: Path,
     server: Server,
 ) -> None:
-    (address,) = (key for key in files(old) if key.startswith("data/"))
+    (address,) = (key for key in contents(old) if key.startswith("data/"))
     full = Entry(f"{URL}/{address}", size=4, e_tag="0" * 32, address_type=AddressType.FULL)
     objects.stage_entry(lake.server.lake, REPOSITORY, "main", "imported", full)
     if committed:
         lake.commit("main")
     where = "in the range" if committed else "in what is staged on 'main'"
     with pytest.raises(RefusedError, match=f"repository 'repo' names objects in it, .*{where}"):
-        remove_namespace(server, URL, choices(server, without=True), unclaimed=True)
-    assert address in files(old)
+        remove(server, without=True)
+    assert address in contents(old)
 
 
 _delete: Callable[..., Any] = LocalStore.delete_many
@@ -290,7 +284,7 @@ def test_a_kill_loses_nothing(
     tmp_path: Path,
 ) -> None:
     """The plan is in the ledger, and each object in its place or among the copies."""
-    before = files(old)
+    before = contents(old)
 
     def killed(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
         keys = list(keys)
@@ -309,14 +303,14 @@ def test_a_kill_loses_nothing(
     planned = Path(server.root.url) / FOLDER / left.id / "planned/000000.parquet"
     assert {*pq.read_table(planned)["key"].to_pylist()} == before.keys()
     (copies,) = (tmp_path / "backup").iterdir()
-    kept = files(copies) | files(old)
+    kept = contents(copies) | contents(old)
     assert kept.pop(COPIES)
     assert kept == before
     # What lakeFS wrote for itself goes after all else.
     data = [key for key in before if not key.startswith("_lakefs/")]
-    assert len(files(old)) == len(before) - min(deleted, len(data))
-    remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
-    assert files(old) == {}
+    assert len(contents(old)) == len(before) - min(deleted, len(data))
+    remove(server, tmp_path / "backup")
+    assert contents(old) == {}
     assert not unfinished(server.root)
 
 
@@ -325,12 +319,8 @@ def test_what_the_store_refuses_keeps_what_tells_whose_it_is(
     outcome: Any, old: Path, server: Server, tmp_path: Path
 ) -> None:
     """Without that nobody would find the rest again, nor know that this server had it."""
-    marker = old / MARKER
-    marker.parent.mkdir(parents=True)
-    told = {"installation_id": None, "repository": "old", "creation_date": 1}
-    marker.write_text(json.dumps(told))
-    age(old, 31)
-    before = files(old)
+    mark_as(old, None)
+    before = contents(old)
     stays = min(key for key in before if not key.startswith("_lakefs/"))
 
     def refuses(store: LocalStore, keys: Any, *args: Any, **options: Any) -> Any:
@@ -345,10 +335,10 @@ def test_what_the_store_refuses_keeps_what_tells_whose_it_is(
             remove_namespace(server, URL, wanted, unclaimed=True)
     of_lakefs = {key for key in before if key.startswith("_lakefs/")}
     assert MARKER in of_lakefs
-    assert files(old).keys() == {stays, *of_lakefs}
+    assert contents(old).keys() == {stays, *of_lakefs}
     assert unfinished(server.root)
-    remove_namespace(server, URL, choices(server, tmp_path / "backup"), unclaimed=True)
-    assert files(old) == {}
+    remove(server, tmp_path / "backup")
+    assert contents(old) == {}
     assert not unfinished(server.root)
 
 
@@ -381,11 +371,8 @@ def test_what_somebody_writes_meanwhile_ends_it(
     what: str, why: str, at: str, old: Path, server: Server, tmp_path: Path
 ) -> None:
     """Whoever writes there needs the tables of lakeFS, too, and the marker of a collection."""
-    (old / MARKER).parent.mkdir(parents=True)
-    told = {"installation_id": None, "repository": "old", "creation_date": 1}
-    (old / MARKER).write_text(json.dumps(told))
-    age(old, 31)
-    before = files(old)
+    mark_as(old, None)
+    before = contents(old)
     written: list[str] = []
 
     def write(*_: Any) -> None:
@@ -419,7 +406,7 @@ def test_what_somebody_writes_meanwhile_ends_it(
             remove_namespace(server, URL, wanted, unclaimed=True)
     (key,) = written
     assert repr(key) in str(raised.value)
-    left = files(old)
+    left = contents(old)
     assert {k for k in before if k.startswith("_lakefs/")} | {key} <= left.keys()
     assert left[key] == (before[key] if "same" in what else b"of somebody else")
     (removal,) = unfinished(server.root)
@@ -427,7 +414,7 @@ def test_what_somebody_writes_meanwhile_ends_it(
 
 
 def test_what_is_gone_meanwhile_ends_nothing(old: Path, server: Server, tmp_path: Path) -> None:
-    before = files(old)
+    before = contents(old)
     first = min(key for key in before if not key.startswith("_lakefs/"))
 
     def copy_and_lose(source: LocalStore, key: str, *args: Any, **options: Any) -> None:
@@ -439,5 +426,5 @@ def test_what_is_gone_meanwhile_ends_nothing(old: Path, server: Server, tmp_path
         patch.setattr("lakegc_assets.leftovers.removal.copy_object", copy_and_lose)
         found = remove_namespace(server, URL, wanted, unclaimed=True)
     assert found == {"deleted": len(before) - 1, "already_missing": 1}
-    assert files(old) == {}
+    assert contents(old) == {}
     assert not unfinished(server.root)

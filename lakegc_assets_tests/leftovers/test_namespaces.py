@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -17,21 +16,15 @@ from lakegc_assets.leftovers.namespaces import (
 )
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.mark.installation import MARKER
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import SmallLake
-from lakegc_assets_tests.leftovers.conftest import age
+from lakegc_assets_tests.leftovers.conftest import mark_as
 
 
 def only(server: Server) -> LeftoverNamespace:
     (found,), problems = leftover_namespaces(server)
     assert problems == []
     return found
-
-
-def mark_as(lake: SmallLake, installation_id: str | None) -> None:
-    marker = lake.server.objects_dir / "team/old" / MARKER
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    told = {"installation_id": installation_id, "repository": "old", "creation_date": 1}
-    marker.write_text(json.dumps(told))
 
 
 def test_the_namespace_of_a_deleted_repository_is_found(lake: SmallLake, server: Server) -> None:
@@ -49,13 +42,11 @@ def test_its_marker_tells_whose_it_was(
 ) -> None:
     monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: "mine")
     for told, whose in (("mine", OURS), ("another", OTHERS), (None, NOBODY_KNOWS)):
-        mark_as(lake, told)
-        age(lake.server.objects_dir / "team", 31)
+        mark_as(lake.server.objects_dir / "team/old", told)
         found = only(server)
         assert (found.server, found.repository) == (whose, "old")
         assert ("another lakeFS server" in found.stays) == (whose == OTHERS)
-    mark_as(lake, "mine")
-    age(lake.server.objects_dir / "team", 31)
+    mark_as(lake.server.objects_dir / "team/old", "mine")
     monkeypatch.setattr(LakeFSClient, "installation_id", lambda _: None)
     assert "this one that hides its id" in only(server).stays
 

@@ -16,8 +16,9 @@ import pytest
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.leftovers.metadata import unreferenced_tables
 from lakegc_assets.leftovers.server import Server
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.leftovers.conftest import age, orphan
+from lakegc_assets_tests.leftovers.conftest import orphan
 
 
 @dataclass(frozen=True)

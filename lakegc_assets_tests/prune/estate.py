@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from lakegc_assets.prune.prune import Pruned, prune
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.files import age, contents
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.prune.past import DAY, age, contents, long_ago
+from lakegc_assets_tests.prune.past import DAY, long_ago
 from lakegc_assets_tests.sessions import Session
 
 KEEP = 30 * DAY
@@ -32,6 +33,9 @@ class NoRecords:
 
     def forget(self, run: str) -> None:
         """Nothing is to be."""
+
+    def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:  # noqa: ARG002 - there is none
+        return []
 
 
 class Records(NoRecords):
@@ -62,6 +66,10 @@ class Estate:
     def root(self) -> ArtifactRoot:
         return self.lake.root
 
+    def artifacts(self, run: str = OLD) -> Path:
+        """The folder of a run."""
+        return Path(self.root.url, REPOSITORY, run)
+
     def context(self, **settings: object) -> RunContext:
         return self.lake.context(self.spark, "none", **settings)
 
@@ -76,15 +84,15 @@ class Estate:
         return {run.run: run.kept for run in found.runs}
 
     def namespace(self) -> Any:
-        return self.context().connect()[1].store()
+        return self.lake.store
 
     def of(self, run: str = OLD) -> dict[str, bytes]:
-        return contents(self.root, REPOSITORY, run)
+        return contents(self.artifacts(run))
 
 
 def again(estate: Estate, **more: Any) -> None:
     """Make the old run anew, in another way."""
-    for path in sorted(Path(estate.root.url, REPOSITORY, OLD).rglob("*"), reverse=True):
+    for path in sorted(estate.artifacts().rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     long_ago(estate.root, OLD, AGE, **more)
 
@@ -92,4 +100,4 @@ def again(estate: Estate, **more: Any) -> None:
 def write_old(estate: Estate, key: str, data: bytes) -> None:
     """Write a file of the old run, as old as the others."""
     estate.root.attempt(REPOSITORY, OLD).store().put(key, data)
-    age(estate.root, REPOSITORY, OLD, AGE)
+    age(estate.artifacts(), AGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lakegc_assets.run.artifacts import (
     AttemptArtifacts,
     Manifest,
 )
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY
 
 DAY = timedelta(days=1)
@@ -82,19 +82,5 @@ def long_ago(
         )
         attempt.store().put(f"{asset}/manifest.json", manifest.to_bytes())
         previous = manifest.sha256
-    age(root, repository, run, days)
+    age(Path(root.url, repository, run), days)
     return attempt
-
-
-def age(root: ArtifactRoot, repository: str, run: str, days: float) -> None:
-    """Let all files of a run be so old."""
-    then = datetime.now(timezone.utc).timestamp() - days * 86_400
-    for path in Path(root.url, repository, run).rglob("*"):
-        os.utime(path, (then, then))
-
-
-def contents(root: ArtifactRoot, repository: str, run: str) -> dict[str, bytes]:
-    """The files of a run."""
-    folder = Path(root.url, repository, run)
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}

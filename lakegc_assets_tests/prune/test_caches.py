@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,15 +11,10 @@ from lakegc_assets.mark.metaranges import KIND as METARANGES
 from lakegc_assets.mark.ranges import KIND as RANGES
 from lakegc_assets.prune.prune import LEAST, Pruned, prune
 from lakegc_assets.run.table_cache import Decoded, TableCache
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
+from lakegc_assets_tests.files import age
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, mark
 from lakegc_assets_tests.prune.estate import NoRecords
 from lakegc_assets_tests.sessions import Session
-
-
-def old(folder: Path) -> None:
-    then = time.time() - 90 * 86_400
-    for path in folder.rglob("*"):
-        os.utime(path, (then, then))
 
 
 def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> None:
@@ -40,7 +33,7 @@ def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> No
     # What was found of etags is of use for as long as a mark is not old.
     evidence = len([key for page in cache.list(f"{KIND}/") for key in page["key"].to_pylist()])
     assert evidence > 0
-    old(folder)
+    age(folder, 90)
     dry = pruned(lake, spark, dry_run=True)
     assert (dry.cached, list(dry.notes)) == (5 + evidence, [])
     assert pruned(lake, spark).cached == 5 + evidence
@@ -52,8 +45,7 @@ def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> No
     assert pruned(lake, spark).cached == 0
     # All that the next mark reads is cached still.
     again = lake.context(spark, "mark-2")
-    for stage in STAGES:
-        stage(again)
+    mark(again)
     facts = again.root.attempt(REPOSITORY, "mark-2").manifest("committed_addresses").facts
     assert (facts["ranges_decoded"], facts["metaranges_decoded"]) == (0, 0)
 
@@ -61,7 +53,7 @@ def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> No
 def test_without_a_mark_nobody_knows_what_is_wanted(lake: SmallLake, spark: Session) -> None:
     attempt = lake.root.attempt(REPOSITORY, "mark-1")
     attempt.store().delete_many(["gc_report/manifest.json"])
-    old(Path(lake.root.url, REPOSITORY))
+    age(Path(lake.root.url, REPOSITORY), 90)
     found = pruned(lake, spark)
     assert found.cached == 0
     (note,) = found.notes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +18,10 @@ from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.approval import Approval
 from lakegc_assets.sweep.hold import write_hold
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.prune.estate import AGE, NOW, OLD, Estate, Records, again, write_old
-from lakegc_assets_tests.prune.past import DAY, age
+from lakegc_assets_tests.prune.past import DAY
 
 
 def _approved(estate: Estate) -> str:
@@ -108,12 +108,12 @@ def _of_another_version(estate: Estate) -> str:
 
 def _without_a_file(estate: Estate) -> str:
     key = next(name for name in estate.of() if "uncommitted_snapshot/data" in name)
-    Path(estate.root.url, REPOSITORY, OLD, key).unlink()
+    (estate.artifacts() / key).unlink()
     return "a listing of "
 
 
 def _unnamed(estate: Estate) -> str:
-    Path(estate.root.url, REPOSITORY, OLD, "attempt.json").write_text("[]")
+    (estate.artifacts() / "attempt.json").write_text("[]")
     return "nobody can tell what of it is needed"
 
 
@@ -281,7 +281,7 @@ def test_the_ledger_tells_that_the_trash_is_there_where_a_listing_does_not(
     attempt = estate.root.attempt(REPOSITORY, OLD)
     outcome = ledger.Outcome("data/x", 13, "deleted", version=place)
     ledger.record(attempt.store(), "a", [outcome])
-    age(estate.root, REPOSITORY, OLD, AGE)
+    age(estate.artifacts(), AGE)
     real = LocalStore.list_prefixes
 
     def nothing(store: LocalStore, prefix: str = "", *more: Any) -> Any:

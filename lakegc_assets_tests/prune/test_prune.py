@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +19,10 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.kills import Killed
-from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES
+from lakegc_assets_tests.lake import REPOSITORY, RUN, mark
 from lakegc_assets_tests.prune.estate import AGE, OLD, Estate, NoRecords, Records, again
-from lakegc_assets_tests.prune.past import age
 from lakegc_assets_tests.sessions import Session
 
 
@@ -50,13 +49,11 @@ def test_an_old_run_that_nothing_needs_goes_as_a_whole(estate: Estate) -> None:
 
 def test_the_next_mark_is_what_it_would_have_been(estate: Estate, spark: Session) -> None:
     ctx = estate.lake.context(spark, "mark-2")
-    for stage in STAGES:
-        stage(ctx)
+    mark(ctx)
     before = ctx.root.attempt(REPOSITORY, "mark-2").manifest("deletion_candidates")
     assert estate.kept()[OLD] == ""
     later = estate.lake.context(spark, "mark-3")
-    for stage in STAGES:
-        stage(later)
+    mark(later)
     attempt = later.root.attempt(REPOSITORY, "mark-3")
     assert attempt.manifest("deletion_candidates").digest == before.digest
     assert attempt.manifest("store_listing").facts["mode"] == "optimized"
@@ -99,10 +96,10 @@ def test_whoever_is_killed_leaves_what_the_next_prune_ends(
     monkeypatch.setattr(module, "repository_lock", lambda _: repository_lock(secrets.token_hex(4)))
     for after in range(1, 9):
         for name, data in whole.items():
-            path = Path(estate.root.url, REPOSITORY, OLD, name)
+            path = estate.artifacts() / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        age(estate.root, REPOSITORY, OLD, AGE)
+        age(estate.artifacts(), AGE)
         with dying(monkeypatch, after, before=before) as calls:
             try:
                 estate.prune()
@@ -170,7 +167,7 @@ def test_a_run_that_is_begun_again_meanwhile_stays(
 
 
 def test_a_folder_that_no_prune_has_left_is_not_touched(estate: Estate) -> None:
-    Path(estate.root.url, REPOSITORY, OLD, "attempt.json").unlink()
+    (estate.artifacts() / "attempt.json").unlink()
     before = estate.of()
     assert OLD not in estate.kept()
     assert estate.of() == before

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine.datasets import read_parts
+from lakegc_assets.recovery import backup_task
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import Backup, find_backup
 from lakegc_assets.recovery.copies import COPIES, scratch_space, verified_copies
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import (
-    REPOSITORY,
-    RUN,
-    STAGES,
-    SmallLake,
-    running,
-)
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, mark, running
 from lakegc_assets_tests.marked import few_tasks, lake
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import stand_in
 
 __all__ = ["few_tasks", "lake"]
 
@@ -97,6 +95,16 @@ class Place:
         return {key: self.store.get(key) for key in keys if not key.startswith("_lakegc/")}
 
 
+def before_copies(patch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
+    """Let something happen before a task copies an object, by its key."""
+
+    def copied(source: ObjectStore, key: str, *rest: Any, **more: Any) -> Copied:
+        act(key)
+        return copy_object(source, key, *rest, **more)
+
+    patch.setattr(backup_task, "copy_object", copied)
+
+
 @pytest.fixture
 def place(lake: SmallLake, spark: Session, tmp_path: Path) -> Place:
     """Backups in a folder of this machine."""
@@ -129,8 +137,7 @@ def make_odd(folder: Path, spark: Session) -> None:
             path.write_text(f"content of {name}")
             os.utime(path, (time.time() - 30 * 86_400,) * 2)
         lake.calendar.days_ago = 0
-        for stage in STAGES:
-            stage(lake.context(spark, max_candidate_share=1.0))
+        mark(lake.context(spark, max_candidate_share=1.0))
 
 
 @pytest.fixture
@@ -138,6 +145,6 @@ def swept(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place with the backup of a mark that was swept."""
     make_backup(anywhere.context())
     with monkeypatch.context() as patch:
-        stand_in(patch, lambda: spare(set()))
+        stand_in(patch)
         sweep(anywhere.context())
     return anywhere

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,6 +31,15 @@ class Later(Clocks):
         return super().now() + timedelta(days=self.days)
 
 
+def pruning(place: Place, *names: str, **how: Any) -> Pruning:
+    """A prune of all backups of a place, or of some, whatever their age, at this moment."""
+
+    def context(_: str, run: str) -> RunContext:
+        return place.context(run)
+
+    return Pruning(context, place.root.stores, place.url, None, names, **how)
+
+
 def prune(
     place: Place,
     *names: str,
@@ -43,8 +53,8 @@ def prune(
         ctx = replace(place.context(run), repository=repository, clocks=Later(days))
         return replace(ctx, settings=ctx.settings.changed(clock_skew_seconds=400 * 86_400))
 
-    pruning = Pruning(context, place.root.stores, place.url, older_than, names, dry_run=dry_run)
-    return {one.found.name: one.kept for one in pruning.run()}
+    wanted = replace(pruning(place, *names), context=context, older_than=older_than)
+    return {one.found.name: one.kept for one in replace(wanted, dry_run=dry_run).run()}
 
 
 def needed(ctx: RunContext, objects: pa.Table) -> dict[str, str]:

@@ -38,12 +38,12 @@ def test_nobody_sweeps_or_backs_up_while_a_backup_is_made(
     assert len(refused) == 2
     assert all(f"a backup of run {RUN!r} by " in told for told in refused)
     assert place.store.exists(MANIFEST)
-    assert read_lease(place.context().connect()[1].store()).released
+    assert read_lease(place.lake.store).released
 
 
 @pytest.mark.usefixtures("frequent_renewals")
 def test_a_backup_waits_for_who_has_the_lease(place: Place) -> None:
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     with repository_lease(store, owner_of(doing="restore"), duration=timedelta(minutes=3)):
         with pytest.raises(RefusedError, match="restore"):
             back_up(place.context())
@@ -52,7 +52,7 @@ def test_a_backup_waits_for_who_has_the_lease(place: Place) -> None:
 
 
 def test_without_a_place_for_backups_nobody_needs_the_lease(place: Place) -> None:
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     with repository_lease(store, owner_of(doing="restore"), duration=timedelta(minutes=3)):
         assert back_up(place.context(backup_url=None)) is None
 

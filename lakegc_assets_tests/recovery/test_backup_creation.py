@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery import backup_creation, backup_task, circuit_breaker
+from lakegc_assets.recovery import backup_creation, backup_task, portions
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backup_task import Orders, TaskResult, copy_portions
 from lakegc_assets.recovery.portions import Portion
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, running
-from lakegc_assets_tests.recovery.conftest import ODD, Place, make_odd
+from lakegc_assets_tests.recovery.conftest import ODD, Place, before_copies, make_odd
 from lakegc_assets_tests.sessions import Session
 
 
@@ -31,12 +29,8 @@ def outcomes(place: Place) -> dict[str, str]:
     return {row["address"]: row["outcome"] for row in rows}
 
 
-def objects(place: Place, marked: Marked) -> dict[str, bytes]:
-    return {address: (place.lake.objects / address).read_bytes() for address in marked.candidates}
-
-
 def test_a_backup_holds_what_the_mark_names_and_says_so(anywhere: Place, marked: Marked) -> None:
-    before = objects(anywhere, marked)
+    before = anywhere.lake.contents(marked.candidates)
     record = make_backup(anywhere.context())
     assert record is not None
     assert anywhere.contents() == before
@@ -49,7 +43,7 @@ def test_a_backup_holds_what_the_mark_names_and_says_so(anywhere: Place, marked:
         info = anywhere.store.head(row["address"])
         assert (info.size, info.etag) == (row["size"], row["copy_etag"])
     # What is backed up is left alone, and is left as it is when it is asked for again.
-    assert objects(anywhere, marked) == before
+    assert anywhere.lake.contents(marked.candidates) == before
     assert make_backup(anywhere.context()) == record
 
 
@@ -97,7 +91,7 @@ def test_tasks_on_spark_and_every_setting_copy_the_same(place: Place, marked: Ma
             backup_log=str(log),
         )
         make_backup(ctx)
-        assert here.contents() == objects(place, marked)
+        assert here.contents() == place.lake.contents(marked.candidates)
         lines = [
             json.loads(line)
             for path in (log / REPOSITORY / RUN).glob("*.log")
@@ -164,15 +158,10 @@ def test_a_backup_goes_on_where_it_was(
     anywhere.store.put(changed, b"not what it was")
     anywhere.store.delete_many([gone])
     asked: list[str] = []
-
-    def counted(source: ObjectStore, key: str, *rest: Any, **more: Any) -> Any:
-        asked.append(key)
-        return copy_object(source, key, *rest, **more)
-
-    monkeypatch.setattr(backup_task, "copy_object", counted)
+    before_copies(monkeypatch, asked.append)
     make_backup(anywhere.context())
     assert sorted(asked) == [changed, gone]
-    assert anywhere.contents() == objects(anywhere, marked)
+    assert anywhere.contents() == anywhere.lake.contents(marked.candidates)
 
 
 def test_a_large_backup_is_listed_by_threads_and_its_requests_are_few(
@@ -207,14 +196,13 @@ def test_a_backup_that_another_process_finishes_meanwhile_is_left_alone(
     monkeypatch.setattr(backup_task, "_BATCH", 1)
     copied: list[str] = []
 
-    def beside(source: Any, key: str, *rest: Any, **more: Any) -> Any:
+    def beside(key: str) -> None:
         copied.append(key)
         if len(copied) == 1:
             assert make_backup(place.context()) is not None
             copied[1:] = []
-        return copy_object(source, key, *rest, **more)
 
-    monkeypatch.setattr(backup_task, "copy_object", beside)
+    before_copies(monkeypatch, beside)
     with pytest.raises(RefusedError, match=r"up again .*: another process has finished"):
         make_backup(place.context())
     # But for what was under way.
@@ -232,13 +220,12 @@ def test_what_is_kept_from_us_alone_keeps_nothing_else_from_being_copied(
     sealed = min(marked.candidates)
     kept = {sealed}
 
-    def denied(source: ObjectStore, key: str, *rest: Any, **more: Any) -> Any:
+    def denied(key: str) -> None:
         if key in kept:
             raise AccessDeniedError(f"{key}: no key for it")
-        return copy_object(source, key, *rest, **more)
 
-    monkeypatch.setattr(backup_task, "copy_object", denied)
-    monkeypatch.setattr(circuit_breaker, "_IN_A_ROW", in_a_row)
+    before_copies(monkeypatch, denied)
+    monkeypatch.setattr(portions, "_IN_A_ROW", in_a_row)
     monkeypatch.setattr(backup_task, "_BATCH", 1)
     # Each in a portion of its own, and each portion in a task of its own: one has the sealed one.
     monkeypatch.setattr(backup_creation, "_OBJECT_S", 10.0)

@@ -27,7 +27,6 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record, all_backups
 from lakegc_assets.recovery.copies import only_copies, scratch_space
 from lakegc_assets.recovery.restore.restored_set import restore
@@ -44,11 +43,11 @@ from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import leased_to_prune, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, running
+from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked, mark, running
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.recovery.prunes import NAME, left, prune
+from lakegc_assets_tests.recovery.prunes import NAME, left, prune, pruning
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import stand_in
 
 #: For tests of what is decided, wherever the backups are; on S3 it only takes longer.
 anywhere_the_same = pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def _staged(place: Place, address: str) -> str:
 
 
 def _pinned(place: Place, address: str) -> str:
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     until = store.server_time() + timedelta(days=1)
     write_pin(store, Pin("restore-1", until, RUN, "restored", 1), pa.array([address]))
     return "it is pinned"
@@ -100,11 +99,10 @@ def test_the_only_copy_of_what_is_needed_now_stays(
     assert swept.contents() == before
     assert swept.copied.num_rows == len(marked.candidates)
     # What somebody else wrote there is no copy of it.
-    _, connections = swept.context().connect()
-    connections.store().put(address, before[address] + b"x")
+    swept.lake.store.put(address, before[address] + b"x")
     assert "the only copy of 1 object" in prune(swept, *names)[NAME]
     # Once the store has it again, it is no longer the only one.
-    connections.store().put(address, before[address])
+    swept.lake.store.put(address, before[address])
     assert prune(swept) == {NAME: ""}
     assert left(swept) == 0
 
@@ -121,8 +119,7 @@ def test_what_lakefs_serves_and_lists_nowhere_stays(tmp_path: Path, spark: Sessi
             lake.commit("main")
         lake.calendar.days_ago = 0
         place = Place(lake, lake.root, str(tmp_path / "backups"), spark)
-        for stage in STAGES:
-            stage(place.context())
+        mark(place.context())
         make_backup(place.context())
         sweep(place.context())
         assert not {served[90], served[80]} & lake.keys()
@@ -161,18 +158,14 @@ def test_a_mark_that_was_not_swept_keeps_its_backup_unless_it_is_named(place: Pl
 @anywhere_the_same
 def test_while_an_alarm_was_not_looked_at_backups_stay(swept: Place) -> None:
     """It may name what no list of lakeFS's does; and a dry run says so, too."""
-    store = swept.context().connect()[1].store()
+    store = swept.lake.store
     write_hold(store, {"alarm": "1 object is gone, and is needed"})
 
-    def context(_: str, run: str) -> RunContext:
-        return swept.context(run)
-
-    given = (context, swept.root.stores, swept.url, None, (NAME,))
     for dry_run, alone in ((True, not_held), (False, leased_to_prune)):
-        (judged,) = Pruning(*given, dry_run=dry_run, alone=alone).run()
+        (judged,) = pruning(swept, NAME, dry_run=dry_run, alone=alone).run()
         assert "is on hold" in judged.kept
     store.delete_many([HOLD])
-    (judged,) = Pruning(*given, alone=leased_to_prune).run()
+    (judged,) = pruning(swept, NAME, alone=leased_to_prune).run()
     assert judged.kept == ""
 
 
@@ -205,7 +198,7 @@ def test_while_another_run_holds_the_repository_its_backups_stay(swept: Place) -
 @anywhere_the_same
 def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place) -> None:
     """It relies on the backup, or reads it; and until a backup is gone none begins."""
-    store = swept.context().connect()[1].store()
+    store = swept.lake.store
     taken: list[str] = []
 
     @contextmanager
@@ -216,10 +209,7 @@ def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place)
             # The copies go while it is held.
             taken.append(f"{left(swept)} left")
 
-    def context(_: str, run: str) -> RunContext:
-        return swept.context(run)
-
-    prunes = Pruning(context, swept.root.stores, swept.url, None, (NAME,), alone=alone)
+    prunes = pruning(swept, NAME, alone=alone)
     with (
         repository_lease(store, {"host": "elsewhere"}, duration=timedelta(minutes=3)),
         pytest.MonkeyPatch.context() as patch,
@@ -320,25 +310,21 @@ def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
 ) -> None:
     """A sweep may have begun meanwhile, and relies on the backup."""
     make_backup(place.context())
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     was = getattr(backup_pruning, moment)
 
     def suspended(*given: Any) -> Any:
         found = was(*given) if moment == "_needed" else None
-        store = place.context().connect()[1].store()
+        store = place.lake.store
         store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
         sweep(place.context())
         return found if moment == "_needed" else was(*given)
 
-    def context(_: str, run: str) -> RunContext:
-        return place.context(run)
-
-    given = (context, place.root.stores, place.url, None, (NAME,))
     before = place.contents()
     with monkeypatch.context() as patch:
         patch.setattr(backup_pruning, moment, suspended)
         with pytest.raises(RefusedError, match=r"the lease on .* was lost"):
-            list(Pruning(*given, alone=leased_to_prune).run())
+            list(pruning(place, NAME, alone=leased_to_prune).run())
     assert not marked.candidates & place.lake.keys()
     assert place.contents() == before
     assert place.copied.num_rows == len(marked.candidates)

@@ -29,7 +29,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.files import open_directories
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
-from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.conftest import Place, before_copies
 
 
 def _is_below(descriptor: int, place: Place) -> bool:
@@ -260,13 +260,12 @@ def cutting(monkeypatch: pytest.MonkeyPatch, chosen: Callable[[str, int], bool])
     """The store cuts copies short: of the chosen, by address and number of the try."""
     tries: dict[str, int] = {}
 
-    def cut(source: Any, key: str, *rest: Any, **more: Any) -> Any:
+    def cut(key: str) -> None:
         tries[key] = tries.get(key, 0) + 1
         if chosen(key, tries[key]):
             raise StorageError(f"the copy {key!r} was cut short")
-        return copy_object(source, key, *rest, **more)
 
-    monkeypatch.setattr(backup_task, "copy_object", cut)
+    before_copies(monkeypatch, cut)
     return tries
 
 

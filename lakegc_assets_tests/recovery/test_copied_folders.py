@@ -15,7 +15,7 @@ from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked
+from lakegc_assets_tests.lake import REPOSITORY, Marked, mark
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 
@@ -60,8 +60,7 @@ def test_no_sweep_backup_or_restore_takes_a_copied_folder_for_that_of_its_run(
     place: Place, marked: Marked
 ) -> None:
     make_backup(place.context())
-    for stage in STAGES:
-        stage(place.context("copy", backup_url=None))
+    mark(place.context("copy", backup_url=None))
     copy_folder(place, "copy")
     ctx = place.context("copy")
     for refused in (make_backup, sweep):
@@ -90,7 +89,7 @@ def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
     )
     # As it says.
     content = copied.get(address)
-    swept.context().connect()[1].store().put(address, content)
+    swept.lake.store.put(address, content)
     assert prune(swept, COPY) == {COPY: ""}
 
 

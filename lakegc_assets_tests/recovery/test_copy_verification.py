@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from hashlib import md5
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,28 +18,22 @@ from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.recovery.undeletion import Copies, bring_back
-from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import may_be_moved
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
-from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.conftest import Place, before_copies
 
 ALL = Choice(everything=True)
 
 
 def lose(place: Place, marked: Marked) -> dict[str, bytes]:
     """Delete what is marked, as a sweep does that looked at the backup before."""
-    paths = {address: place.lake.objects / address for address in marked.candidates}
-    before = {address: path.read_bytes() for address, path in paths.items()}
-    for path in paths.values():
-        path.unlink()
+    before = place.lake.contents(marked.candidates)
+    for address in before:
+        (place.lake.objects / address).unlink()
     return before
-
-
-def contents(place: Place, marked: Marked) -> dict[str, bytes]:
-    return {address: (place.lake.objects / address).read_bytes() for address in marked.candidates}
 
 
 def test_what_a_suspended_maker_replaced_in_a_finished_backup(
@@ -49,14 +42,13 @@ def test_what_a_suspended_maker_replaced_in_a_finished_backup(
     """It verified its copies, too, and recorded them: which ones are read once."""
     begun: list[str] = []
 
-    def beside(source: Any, key: str, *rest: Any, **more: Any) -> Any:
+    def beside(key: str) -> None:
         begun.append(key)
         if len(begun) == 1:
             assert make_backup(place.context()) is not None
-        return copy_object(source, key, *rest, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(backup_task, "copy_object", beside)
+        before_copies(patch, beside)
         patch.setattr(backup_task, "_THREADS", 1)
         with pytest.raises(RefusedError, match="another process has finished"):
             make_backup(place.context())
@@ -67,7 +59,7 @@ def test_what_a_suspended_maker_replaced_in_a_finished_backup(
     assert facts["sources"] == {
         "backup": {"objects": len(before), "bytes": sum(map(len, before.values()))}
     }
-    assert contents(place, marked) == before
+    assert place.lake.contents(marked.candidates) == before
 
 
 def test_a_backup_that_was_moved_to_another_disk(
@@ -97,7 +89,7 @@ def test_a_backup_that_was_moved_to_another_disk(
     ) in str(raised.value)
     there.write_bytes(content)
     restore(ctx, ALL)
-    assert contents(place, marked) == before
+    assert place.lake.contents(marked.candidates) == before
 
 
 @pytest.mark.parametrize("named", [True, False])

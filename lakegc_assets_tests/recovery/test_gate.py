@@ -10,24 +10,21 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.recovery import backup_task
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
 from lakegc_assets.recovery.undo_window import undoable
-from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
-from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.conftest import Place, before_copies
 from lakegc_assets_tests.sweep.outcomes import check_swept
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.stand_ins import stand_in
 
 
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
 
 
 def test_all_that_is_backed_up_is_deleted(anywhere: Place, marked: Marked) -> None:
@@ -93,14 +90,11 @@ def test_what_the_backup_lacks_is_spared_and_what_it_lost_too(
 ) -> None:
     failed, changed, gone, lost, other, *_ = sorted(marked.candidates)
 
-    def cut(
-        source: ObjectStore, key: str, target: ObjectStore, there: str, **more: object
-    ) -> Copied:
+    def cut(key: str) -> None:
         if key == failed:
             raise StorageError("it was cut short")
-        return copy_object(source, key, target, there, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(backup_task, "copy_object", cut)
+    before_copies(monkeypatch, cut)
     path = anywhere.lake.objects / changed
     path.unlink()
     path.write_text("another one")

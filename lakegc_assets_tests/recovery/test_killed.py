@@ -26,24 +26,16 @@ from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import find_backup
 from lakegc_assets.storage import local
 from lakegc_assets.storage.files import link_new, replace
+from lakegc_assets_tests.files import contents
 from lakegc_assets_tests.kills import Killed, Lines
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-
-
-def files(place: Place) -> dict[str, bytes]:
-    """All that lies at the place of the backups."""
-    root = Path(place.url)
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
+from lakegc_assets_tests.recovery.prunes import NAME, pruning
 
 
 def shape(place: Place) -> tuple[str, ...]:
     """What lies there but for what differs at every run: what the next one finds, and goes by."""
-    names = (re.sub(r"/ledger/.*", "/ledger", name) for name in files(place))
+    names = (re.sub(r"/ledger/.*", "/ledger", name) for name in contents(Path(place.url)))
     return tuple(sorted(names))
 
 
@@ -52,9 +44,7 @@ def check(place: Place, marked: Marked) -> None:
     copied = place.copied
     assert sorted(copied["address"].to_pylist()) == sorted(marked.candidates)
     assert place.outcomes.num_rows == len(marked.candidates)
-    assert place.contents() == {
-        address: (place.lake.objects / address).read_bytes() for address in marked.candidates
-    }
+    assert place.contents() == place.lake.contents(marked.candidates)
     for row in copied.to_pylist():
         assert place.store.head(row["address"]).etag == row["copy_etag"]
 
@@ -157,14 +147,13 @@ def test_a_prune_killed_at_every_line(
         (place.lake.objects / address).unlink()
 
     def prune() -> list[str]:
-        names = [f"{REPOSITORY}/{RUN}"] if files(place) else []
-        given = (lambda _repository, run: place.context(run), place.root.stores, place.url, None)
-        return [one.kept for one in backup_pruning.Pruning(*given, names).run()]
+        names = [NAME] if contents(Path(place.url)) else []
+        return [one.kept for one in pruning(place, *names).run()]
 
     lines = Lines(backup_pruning.__file__)
     with lines.watch():
         assert prune() == [""]
-    assert files(place) == {}
+    assert contents(Path(place.url)) == {}
     assert asked == [len(marked.candidates)]
     assert len(lines.kills()) > 40
     for line, time in lines.kills():
@@ -172,11 +161,11 @@ def test_a_prune_killed_at_every_line(
         shutil.copytree(whole, place.url)
         with pytest.raises(Killed), lines.watch(line, time):
             prune()
-        left = place.contents() if files(place) else {}
+        left = place.contents() if contents(Path(place.url)) else {}
         if find_backup(place.root.stores, place.url, REPOSITORY, RUN) is not None:
             assert left.keys() == marked.candidates
         assert set(prune()) <= {""}
-        assert files(place) == {}
+        assert contents(Path(place.url)) == {}
 
 
 @pytest.mark.conformance

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.recovery import relations
@@ -18,10 +17,8 @@ from lakegc_assets.recovery.copies import COPIES, OBJECTS, SHOWN
 from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.sweep.lost_objects import LOST
-from lakegc_assets_tests.frames import Frames, same
+from lakegc_assets_tests.frames import Frames, Rows, check, holds, random_rows
 from lakegc_assets_tests.recovery import twins
-
-Rows = list[dict[str, Any]]
 
 BEGAN = datetime(2026, 1, 2, tzinfo=timezone.utc)
 VERSIONS = pa.schema([("address", pa.string()), ("version", pa.string())])
@@ -59,51 +56,18 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
 }
 
 
-def rows(schema: pa.Schema, unique: str | None = None) -> st.SearchStrategy[Rows]:
-    """Some rows; a column may have each value once."""
-    row = st.fixed_dictionaries({name: _VALUES[name] for name in schema.names})
-    return st.lists(row, max_size=8, unique_by=None if unique is None else itemgetter(unique))
-
-
-def check(frames: Frames, test: Callable[..., None], *strategies: st.SearchStrategy[Any]) -> None:
-    """Call a test with many values, as many as the engine is worth."""
-    how = settings(
-        max_examples=frames.examples,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    )
-    how(given(*strategies)(test))()
-
-
-def holds(
-    frames: Frames, name: str, schema: pa.Schema, *given_values: Any, order: bool = False
-) -> None:
-    """A relation gives what its twin gives: of frames (rows and schema), and of other values."""
-    frame = getattr(relations, name)(*(_frame(frames, one) for one in given_values))
-    found = frames.rows(frame, schema)
-    wanted = getattr(twins, name)(*(_rows(one) for one in given_values))
-    cut = [{column: row[column] for column in schema.names} for row in wanted]
-    assert found == cut if order else same(found, cut)
-
-
-def _frame(frames: Frames, one: Any) -> Any:
-    return frames.of(*one) if isinstance(one, tuple) else one
-
-
-def _rows(one: Any) -> Any:
-    return one[0] if isinstance(one, tuple) else one
+rows = partial(random_rows, _VALUES)
 
 
 def test_what_a_backup_has_left_to_copy_and_what_it_holds(frames: Frames) -> None:
     def test(marked: Rows, journal: Rows, shown: Rows) -> None:
         objects, recorded, there = (marked, MARKED), (journal, OUTCOMES), (shown, SHOWN)
-        holds(frames, "newest", OUTCOMES, recorded)
-        holds(frames, "verified", OUTCOMES, recorded, objects, there)
-        holds(frames, "without", MARKED, objects, recorded, order=True)
+        holds(frames, relations.newest, twins, OUTCOMES, recorded)
+        holds(frames, relations.verified, twins, OUTCOMES, recorded, objects, there)
+        holds(frames, relations.without, twins, MARKED, objects, recorded, order=True)
         copied = twins.verified(journal, marked, shown)
-        holds(frames, "lacking", GONE, recorded, (copied, OUTCOMES))
-        holds(frames, "outcomes", OUTCOMES, (copied, OUTCOMES), recorded, order=True)
+        holds(frames, relations.lacking, twins, GONE, recorded, (copied, OUTCOMES))
+        holds(frames, relations.outcomes, twins, OUTCOMES, (copied, OUTCOMES), recorded, order=True)
 
     check(frames, test, rows(MARKED, "address"), rows(OUTCOMES, "at"), rows(SHOWN, "address"))
 
@@ -116,9 +80,9 @@ def test_what_a_backup_or_the_trash_can_give_back(frames: Frames) -> None:
             )
             assert frames.rows(frame, OBJECTS) == twins.held(copied, listed, finished=finished)
         given_rows = ((needed, NEEDED), (copied, OBJECTS))
-        holds(frames, "with_recorded", RECORDED, *given_rows, order=True)
-        holds(frames, "each_once", OBJECTS, (found, OBJECTS), order=True)
-        holds(frames, "claimed", OUTCOMES, (journal, OUTCOMES))
+        holds(frames, relations.with_recorded, twins, RECORDED, *given_rows, order=True)
+        holds(frames, relations.each_once, twins, OBJECTS, (found, OBJECTS), order=True)
+        holds(frames, relations.claimed, twins, OUTCOMES, (journal, OUTCOMES))
 
     objects, listed = rows(OBJECTS), rows(OBJECTS, "address")
     needed = rows(NEEDED, "address")
@@ -128,10 +92,12 @@ def test_what_a_backup_or_the_trash_can_give_back(frames: Frames) -> None:
 def test_what_a_restore_is_about(frames: Frames) -> None:
     def test(marked: Rows, swept: Rows, copies: Rows, held: Rows) -> None:
         chosen = (twins.chosen(marked, swept), MARKED)
-        holds(frames, "chosen", MARKED, (marked, MARKED), (swept, VERSIONS), order=True)
+        holds(
+            frames, relations.chosen, twins, MARKED, (marked, MARKED), (swept, VERSIONS), order=True
+        )
         given_rows = ((marked, MARKED), (swept, VERSIONS), (copies, COPIES))
-        holds(frames, "lost_objects", LOST, *given_rows, order=True)
-        holds(frames, "smallest_held", HELD, (held, HELD), chosen, 1, 2, order=True)
+        holds(frames, relations.lost_objects, twins, LOST, *given_rows, order=True)
+        holds(frames, relations.smallest_held, twins, HELD, (held, HELD), chosen, 1, 2, order=True)
 
     unique = (rows(schema, "address") for schema in (MARKED, VERSIONS, COPIES, HELD))
     check(frames, test, *unique)
@@ -139,12 +105,22 @@ def test_what_a_restore_is_about(frames: Frames) -> None:
 
 def test_what_a_restore_has_done(frames: Frames) -> None:
     def test(ledger: Rows, marked: Rows) -> None:
-        holds(frames, "restored", RESTORED, (ledger, RESTORED), order=True)
+        holds(frames, relations.restored, twins, RESTORED, (ledger, RESTORED), order=True)
         each = (twins.restored(ledger), RESTORED)
-        holds(frames, "settled", RESTORED, each, order=True)
-        holds(frames, "totals", TOTALS, each, "another")
-        holds(frames, "lacking", GONE, each, (marked, MARKED))
-        holds(frames, "examples", RESTORED, each, "failed", "", 1, order=True)
-        holds(frames, "examples", RESTORED, each, "already_there", "another", 2, order=True)
+        holds(frames, relations.settled, twins, RESTORED, each, order=True)
+        holds(frames, relations.totals, twins, TOTALS, each, "another")
+        holds(frames, relations.lacking, twins, GONE, each, (marked, MARKED))
+        holds(frames, relations.examples, twins, RESTORED, each, "failed", "", 1, order=True)
+        holds(
+            frames,
+            relations.examples,
+            twins,
+            RESTORED,
+            each,
+            "already_there",
+            "another",
+            2,
+            order=True,
+        )
 
     check(frames, test, rows(RESTORED, "at"), rows(MARKED, "address"))

@@ -13,7 +13,6 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_creation, backup_pruning
 from lakegc_assets.recovery.backup_creation import Summary, make_backup, summarized
-from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.backups import MANIFEST, PRUNING, all_backups
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
@@ -25,8 +24,8 @@ from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.recovery.prunes import NAME, left, prune
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.recovery.prunes import NAME, left, prune, pruning
+from lakegc_assets_tests.sweep.stand_ins import stand_in
 
 _LATE = "late/link"
 
@@ -107,12 +106,8 @@ def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
         place.store.put(MANIFEST, record)
         yield
 
-    def context(_: str, run: str) -> RunContext:
-        return place.context(run)
-
     before = place.contents()
-    pruning = Pruning(context, place.root.stores, place.url, None, (NAME,), alone=alone)
-    (judged,) = pruning.run()
+    (judged,) = pruning(place, NAME, alone=alone).run()
     assert judged.kept.endswith("has changed meanwhile: prune again")
     assert place.contents() == before
     assert place.copied.num_rows == len(marked.candidates)
@@ -177,7 +172,7 @@ def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, mark
     content = swept.contents()[first]
     interrupt_prune(swept, *others)
     need(swept, first)
-    store = swept.context().connect()[1].store()
+    store = swept.lake.store
     trash = [key for page in store.list(TRASH) for key in page["key"].to_pylist()]
     store.delete_many(trash)
     assert "restore them first" in prune(swept, days=0)[NAME]
@@ -197,22 +192,18 @@ def test_who_was_suspended_while_it_removed_what_holds_nothing_removes_no_other_
     def suspended(*given: Any) -> None:
         monkeypatch.setattr(backup_pruning, "remove_objects", was)
         place.store.delete_many([k for page in place.store.list() for k in page["key"].to_pylist()])
-        store = place.context().connect()[1].store()
+        store = place.lake.store
         if store.exists(LEASE):
             store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
         make_backup(place.context())
-        stand_in(monkeypatch, lambda: spare(set()))
+        stand_in(monkeypatch)
         sweep(place.context())
         before.update(place.contents())
         was(*given)
 
-    def context(_: str, run: str) -> RunContext:
-        return place.context(run)
-
     monkeypatch.setattr(backup_pruning, "remove_objects", suspended)
-    given = (context, place.root.stores, place.url, None, (NAME,))
     with suppress(RefusedError):
-        list(Pruning(*given, alone=leased_to_prune).run())
+        list(pruning(place, NAME, alone=leased_to_prune).run())
     assert before.keys() == marked.candidates
     assert place.contents() == before
 

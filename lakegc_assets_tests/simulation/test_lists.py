@@ -9,8 +9,9 @@ import pytest
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run.records import RecordFiles
-from lakegc_assets.sweep import ledger, sweep
+from lakegc_assets.sweep import sweep
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
+from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
@@ -26,7 +27,7 @@ def _simulated() -> Iterator[None]:
 def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read: Callable[[Any], Any] = ledger.Ledger.read
+    read: Callable[[Any], None] = Recorded.read
     looked: list[bool] = []
 
     def looking(*args: Any) -> None:
@@ -35,13 +36,12 @@ def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
 
     monkeypatch.setattr(sweep, "raise_alarm_if_needed", looking)
 
-    def lacking(of: Any) -> Any:
-        found = read(of)
+    def lacking(of: Recorded) -> None:
+        read(of)
         if looked:
             of.parts.clear()
-        return found
 
-    monkeypatch.setattr(ledger.Ledger, "read", lacking)
+    monkeypatch.setattr(Recorded, "read", lacking)
     ended = interleave(Choices())
     assert looked
     assert ended.world.oracle.deletes.keys() == ended.world.oracle.marked["mark-1"]

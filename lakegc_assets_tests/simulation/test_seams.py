@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.recovery import relations
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep import relations
 from lakegc_assets_tests.simulation import row_files, seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import interleave

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.task_orders import Orders, TaskResult
 from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
-from lakegc_assets_tests.sweep.stand_ins import as_listed
-
-FAST = Limits(keys=1e9, requests=1e9)
+from lakegc_assets_tests.sweep.stand_ins import as_listed, orders_of
 
 
 @contextmanager
@@ -33,19 +31,7 @@ def ordered(bare: SmallLake, stores: StoreConfig, url: str) -> Iterator[Orders]:
     store = connections.store()
     with repository_lease(store, {"host": "here"}, duration=timedelta(minutes=3)) as lease:
         lease.begin_round(1)
-        yield Orders(
-            connections=connections,
-            repository=REPOSITORY,
-            artifacts_url=str(bare.folder / "attempt"),
-            delta=fingerprint(bare.client, REPOSITORY, protect_tags=False),
-            taken=Moment.now(store),
-            protect_tags=False,
-            lease=lease.token,
-            number=1,
-            condition="none",
-            batch=2,
-            limits=FAST,
-        )
+        yield orders_of(connections, bare.folder / "attempt", lease)
 
 
 @pytest.fixture
@@ -113,6 +99,31 @@ class Time:
 def reach_at(orders: Orders, time: Time) -> TaskClients:
     """The real world, at a time that the test tells."""
     return replace(TaskClients.of(orders), clocks=StubClocks(time.sleep, time))
+
+
+class Meddling:
+    """A store in which something happens just before each call that deletes."""
+
+    def __init__(self, store: ObjectStore, happen: Callable[[Sequence[str]], object]) -> None:
+        self.store = store
+        self.happen = happen
+        self.calls: list[Mapping[str, Any]] = []
+
+    def delete_many(
+        self, keys: Sequence[str], etags: Mapping[str, str] | None = None, **more: Any
+    ) -> Sequence[DeleteOutcome]:
+        self.happen(keys)
+        self.calls.append(more)
+        return self.store.delete_many(keys, etags, **more)
+
+
+def meddling(
+    orders: Orders, happen: Callable[[Sequence[str]], object], time: Time | None = None
+) -> tuple[TaskClients, Meddling]:
+    """The real world, at a time that the test may tell, with such a store."""
+    reach = TaskClients.of(orders) if time is None else reach_at(orders, time)
+    store = Meddling(reach.deleting, happen)
+    return replace(reach, deleting=cast("ObjectStore", store)), store
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
+from lakegc_assets_tests.lake import mark as mark_all
 from lakegc_assets_tests.sessions import Session
 
 OTHER = "other"
@@ -77,11 +78,4 @@ def mark(
     **settings: object,
 ) -> RunContext:
     ctx = lake.context(spark, run, **settings)
-    for stage in STAGES if publish else STAGES[:5]:
-        stage(ctx)
-    return ctx
-
-
-def candidates(ctx: RunContext) -> set[str]:
-    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
-    return set(found["address"].to_pylist())
+    return mark_all(ctx, STAGES if publish else STAGES[:5])

@@ -19,7 +19,8 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease_record import FOLDER
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, running
+from lakegc_assets_tests.lake import mark as mark_all
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
@@ -145,7 +146,5 @@ def mark(found: S3Lake, spark: Session) -> frozenset[str]:
     lake.calendar.days_ago = 0
     dead = replaced | given_up | orphans
     assert found.keys() == dead | kept
-    ctx = lake.context(spark)
-    for stage in STAGES:
-        stage(ctx)
+    mark_all(lake.context(spark))
     return frozenset(dead)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +15,19 @@ import pytest
 from lakegc_assets.engine.datasets import read_part, read_parts, write_part
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.run.clocks import Moment
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
-from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.lease import Lease
+from lakegc_assets.sweep.liveness_look import seen_now
+from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
-from lakegc_assets.sweep.task_orders import Orders, Portion, Progress, progress_of
+from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult, summed
+from lakegc_assets_tests.lake import REPOSITORY
 
 Take = Callable[[Deltas, Candidates], DeltaMark]
 OBJECTS = pa.schema(
@@ -32,16 +38,21 @@ OBJECTS = pa.schema(
         ("etag", pa.string()),
     ]
 )
+FAST = Limits(keys=1e9, requests=1e9)
 LONG_AGO = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
-def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
-    """No invariants, deletes in this process, and delta marks as they are given, one by one."""
+def stand_in(patch: pytest.MonkeyPatch, *takes: Take) -> None:
+    """No invariants, deletes in this process, and delta marks as they are given.
+
+    One for all, which by default finds nothing alive; or several, one after the other.
+    """
+    deltas = iter(takes) if len(takes) > 1 else repeat(takes[0] if takes else spare(set()))
 
     def take(
-        deltas: Deltas, candidates: Candidates, _name: str, _unread: list[str] | None = None
+        deltas_of: Deltas, candidates: Candidates, _name: str, _unread: list[str] | None = None
     ) -> DeltaMark:
-        return delta()(deltas, candidates)
+        return next(deltas)(deltas_of, candidates)
 
     patch.setattr(Deltas, "take", take)
     patch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
@@ -49,20 +60,36 @@ def stand_in(patch: pytest.MonkeyPatch, delta: Callable[[], Take]) -> None:
     patch.setattr(rounds, "delete", in_this_thread)
 
 
-def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
+def in_this_thread(_ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
     """Delete as the tasks do, in small batches, where a kill can be placed."""
     small = replace(orders, batch=5)
     reach = TaskClients.of(small)
-    return progress_of(
-        [
-            told
-            for portion in portions
-            for told in DeletingTask(small, portion.number, reach).run(
-                read_part(reach.artifacts, part).slice(begin, rows)
-                for part, begin, rows in portion.stretches
-            )
-        ]
+    return summed(
+        told
+        for portion in portions
+        for told in DeletingTask(small, portion.number, reach).run(
+            read_part(reach.artifacts, part).slice(begin, rows)
+            for part, begin, rows in portion.stretches
+        )
     )
+
+
+def orders_of(connections: Connections, artifacts: Path, lease: Lease, **more: Any) -> Orders:
+    """Orders of a task that deletes two objects a batch, with a delta mark of this moment."""
+    given: dict[str, Any] = {
+        "connections": connections,
+        "repository": REPOSITORY,
+        "artifacts_url": str(artifacts),
+        "delta": seen_now(connections.client(), REPOSITORY, protect_tags=False)[1],
+        "taken": Moment.now(connections.store()),
+        "protect_tags": False,
+        "lease": lease.token,
+        "number": lease.round,
+        "condition": "none",
+        "batch": 2,
+        "limits": FAST,
+    }
+    return Orders(**given | more)
 
 
 def earlier(moment: Moment, seconds: float) -> Moment:
@@ -76,7 +103,7 @@ def spare(addresses: set[str], age: float = 0) -> Take:
 
     def take(deltas: Deltas, candidates: Candidates) -> DeltaMark:
         client, connections = deltas.ctx.connect()
-        seen = fingerprint(client, deltas.ctx.repository, protect_tags=False)
+        seen = seen_now(client, deltas.ctx.repository, protect_tags=False)[1]
         artifacts = deltas.attempt.store()
         tables = read_parts(artifacts, candidates.parts, ["address", "size"])
         rows = [row for table in tables for row in table.to_pylist() if row["address"] in addresses]

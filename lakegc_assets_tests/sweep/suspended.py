@@ -19,12 +19,9 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.lease_record import owner_of
-from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.rate_limit import Limits
-from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import REPOSITORY
-from lakegc_assets_tests.sweep.stand_ins import as_listed
+from lakegc_assets_tests.sweep.stand_ins import as_listed, orders_of
 
 AHEAD = "seconds-ahead"
 MACHINE_AHEAD = "seconds-ahead-of-the-machine"
@@ -48,19 +45,9 @@ def main(folder: Path, endpoint: str, local_root: str, addresses: list[str]) -> 
     store = connections.store()
     with repository_lease(store, owner_of(), duration=timedelta(minutes=3)) as lease:
         lease.begin_round(1)
-        orders = Orders(
-            connections=connections,
-            repository=REPOSITORY,
-            artifacts_url=str(folder / "attempt"),
-            delta=fingerprint(lakefs.connect(), REPOSITORY, protect_tags=False),
-            taken=Moment.now(store, clocks),
-            protect_tags=False,
-            lease=lease.token,
-            number=1,
-            condition="bulk",
-            batch=2,
-            limits=Limits(1e9, 1e9),
-            clocks=clocks,
+        taken = Moment.now(store, clocks)
+        orders = orders_of(
+            connections, folder / "attempt", lease, taken=taken, condition="bulk", clocks=clocks
         )
         task = DeletingTask(orders, 0, TaskClients.of(orders))
         told = [one._asdict() for one in task.run([as_listed(store, addresses)])]

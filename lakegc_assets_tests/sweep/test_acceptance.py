@@ -40,25 +40,20 @@ from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.outcomes import swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 
 @pytest.fixture
 def store(lake: SmallLake) -> ObjectStore:
-    return LocalStore(lake.objects, f"local://{REPOSITORY}")
-
-
-@pytest.fixture
-def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    return monkeypatch
+    return lake.store
 
 
 def alarmed(
-    lake: SmallLake, ctx: RunContext, patch: pytest.MonkeyPatch, needed: set[str]
+    lake: SmallLake, ctx: RunContext, monkeypatch: pytest.MonkeyPatch, needed: set[str]
 ) -> AlarmError:
     """Sweep a mark of which some objects are needed once they are deleted."""
-    deltas = iter([spare(set()), spare(needed)])
-    stand_in(patch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare(needed))
     with pytest.raises(AlarmError) as raised:
         sweep(ctx)
     assert not needed & lake.keys()
@@ -66,10 +61,10 @@ def alarmed(
 
 
 @pytest.fixture
-def lost(lake: SmallLake, marked: Marked, spark: Session, patch: pytest.MonkeyPatch) -> str:
+def lost(lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch) -> str:
     """An object that is gone for good, needed, and on hold."""
     gone = min(marked.candidates)
-    alarmed(lake, lake.context(spark, trash_days=0), patch, {gone})
+    alarmed(lake, lake.context(spark, trash_days=0), monkeypatch, {gone})
     return gone
 
 
@@ -85,7 +80,7 @@ def test_a_loss_that_is_accepted_lets_the_sweep_go_on_without_another_alarm(
     spark: Session,
     store: ObjectStore,
     lost: str,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hold = hold_of(store)
     done, _ = accept_hold(lake.context(spark), hold.id, "ada")
@@ -97,11 +92,9 @@ def test_a_loss_that_is_accepted_lets_the_sweep_go_on_without_another_alarm(
     assert kept.acceptance["owner"]["doing"] == "accept a hold"
     assert kept.values["lost"] == {RUN: [lost]}
     assert kept.values["hold"] == hold.text
-    deltas = iter([spare(set()), spare({lost})])
-    stand_in(patch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({lost}))
     sweep(lake.context(spark))
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    assert {row["address"] for row in rows} == marked.candidates
+    assert swept(lake).keys() == marked.candidates
     assert lake.keys() == marked.live
 
 
@@ -110,21 +103,19 @@ def test_it_was_lost_before_the_ledger_could_say_it_and_is_not_deleted_again(
     marked: Marked,
     spark: Session,
     store: ObjectStore,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another program has removed it; somebody brings it back by hand once that was accepted."""
     gone, first, *_ = sorted(marked.candidates)
     content = (lake.objects / gone).read_bytes()
     (lake.objects / gone).unlink()
-    deltas = iter([spare({gone}), spare({gone})])
-    stand_in(patch, lambda: next(deltas))
+    stand_in(monkeypatch, spare({gone}), spare({gone}))
     with pytest.raises(AlarmError):
         sweep(lake.context(spark))
     accept_hold(lake.context(spark), hold_of(store).id, "ada")
     (lake.objects / gone).write_bytes(content)
     (lake.objects / first).parent.mkdir(parents=True, exist_ok=True)
-    deltas = iter([spare(set()), spare(set())])
-    stand_in(patch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare(set()))
     sweep(lake.context(spark))
     assert lake.keys() == marked.live | {gone}
 
@@ -135,7 +126,7 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
     marked: Marked,
     spark: Session,
     store: ObjectStore,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
     where: str,
 ) -> None:
     gone = min(marked.candidates)
@@ -146,7 +137,7 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
         settings |= {"trash_days": 0}
         make_backup(lake.context(spark, **settings))
     ctx = lake.context(spark, **settings)
-    alarmed(lake, ctx, patch, {gone})
+    alarmed(lake, ctx, monkeypatch, {gone})
     (look,) = look_at_alarms(ctx, ctx.connect()[1], hold_of(store))
     assert look.states == {gone: f"gone, and in the {where}"}
     told = known_hold(ctx)
@@ -193,8 +184,7 @@ def test_a_hold_of_which_all_is_back_can_just_be_accepted(
 ) -> None:
     candidates = lake.root.attempt(REPOSITORY, RUN).read("deletion_candidates").to_pylist()
     (size,) = (row["size"] for row in candidates if row["address"] == lost)
-    (lake.objects / lost).parent.mkdir(parents=True, exist_ok=True)
-    (lake.objects / lost).write_bytes(b"x" * size)
+    lake.write(lost, b"x" * size)
     told = known_hold(lake.context(spark))
     assert told["all_back"]
     advice = "\n".join(hold_lines(told)).partition("What to do:")[2]
@@ -221,7 +211,7 @@ def test_nor_is_one_that_is_written_while_it_is_accepted(
     spark: Session,
     store: ObjectStore,
     lost: str,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By a sweep that has lost its lease."""
     newer = {"run": RUN, "alarm": "more is gone", "objects": [{"address": lost}]}
@@ -230,7 +220,7 @@ def test_nor_is_one_that_is_written_while_it_is_accepted(
         write_hold(store, newer)
         return bring_back(*args)
 
-    patch.setattr("lakegc_assets.sweep.acceptance.bring_back", meanwhile)
+    monkeypatch.setattr("lakegc_assets.sweep.acceptance.bring_back", meanwhile)
     with pytest.raises(HoldError, match="another alarm was raised"):
         accept_hold(lake.context(spark), hold_of(store).id, "ada")
     assert hold_of(store).values == newer
@@ -280,7 +270,7 @@ def test_the_next_alarm_keeps_what_was_accepted_before_it(
     spark: Session,
     store: ObjectStore,
     lost: str,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its record had not been written when whoever accepted it was killed."""
     accepted, _ = accept_hold(lake.context(spark), hold_of(store).id, "ada")
@@ -288,7 +278,7 @@ def test_the_next_alarm_keeps_what_was_accepted_before_it(
     record.unlink()
     other = max(marked.candidates)
     # Nothing is left to delete: only the last look is made again.
-    stand_in(patch, lambda: spare({lost, other}))
+    stand_in(monkeypatch, spare({lost, other}))
     with pytest.raises(AlarmError):
         sweep(lake.context(spark, trash_days=0))
     assert record.read_text() == accepted.text
@@ -296,7 +286,7 @@ def test_the_next_alarm_keeps_what_was_accepted_before_it(
     assert [one["address"] for one in hold.values["objects"]] == [other]
     assert "earlier" not in hold.values
     accept_hold(lake.context(spark), hold.id, "bob")
-    stand_in(patch, lambda: spare({lost, other}))
+    stand_in(monkeypatch, spare({lost, other}))
     sweep(lake.context(spark))
 
 
@@ -305,7 +295,7 @@ def test_an_answer_that_was_lost_is_looked_for(
     spark: Session,
     store: ObjectStore,
     lost: str,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put = LocalStore.put_if_match
 
@@ -315,18 +305,18 @@ def test_an_answer_that_was_lost_is_looked_for(
             raise StoreUnavailableError("the answer was lost")
         return found
 
-    patch.setattr(LocalStore, "put_if_match", lose_answer)
+    monkeypatch.setattr(LocalStore, "put_if_match", lose_answer)
     assert accept_hold(lake.context(spark), hold_of(store).id, "ada")[0].values["lost"] == {
         RUN: [lost]
     }
     assert read_hold(store) is None
 
 
-def _no_answer(_lake: SmallLake, ctx: RunContext, patch: pytest.MonkeyPatch) -> RunContext:
+def _no_answer(_lake: SmallLake, ctx: RunContext, monkeypatch: pytest.MonkeyPatch) -> RunContext:
     def fail(_store: LocalStore, objects: Sequence[Any]) -> list[UndeleteOutcome]:
         return [UndeleteOutcome(one.key, "failed", "501", "NotImplemented") for one in objects]
 
-    patch.setattr(LocalStore, "undelete_many", fail)
+    monkeypatch.setattr(LocalStore, "undelete_many", fail)
     return ctx
 
 
@@ -359,13 +349,13 @@ def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
     spark: Session,
     store: ObjectStore,
     lost: str,
-    patch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
     spoil: Callable[[SmallLake, RunContext, pytest.MonkeyPatch], RunContext],
     why: str,
     *,
     pinned: bool | None,
 ) -> None:
-    ctx = spoil(lake, lake.context(spark), patch)
+    ctx = spoil(lake, lake.context(spark), monkeypatch)
     hold = hold_of(store)
     with pytest.raises(IntegrityError, match=why):
         accept_hold(ctx, hold.id, "ada")
@@ -388,8 +378,7 @@ def test_what_is_not_known_to_be_lost_stays_on_hold_unless_nobody_can_ever_tell(
 def test_what_another_object_is_in_the_way_of_is_pinned(
     lake: SmallLake, spark: Session, store: ObjectStore, lost: str
 ) -> None:
-    (lake.objects / lost).parent.mkdir(parents=True, exist_ok=True)
-    (lake.objects / lost).write_text("something else, and longer than what was there")
+    lake.write(lost, b"something else, and longer than what was there")
     accept_hold(lake.context(spark), hold_of(store).id, "ada")
     ((pin, addresses),) = read_pins(store)
     assert addresses.to_pylist() == [lost]
@@ -450,11 +439,11 @@ def test_a_refusal_says_first_what_happened_and_what_to_do(
 
 
 def test_an_alarm_says_the_same_and_what_goes_on_afterwards(
-    lake: SmallLake, marked: Marked, spark: Session, patch: pytest.MonkeyPatch
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = set(sorted(marked.candidates)[:12])
     assert len(needed) == 12
-    error = alarmed(lake, lake.context(spark, trash_days=0), patch, needed)
+    error = alarmed(lake, lake.context(spark, trash_days=0), monkeypatch, needed)
     first, second, third, *lines = str(error).split("\n")
     count = len(marked.candidates)
     assert first == (

@@ -28,7 +28,7 @@ from lakegc_assets.sweep.approval import (
     when,
 )
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake, mark
 from lakegc_assets_tests.sessions import Session
 
 _WEEK = timedelta(days=7)
@@ -203,8 +203,7 @@ def test_what_was_swept_is_recorded_and_not_approved(lake: SmallLake, spark: Ses
 
 def test_an_unfinished_mark_is_not_approved(lake: SmallLake, spark: Session) -> None:
     ctx = lake.context(spark, run="half")
-    for stage in STAGES[:3]:
-        stage(ctx)
+    mark(ctx, STAGES[:3])
     with pytest.raises(RefusedError, match="did not finish"):
         approve(ctx, "Ada", _WEEK)
     with pytest.raises(RefusedError, match="there is no mark 'nothing'"):
@@ -261,8 +260,7 @@ def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
 def test_growth_is_told_against_the_mark_before(lake: SmallLake, spark: Session) -> None:
     """The second mark of the same garbage has not grown; against nothing it has."""
     ctx: Any = lake.context(spark, run="mark-2")
-    for stage in STAGES:
-        stage(ctx)
+    mark(ctx)
     assert waits_for(ctx, "auto", Limits(growth=1)) is None
     said = waits_for(ctx, "auto", Limits(growth=0.5))
     assert said is not None

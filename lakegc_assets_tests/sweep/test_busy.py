@@ -14,6 +14,7 @@ from lakegc_assets.sweep.delta_extension import ALIKE, HELD
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.outcomes import spared
 
 Event = Callable[[], object]
 
@@ -61,15 +62,6 @@ class BeforeBatches:
     def _tasks_have_begun(self) -> bool:
         folder = self.lake.folder / "artifacts"
         return any(folder.glob(f"{REPOSITORY}/{RUN}/*/swept_set/tasks/*/*/*.begun"))
-
-
-def rows(lake: SmallLake) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    return found
-
-
-def spared(lake: SmallLake) -> dict[str, str]:
-    return {row["address"]: row["detail"] for row in rows(lake) if row["outcome"] == "spared"}
 
 
 def check_readable(lake: SmallLake, *refs: str) -> None:

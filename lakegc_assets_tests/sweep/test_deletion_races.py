@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep.deletion import TaskClients
 from lakegc_assets.sweep.task_orders import Orders
-from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
     fill,
     keys,
+    meddling,
     names,
     orders,
     plant,
@@ -41,30 +39,6 @@ def test_an_object_that_was_rewritten_is_spared(bare: SmallLake, orders: Orders)
     assert names(task) == ["spared", "deleted", "deleted"]
     assert recorded(orders) == dict.fromkeys(addresses, "deleted") | {addresses[1]: "spared"}
     assert set(addresses) & bare.keys() == {addresses[1]}
-
-
-class Meddling:
-    """A store in which something happens just before each call that deletes."""
-
-    def __init__(self, store: ObjectStore, happen: Callable[[Sequence[str]], object]) -> None:
-        self.store = store
-        self.happen = happen
-        self.calls: list[Mapping[str, Any]] = []
-
-    def delete_many(
-        self, keys: Sequence[str], etags: Mapping[str, str] | None = None, **more: Any
-    ) -> Sequence[DeleteOutcome]:
-        self.happen(keys)
-        self.calls.append(more)
-        return self.store.delete_many(keys, etags, **more)
-
-
-def meddling(
-    orders: Orders, happen: Callable[[Sequence[str]], object]
-) -> tuple[TaskClients, Meddling]:
-    reach = TaskClients.of(orders)
-    store = Meddling(reach.deleting, happen)
-    return replace(reach, deleting=cast("ObjectStore", store)), store
 
 
 @pytest.mark.parametrize("condition", ["bulk", "none"])
@@ -115,8 +89,7 @@ def test_single_deletes_stop_when_the_look_is_old(s3_orders: Orders, s3_time: Ti
         sent.append(s3_time.now)
         s3_time.now += 25
 
-    reach, _ = meddling(single, take_time)
-    reach = replace(reach, clocks=StubClocks(s3_time.sleep, s3_time))
+    reach, _ = meddling(single, take_time, s3_time)
     assert names(run(single, addresses, reach=reach)) == ["deleted", "deleted"]
     assert recorded(s3_orders) == dict.fromkeys(addresses, "deleted")
     assert [at - sent[0] for at in sent] == [0, 25, 50, 75]
@@ -134,8 +107,8 @@ def test_a_delete_carries_what_is_left_of_its_minute(
     def take_time(_keys: Sequence[str]) -> None:
         time.now += 2
 
-    reach, store = meddling(dated, take_time)
-    list(run(dated, addresses, reach=replace(reach, clocks=StubClocks(time.sleep, time))))
+    reach, store = meddling(dated, take_time, time)
+    list(run(dated, addresses, reach=reach))
     left = [call["expires_s"] for call in store.calls]
     assert left == ([46, 57] if condition == "none" else [46, 46, 57, 57])
     told = [call["since"] for call in store.calls]
@@ -153,7 +126,7 @@ def test_what_the_store_refused_as_late_is_sent_again(
     rules = "/settings/gc_rules"
     bare.on_request = lambda _, path: looks.append(path) if path.endswith(rules) else None
     dated = replace(orders, expires_s=60)
-    reach, store = meddling(dated, lambda _keys: None)
+    reach, store = meddling(dated, lambda _keys: None, time)
     late = [[DeleteOutcome(a, "failed", "Expired", "too late") for a in addresses]]
     send = store.delete_many
 
@@ -161,7 +134,6 @@ def test_what_the_store_refused_as_late_is_sent_again(
         return late.pop() if late else send(keys, *args, **more)
 
     store.delete_many = refuse_once  # type: ignore[method-assign]
-    reach = replace(reach, clocks=StubClocks(time.sleep, time))
     assert names(run(dated, addresses, reach=reach)) == ["deleted"]
     assert len(looks) == 2
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")

@@ -13,11 +13,11 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.pins import PINS, Pin, write_pin
-from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.outcomes import check_swept, spared
 
 STAGED = "it is staged on a branch now"
 HELD = "an active commit holds it now"
@@ -58,7 +58,7 @@ def test_what_was_restored_is_spared_while_it_is_pinned(
 ) -> None:
     """Another restore named them; one of them is gone again, which is no alarm."""
     kept, gone, linked, ended, *_ = sorted(marked.candidates)
-    store = lake.context(spark).connect()[1].store()
+    store = lake.store
     now = datetime.now(timezone.utc)
     pin = Pin("other", now + timedelta(days=1), "mark-0", "restored from run 'mark-0'", 3)
     write_pin(store, pin, pa.array([kept, gone, linked]))
@@ -66,17 +66,15 @@ def test_what_was_restored_is_spared_while_it_is_pinned(
     (lake.objects / gone).unlink()
     lake.stage("main", "late/link", linked)
     sweep(lake.context(spark))
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    spared = {row["address"]: row["detail"] for row in rows if row["outcome"] == "spared"}
     # What is certain counts before a pin, so that an alarm looks at it.
-    assert spared == {kept: pin.reason, gone: pin.reason, linked: STAGED}
+    assert spared(lake) == {kept: pin.reason, gone: pin.reason, linked: STAGED}
     assert lake.keys() == marked.live | {kept, linked}
 
 
 def test_a_pin_that_cannot_be_read_stops_a_sweep(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    lake.context(spark).connect()[1].store().put(f"{PINS}torn.parquet", b"PAR1")
+    lake.store.put(f"{PINS}torn.parquet", b"PAR1")
     with pytest.raises(IntegrityError, match=r"pins/torn\.parquet is damaged"):
         sweep(lake.context(spark))
     assert lake.keys() == marked.live | marked.candidates
@@ -138,19 +136,19 @@ def test_a_fingerprint_tells_of_heads_and_rules(
     lake: SmallLake, change: Callable[[SmallLake], None]
 ) -> None:
     client: LakeFSClient = lake.client
-    before = fingerprint(client, REPOSITORY, protect_tags=False)
-    assert fingerprint(client, REPOSITORY, protect_tags=False) == before
+    before = seen_now(client, REPOSITORY, protect_tags=False)[1]
+    assert seen_now(client, REPOSITORY, protect_tags=False)[1] == before
     change(lake)
-    after = fingerprint(client, REPOSITORY, protect_tags=False)
+    after = seen_now(client, REPOSITORY, protect_tags=False)[1]
     rules = change in (_new_rules, _no_rules)
     # A moved branch can be followed, other rules cannot.
     assert (after.heads != before.heads, after.rules != before.rules) == (not rules, rules)
 
 
 def test_a_fingerprint_tells_of_tags_where_they_protect(lake: SmallLake) -> None:
-    both = [fingerprint(lake.client, REPOSITORY, protect_tags=p) for p in (False, True)]
+    both = [seen_now(lake.client, REPOSITORY, protect_tags=p)[1] for p in (False, True)]
     lake.client.create_tag(REPOSITORY, "v0", "main")
-    after = [fingerprint(lake.client, REPOSITORY, protect_tags=p) for p in (False, True)]
+    after = [seen_now(lake.client, REPOSITORY, protect_tags=p)[1] for p in (False, True)]
     assert after[0] == both[0]
     assert after[1].heads == both[1].heads
     assert after[1].rules != both[1].rules

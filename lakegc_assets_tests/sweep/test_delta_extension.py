@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from unittest.mock import MagicMock
@@ -160,6 +161,24 @@ def test_two_extensions_are_as_one() -> None:
     assert second.active == once.active
 
 
+def extending(
+    patch: pytest.MonkeyPatch, heads: list[dict[str, str]], listed: Callable[[], Iterable[str]]
+) -> Extender:
+    """An extender to which lakeFS tells these HEADs, one after the other, and lists of commits.
+
+    The metaranges that are added are what it finds. Commits that are not known yet follow ``c``.
+    """
+    patch.setattr(delta_extension, "read_heads", lambda *_: heads.pop(0))
+    patch.setattr(
+        delta_extension, "read_commits_csv", lambda *_: {c: f"metarange of {c}" for c in listed()}
+    )
+    patch.setattr(
+        delta_extension, "load_commits", lambda *args: {c: commit(c, 0, "c") for c in args[2]}
+    )
+    patch.setattr(Extender, "_read_added", lambda _, metaranges, _ranges: metaranges)
+    return Extender(MagicMock(), MagicMock(), "repo")
+
+
 @pytest.mark.parametrize(
     ("seen", "heads"),
     [
@@ -174,15 +193,7 @@ def test_every_head_that_was_seen_counts(
     read = {"e": commit("e", 0, "d"), "f": commit("f", 0, "c")}
     before = with_commits(known({"main": "d"}, *LINE), read)
     told = [{"main": head} for head in (*heads, heads[1])]
-    monkeypatch.setattr(delta_extension, "read_heads", lambda *_: told.pop(0))
-    monkeypatch.setattr(delta_extension, "load_commits", lambda *_: {})
-    monkeypatch.setattr(
-        delta_extension,
-        "read_commits_csv",
-        lambda *_: {c: f"metarange of {c}" for c in ("d", *heads[: 3 - len(told)])},
-    )
-    monkeypatch.setattr(Extender, "_read_added", lambda _, metaranges, _ranges: metaranges)
-    extender = Extender(MagicMock(), MagicMock(), "repo")
+    extender = extending(monkeypatch, told, lambda: ("d", *heads[: 3 - len(told)]))
     found, metaranges = extender.extend(before, set(), {"main": seen})
     new: object = metaranges
     assert {seen, *heads} <= found.active
@@ -194,15 +205,8 @@ def test_every_head_that_was_seen_counts(
 
 def test_what_came_and_went_while_lakefs_made_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch that stands elsewhere then has left what only a list names that is made later."""
-    told = [{"main": head} for head in ("c", "b", "b")]
-    lists = [{"c": "metarange of c"}, {"b": "metarange of b", "x": "metarange of x"}]
-    monkeypatch.setattr(delta_extension, "read_heads", lambda *_: told.pop(0))
-    monkeypatch.setattr(delta_extension, "read_commits_csv", lambda *_: lists.pop(0))
-    monkeypatch.setattr(
-        delta_extension, "load_commits", lambda *args: {c: commit(c, 0, "c") for c in args[2]}
-    )
-    monkeypatch.setattr(Extender, "_read_added", lambda *_: None)
-    extender = Extender(MagicMock(), MagicMock(), "repo")
+    told, lists = [{"main": head} for head in ("c", "b", "b")], [("c",), ("b", "x")]
+    extender = extending(monkeypatch, told, lambda: lists.pop(0))
     found, _ = extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})
     assert found.heads == {"main": "b"}
     assert "x" in found.active
@@ -211,10 +215,6 @@ def test_what_came_and_went_while_lakefs_made_its_list(monkeypatch: pytest.Monke
 def test_branches_that_are_set_aside_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a task cannot tell."""
     told = [{"main": head} for head in "dcba"]
-    everything = {c.id: c.metarange_id for c in LINE}
-    monkeypatch.setattr(delta_extension, "read_heads", lambda *_: told.pop(0))
-    monkeypatch.setattr(delta_extension, "read_commits_csv", lambda *_: everything)
-    monkeypatch.setattr(delta_extension, "load_commits", lambda *_: {})
-    extender = Extender(MagicMock(), MagicMock(), "repo")
+    extender = extending(monkeypatch, told, lambda: [c.id for c in LINE])
     with pytest.raises(TooMuchError, match="'main' is gone, or was set elsewhere"):
         extender.extend(known({"main": "d"}, *LINE), set(), {"main": "c"})

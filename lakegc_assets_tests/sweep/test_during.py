@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,37 +25,11 @@ from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.rate_limit import Pace
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets.sweep.task_orders import Orders, Portion, Progress
+from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.outcomes import after_first_delete, check_swept, spared
 from lakegc_assets_tests.sweep.stand_ins import in_this_thread, spare, stand_in
-
-
-def after_first_delete(
-    lake: SmallLake, marked: Marked, change: Callable[[set[str]], None]
-) -> list[str]:
-    """Change something once the first batch is gone, before the next is allowed.
-
-    Args:
-        lake: where.
-        marked: its candidates.
-        change: gets the candidates that are still there.
-
-    Returns:
-        The request that came next, once there was one.
-    """
-    seen: list[str] = []
-
-    def look(method: str, path: str) -> None:
-        left = lake.keys() & marked.candidates
-        if not seen and len(left) < len(marked.candidates):
-            seen.append(f"{method} {path}")
-            # Seen from now on, so that the changes' own calls pass.
-            change(left)
-
-    lake.on_request = look
-    return seen
 
 
 def test_what_comes_alive_in_the_middle_is_spared(
@@ -79,8 +53,7 @@ def test_what_comes_alive_in_the_middle_is_spared(
 
 def alike(lake: SmallLake, marked: Marked) -> dict[str, str]:
     """Spared beyond need: as large as an object that a branch which moved has now."""
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    found = {row["address"]: ALIKE for row in rows if row["detail"] == ALIKE}
+    found = {address: ALIKE for address, why in spared(lake).items() if why == ALIKE}
     assert found.keys() <= marked.groups["removed"]
     return found
 
@@ -179,20 +152,18 @@ def test_a_repository_that_was_made_anew_elsewhere(
 
 def test_an_alarm_of_another_sweep(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """One that lost its lease, say, and found that it had deleted too much."""
-    left: list[int] = []
+    there: list[set[str]] = []
 
-    def hold(_method: str, _path: str) -> None:
-        there = len(lake.keys() & marked.candidates)
-        if not left and there < len(marked.candidates):
-            left.append(there)
-            write_hold(LocalStore(lake.objects, "local://repo"), {"alarm": "look first"})
+    def hold(left: set[str]) -> None:
+        there.append(left)
+        write_hold(LocalStore(lake.objects, "local://repo"), {"alarm": "look first"})
 
-    lake.on_request = hold
+    after_first_delete(lake, marked, hold)
     with pytest.raises(
         RefusedError, match=r"(?s)on hold, and is not swept: look first.*`lakegc hold repo`"
     ):
         sweep(lake.context(spark, sweep_batch=2, sweep_num_partitions=1))
-    assert len(lake.keys() & marked.candidates) == left[0]
+    assert [lake.keys() & marked.candidates] == there
     (lake.objects / HOLD).unlink()
     sweep(lake.context(spark))
     check_swept(lake, marked, {})
@@ -235,7 +206,7 @@ def test_what_is_gone_and_needed_raises_an_alarm(
 ) -> None:
     """One comes alive just after it was deleted; one was deleted by a sweep that never said so."""
     unrecorded, *_ = sorted(marked.groups["orphans"])
-    contents = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    contents = lake.contents(marked.candidates)
     (lake.objects / unrecorded).unlink()
     lake.stage("main", "late/link", unrecorded)
     needed = {unrecorded}
@@ -272,8 +243,7 @@ def test_what_is_gone_and_needed_raises_an_alarm(
         sweep(lake.context(spark))
 
     for key in needed:
-        (lake.objects / key).parent.mkdir(parents=True, exist_ok=True)
-        (lake.objects / key).write_bytes(contents[key])
+        lake.write(key, contents[key])
     hold.unlink()
     manifest = sweep(lake.context(spark))
     assert manifest.rows == len(marked.candidates)
@@ -291,8 +261,7 @@ def test_an_alarm_is_raised_also_after_a_failure(
 ) -> None:
     """The store fails after one object was deleted, which is alive by then."""
     gone = min(marked.candidates)
-    deltas = iter([spare(set()), spare({gone})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, *[spare(set()), spare({gone})] * 2)
     others: list[dict[str, str]] = []
 
     def fail(ctx: RunContext, *_: object) -> None:
@@ -311,7 +280,6 @@ def test_an_alarm_is_raised_also_after_a_failure(
         patch.setattr(alarm, "write_hold", full)
         with pytest.raises(IntegrityError, match=r"hold\.json COULD NOT BE WRITTEN"):
             sweep(lake.context(spark))
-    deltas = iter([spare(set()), spare({gone})])
     others.append({"alarm": "another sweep lost this"})
     with pytest.raises(IntegrityError, match=f"(?s)1 object .* is gone, and is needed.*{gone}"):
         sweep(lake.context(spark))
@@ -324,8 +292,7 @@ def test_a_delta_mark_that_aged_under_the_invariants_is_taken_again(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = min(marked.candidates)
-    deltas = iter([spare(set(), age=200), spare({late}), spare({late})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set(), age=200), spare({late}), spare({late}))
     manifest = sweep(lake.context(spark))
     assert manifest.facts["rounds"] == 2
     check_swept(lake, marked, {late: "it is alive"})
@@ -337,11 +304,11 @@ def test_who_deletes_does_not_wait_for_a_server_that_is_away(
     """A task must not wait, since its look would be too old; all before and behind may."""
     given: list[float] = []
 
-    def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
+    def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
         given.append(orders.connections.lakefs.wait_s)
         return in_this_thread(ctx, orders, portions)
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     monkeypatch.setattr(rounds, "delete", delete)
     ctx = lake.context(spark)
     sweep(replace(ctx, lakefs=replace(ctx.lakefs, wait_s=60.0)))
@@ -354,12 +321,12 @@ def test_a_round_that_failed_is_over_before_it_is_looked_at(
 ) -> None:
     """Other tasks of the round may still run; what they delete later would not be seen."""
     seen: list[int] = []
-    store = lake.context(spark).connect()[1].store()
+    store = lake.store
 
     def fail_late(self: rounds.Rounds, number: int, _remaining: object) -> None:
         self.lease.begin_round(number)
         outcome = Outcome(min(marked.candidates), 1, "deleted")
-        ledger.record(self.recorded.attempt.store(), "one", [outcome])
+        ledger.record(self.recorded.space.attempt.store(), "one", [outcome])
         seen.append(read_lease(store).round)
         raise IntegrityError("a task failed")
 
@@ -384,7 +351,7 @@ def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
     """Whoever comes next waits until that has ended; and the task begins no other batch."""
     given: list[Orders] = []
 
-    def interrupt(_ctx: RunContext, orders: Orders, _portions: object) -> Progress:
+    def interrupt(_ctx: RunContext, orders: Orders, _portions: object) -> list[TaskResult]:
         given.append(orders)
         artifacts = orders.connections.open(orders.artifacts_url)
         pace = Pace(artifacts, orders.notes, 0, orders.limits)
@@ -393,11 +360,11 @@ def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
             pace.end()
         raise KeyboardInterrupt
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     monkeypatch.setattr(rounds, "delete", interrupt)
     with pytest.raises(KeyboardInterrupt):
         sweep(lake.context(spark))
-    store = lake.context(spark).connect()[1].store()
+    store = lake.store
     assert read_lease(store).released is not under_way
     (orders,) = given
     assert lost(store, orders.lease, orders.number, store.server_time())
@@ -407,7 +374,7 @@ def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
 def test_one_that_is_interrupted_while_it_waits_for_its_requests_keeps_the_lease(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_ctx: RunContext, orders: Orders, _portions: object) -> Progress:
+    def fail(_ctx: RunContext, orders: Orders, _portions: object) -> list[TaskResult]:
         artifacts = orders.connections.open(orders.artifacts_url)
         pace = Pace(artifacts, orders.notes, 0, orders.limits)
         pace.begin()
@@ -418,12 +385,12 @@ def test_one_that_is_interrupted_while_it_waits_for_its_requests_keeps_the_lease
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     monkeypatch.setattr(rounds, "delete", fail)
     monkeypatch.setitem(sweep.__globals__, "settle", interrupt)
     with pytest.raises(KeyboardInterrupt):
         sweep(lake.context(spark))
-    assert not read_lease(lake.context(spark).connect()[1].store()).released
+    assert not read_lease(lake.store).released
     assert lake.keys() >= marked.candidates
 
 
@@ -438,11 +405,11 @@ def test_one_that_is_interrupted_within_a_request_keeps_the_lease(
             raise KeyboardInterrupt
         return delete(store, keys, *more, **how)
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     monkeypatch.setattr(LocalStore, "delete_many", interrupt)
     with pytest.raises(KeyboardInterrupt):
         sweep(lake.context(spark))
-    store = lake.context(spark).connect()[1].store()
+    store = lake.store
     assert not read_lease(store).released
 
 
@@ -455,7 +422,7 @@ def test_what_was_deleted_and_could_not_be_recorded_is_looked_at(
     def fail(*_: object) -> None:
         raise StorageError("no space left")
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     monkeypatch.setattr(ledger, "record", fail)
     monkeypatch.setitem(sweep.__globals__, "settle", lambda *_: None)
     monkeypatch.setitem(
@@ -475,13 +442,13 @@ def test_one_that_cannot_end_its_round_keeps_the_lease(
     def refuse(_lease: Lease, _number: int) -> None:
         raise StoreUnavailableError("no answer")
 
-    def fail(_ctx: RunContext, _orders: Orders, _portions: object) -> Progress:
+    def fail(_ctx: RunContext, _orders: Orders, _portions: object) -> list[TaskResult]:
         monkeypatch.setattr(Lease, "begin_round", refuse)
         raise StorageError("a task failed")
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     monkeypatch.setattr(rounds, "delete", fail)
     with pytest.raises(StorageError, match="a task failed"):
         sweep(lake.context(spark))
-    assert not read_lease(lake.context(spark).connect()[1].store()).released
+    assert not read_lease(lake.store).released
     assert lake.keys() >= marked.candidates

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from threading import Event, Lock
 
@@ -34,8 +32,10 @@ from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
-from lakegc_assets_tests.sweep.sweeper import BATCH
+from lakegc_assets_tests.sweep.sweeper import log_of, start
 
+#: Objects that a process of its own deletes at a time.
+BATCH = 4
 #: In this order each is reached by a sweep that the ones before have left behind.
 KILLS = (
     ("before probe_conditions", 1),
@@ -74,7 +74,7 @@ def test_killed_at_every_step(
     reaper: Reaper,
 ) -> None:
     alive = set(sorted(marked.candidates)[::6])
-    stand_in(monkeypatch, lambda: spare(alive))
+    stand_in(monkeypatch, spare(alive))
     for owner, name in (
         (Deltas, "take"),
         (rounds.Rounds, "_record_spared"),
@@ -105,20 +105,6 @@ def test_killed_at_every_step(
         sweep(lake.context(spark))
 
 
-def start(lake: SmallLake, master: str = "local[2]") -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "lakegc_assets_tests.sweep.sweeper"]
-    arguments = [str(lake.folder), lake.server.endpoint, str(lake.server.objects_dir), master]
-    with log_of(lake).open("ab") as log:
-        return subprocess.Popen(
-            [*command, *arguments], stdout=log, stderr=log, start_new_session=True
-        )
-
-
-def log_of(lake: SmallLake) -> Path:
-    """The output of all sweeps."""
-    return lake.folder / "sweeper.log"
-
-
 @pytest.mark.conformance
 def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     lake: SmallLake, marked: Marked, spark: Session
@@ -128,7 +114,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     def left() -> set[str]:
         return lake.keys() & marked.candidates
 
-    process = start(lake)
+    process = start(lake, sweep_batch=BATCH)
     killed = Event()
 
     def hold(_method: str, _path: str) -> None:
@@ -148,7 +134,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
 
     run_out(store)
     # The second is killed by the question that its task asks once a batch is recorded.
-    process = start(lake)
+    process = start(lake, sweep_batch=BATCH)
 
     def strike(_method: str, _path: str) -> None:
         if left() != after_first:
@@ -177,7 +163,7 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
 @pytest.mark.long
 def test_killed_workers_and_retried_tasks(lake: SmallLake, marked: Marked) -> None:
     """Spark runs the task of a dead worker again; what it had not done is left to a new round."""
-    process = start(lake, "local[2,4]")
+    process = start(lake, "local[2,4]", sweep_batch=BATCH)
     kills: list[int] = []
     one_at_a_time = Lock()
 

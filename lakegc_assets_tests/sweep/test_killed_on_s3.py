@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from lakegc_assets_tests.kills import kill, kill_workers, run_out, tail, wait_fo
 from lakegc_assets_tests.lake import REPOSITORY, RUN
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
+from lakegc_assets_tests.sweep import sweeper
 from lakegc_assets_tests.sweep.s3_lake import S3Lake, mark, s3_lake
+from lakegc_assets_tests.sweep.sweeper import log_of
 
 pytestmark = [
     pytest.mark.stores,
@@ -73,19 +74,15 @@ def found(tmp_path: Path, versitygw_server: Server) -> Iterator[S3Lake]:
 
 
 def start(found: S3Lake) -> subprocess.Popen[bytes]:
-    """A sweep, as the leader of a session of its own."""
-    command = [sys.executable, "-m", "lakegc_assets_tests.sweep.s3_sweeper"]
-    lake = found.lake
-    arguments = [str(lake.folder), lake.server.endpoint, found.server.endpoint]
-    with log_of(found).open("ab") as log:
-        return subprocess.Popen(
-            [*command, *arguments], stdout=log, stderr=log, start_new_session=True
-        )
-
-
-def log_of(found: S3Lake) -> Path:
-    """The output of all sweeps."""
-    return found.lake.folder / "sweeper.log"
+    """A sweep whose requests last long enough for a kill to come in the middle of one."""
+    # The task of a worker that dies is run again.
+    return sweeper.start(
+        found.lake,
+        "local[2,4]",
+        sweep_batch=20,
+        sweep_num_partitions=2,
+        lease_duration_seconds=120,
+    )
 
 
 def written(found: S3Lake) -> int:
@@ -126,10 +123,10 @@ def test_it_ends_exact(found: S3Lake, spark: Session, monkeypatch: pytest.Monkey
     try:
         wait_for(
             lambda: read_lease(found.store).token != abandoned.token,
-            process, log_of(found), pause=0.5,
+            process, log_of(found.lake), pause=0.5,
         )  # fmt: skip
         # Its processes are gone, as the next one sees: how long that waits is in test_lease_owner.
-        assert process.wait(600) == 0, f"{told}\n{tail(log_of(found))}"
+        assert process.wait(600) == 0, f"{told}\n{tail(log_of(found.lake))}"
     finally:
         kill(process)
     assert read_lease(found.store).released
@@ -160,7 +157,7 @@ def strike(found: S3Lake, dead: frozenset[str], kills: list[Kill]) -> list[int]:
             process = process or start(found)
             # A look at all keys takes a core for some milliseconds.
             is_due = partial(is_time, found, dead, due, target, process.pid)
-            wait_for(is_due, process, log_of(found), pause=0.02)
+            wait_for(is_due, process, log_of(found.lake), pause=0.02)
             if due.what == "workers":
                 kill_workers(process.pid)
             else:

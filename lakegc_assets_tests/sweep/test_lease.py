@@ -81,49 +81,40 @@ def test_it_is_given_back_after_an_error(store: ClockedStore) -> None:
     assert read_lease(store).released
 
 
-def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
-    with leased(store, OTHER) as lease:
+def refused(
+    store: ClockedStore, owner: dict[str, str], wait: timedelta = timedelta(0)
+) -> RefusedError:
+    """The refusal of who waits for an owner that renews its lease meanwhile."""
+    with leased(store, owner) as lease:
 
         def wait_while_it_is_renewed(seconds: float) -> None:
             store.advance(seconds)
             lease._renew(lease._record)
 
+        clocks = StubClocks(wait_while_it_is_renewed)
         with (
-            pytest.raises(
-                RefusedError,
-                match=r": a sweep by ann on elsewhere \(process 2, lakegc sweep\) since 2026-01-01 "
-                r"00:00:00 UTC\. This one has waited 5 s for it",
-            ),
-            repository_lease(
-                store, ME, duration=DURATION, clocks=StubClocks(wait_while_it_is_renewed)
-            ),
+            pytest.raises(RefusedError) as raised,
+            repository_lease(store, ME, duration=DURATION, wait=wait, clocks=clocks),
         ):
             raise AssertionError
-        assert store.time - START == timedelta(seconds=5)
+    return raised.value
+
+
+def test_an_owner_who_lives_is_named(store: ClockedStore) -> None:
+    assert (
+        ": a sweep by ann on elsewhere (process 2, lakegc sweep) since 2026-01-01 00:00:00 UTC. "
+        "This one has waited 5 s for it"
+    ) in str(refused(store, OTHER))
+    assert store.time - START == timedelta(seconds=5)
 
 
 def test_who_waits_says_once_for_whom_since_when_and_how_long_at_most(
     store: ClockedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with leased(store, OTHER | {"run": "r1"}) as lease:
-
-        def wait_while_it_is_renewed(seconds: float) -> None:
-            store.advance(seconds)
-            lease._renew(lease._record)
-
-        with (
-            caplog.at_level(logging.INFO, "lakegc"),
-            pytest.raises(RefusedError, match=r"has waited 40 s for it.*lease_wait_seconds"),
-            repository_lease(
-                store,
-                ME,
-                duration=DURATION,
-                wait=timedelta(seconds=40),
-                clocks=StubClocks(wait_while_it_is_renewed),
-                log=logging.getLogger("lakegc"),
-            ),
-        ):
-            raise AssertionError
+    with caplog.at_level(logging.INFO, "lakegc"):
+        error = refused(store, OTHER | {"run": "r1"}, timedelta(seconds=40))
+    assert "has waited 40 s for it" in str(error)
+    assert "lease_wait_seconds" in str(error)
     said = [record.getMessage() for record in caplog.records if record.name == "lakegc"]
     waiting = f"waiting for the lease of {store.url}"
     who = "ann on elsewhere (process 2, lakegc sweep) since 2026-01-01 00:00:00 UTC"
@@ -187,10 +178,8 @@ def test_a_lease_that_does_not_end_in_sight_is_refused(store: ClockedStore) -> N
     assert store.time - START == timedelta(minutes=10)
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
-    if ended:
-        store.time = die(store, OTHER).expires
+def race(store: ClockedStore) -> list[str]:
+    """Let five who wait for nobody want the lease at once; the ids of those who get it."""
     together, decided = threading.Barrier(5), threading.Barrier(5)
     holding: list[str] = []
 
@@ -198,12 +187,11 @@ def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
         raise RefusedError
 
     def take(number: int) -> None:
+        owner = ME | {"pid": str(number)}
         together.wait()
         with (
             suppress(RefusedError),
-            repository_lease(
-                store, {"pid": str(number)}, duration=DURATION, clocks=StubClocks(refuse)
-            ),
+            repository_lease(store, owner, duration=DURATION, clocks=StubClocks(refuse)),
         ):
             holding.append(str(number))
             decided.wait()
@@ -212,8 +200,14 @@ def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
 
     with ThreadPoolExecutor(5) as pool:
         list(pool.map(take, range(5)))
-    assert len(holding) == 1
-    assert read_lease(store).owner["pid"] == holding[0]
+    return holding
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_of_many_one_takes_it(store: ClockedStore, *, ended: bool) -> None:
+    if ended:
+        store.time = die(store, OTHER).expires
+    assert race(store) == [read_lease(store).owner["pid"]]
 
 
 @pytest.mark.parametrize(
@@ -520,28 +514,7 @@ def test_who_dies_while_it_waits_for_them_lets_the_next_one_wait_as_well(
 @pytest.mark.usefixtures("gone")
 def test_of_many_who_see_that_the_owner_has_ended_one_takes_it(store: ClockedStore) -> None:
     die(store, OTHER)
-    together, decided = threading.Barrier(5), threading.Barrier(5)
-    holding: list[str] = []
-
-    def refuse(_seconds: float) -> None:
-        raise RefusedError
-
-    def take(number: int) -> None:
-        together.wait()
-        with (
-            suppress(RefusedError),
-            repository_lease(
-                store, ME | {"pid": str(number)}, duration=DURATION, clocks=StubClocks(refuse)
-            ),
-        ):
-            holding.append(str(number))
-            decided.wait()
-            return
-        decided.wait()
-
-    with ThreadPoolExecutor(5) as pool:
-        list(pool.map(take, range(5)))
-    assert holding == [read_lease(store).owner["pid"]]
+    assert race(store) == [read_lease(store).owner["pid"]]
 
 
 @pytest.mark.usefixtures("gone")

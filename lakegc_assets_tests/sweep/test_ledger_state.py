@@ -16,11 +16,12 @@ from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Candidates, Stretch, stretches
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.ledger import ASSET, Ledger, Outcome
+from lakegc_assets.sweep.ledger import ASSET, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets_tests.listings import listing
 
@@ -42,8 +43,7 @@ def recorded(attempt: AttemptArtifacts) -> Recorded:
     tasks = Tasks(Engine("embedded", "a test says so"), lambda: session)
     ctx: Any = SimpleNamespace(run="run", tasks=tasks, frames=lambda _: session)
     connections: Any = SimpleNamespace(open=open_store)
-    read = Ledger(ctx, connections, attempt, "own")
-    return Recorded(ctx, connections, attempt, read, Candidates(parts))
+    return Recorded(Workspace(ctx, connections, attempt, f"{ASSET}/own/"), Candidates(parts))
 
 
 def record(attempt: AttemptArtifacts, batch: str, outcome: str, names: Sequence[str]) -> None:
@@ -51,10 +51,8 @@ def record(attempt: AttemptArtifacts, batch: str, outcome: str, names: Sequence[
 
 
 def left(recorded: Recorded, folder: str) -> list[str]:
-    parts = recorded.remaining(f"{folder}/").parts
-    return [
-        a for t in read_parts(recorded.attempt.store(), parts) for a in t["address"].to_pylist()
-    ]
+    store, parts = recorded.space.attempt.store(), recorded.remaining(folder).parts
+    return [a for rows in read_parts(store, parts) for a in rows["address"].to_pylist()]
 
 
 def ledger_files(attempt: AttemptArtifacts, folder: str = "ledger") -> list[Path]:
@@ -128,15 +126,15 @@ def test_a_file_that_is_not_what_it_was_stops_a_sweep(
     attempt: AttemptArtifacts, recorded: Recorded, which: str, how: str
 ) -> None:
     record(attempt, "own-1", "deleted", NAMES[:2])
-    recorded.ledger.read()
-    part = (recorded.marked if which == "marked" else recorded.ledger).parts[0]
+    recorded.read()
+    part = (recorded.marked if which == "marked" else recorded).parts[0]
     path = Path(attempt.url, part.key)
     data = path.read_bytes()
     path.unlink()
     if how == "changed":
         path.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])
     with pytest.raises(IntegrityError, match=rf"{path.name} is (missing|not what)"):
-        recorded.remaining("left/")
+        recorded.remaining("left")
 
 
 def test_a_damaged_file_of_the_ledger_stops_a_sweep(
@@ -146,7 +144,7 @@ def test_a_damaged_file_of_the_ledger_stops_a_sweep(
     (path,) = ledger_files(attempt)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(IntegrityError, match=r"own-1\.parquet is damaged"):
-        recorded.remaining("left/")
+        recorded.remaining("left")
 
 
 def test_stretches_are_all_rows_in_their_order(recorded: Recorded) -> None:

@@ -37,7 +37,8 @@ from lakegc_assets_tests.kills import Killed, let_the_killed_be_gone
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.deleting import Time, orders, plant, reach_at, recorded, run, time
-from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
+from lakegc_assets_tests.sweep.outcomes import swept
+from lakegc_assets_tests.sweep.stand_ins import stand_in
 
 __all__ = ["orders", "time"]
 
@@ -64,12 +65,6 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return ends
 
 
-def outcomes_of(lake: SmallLake) -> dict[str, str]:
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    assert len({row["address"] for row in rows}) == len(rows)
-    return {row["address"]: row["outcome"] for row in rows}
-
-
 def test_a_whole_batch_that_is_locked_ends_no_sweep(
     lake: SmallLake, marked: Marked, spark: Session, locked: set[str]
 ) -> None:
@@ -80,9 +75,9 @@ def test_a_whole_batch_that_is_locked_ends_no_sweep(
     before = lake.keys()
     manifest = sweep(lake.context(spark, sweep_batch=4))
     assert lake.keys() == before - (marked.candidates - batch)
-    found = outcomes_of(lake)
-    assert {a for a, o in found.items() if o == "locked"} == batch
-    assert {a for a, o in found.items() if o == "deleted"} == marked.candidates - batch
+    found = swept(lake)
+    assert {a for a, (o, _) in found.items() if o == "locked"} == batch
+    assert {a for a, (o, _) in found.items() if o == "deleted"} == marked.candidates - batch
     facts: dict[str, Any] = dict(manifest.facts)
     assert facts["outcomes"]["locked"]["objects"] == len(batch)
     gone = len(marked.candidates) - len(batch)
@@ -160,7 +155,7 @@ def test_nothing_but_locked_objects(
     before = lake.keys()
     manifest = sweep(lake.context(spark, sweep_batch=4))
     assert lake.keys() == before
-    assert set(outcomes_of(lake).values()) == {"locked"}
+    assert {outcome for outcome, _ in swept(lake).values()} == {"locked"}
     # A prune has nothing of it to keep.
     assert _deleted(manifest) == 0
     assert space_sentence(manifest.facts["space"]) == "nothing was deleted"
@@ -184,7 +179,7 @@ def test_a_sweep_that_was_killed_goes_on_past_what_is_locked(
         recorded(*args)
         raise Killed
 
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "record", die_later)
         with pytest.raises(Killed):
@@ -202,8 +197,8 @@ def test_a_sweep_that_was_killed_goes_on_past_what_is_locked(
 
     monkeypatch.setattr(DeletingTask, "_send", watch)
     sweep(lake.context(spark))
-    found = outcomes_of(lake)
-    assert {a for a, o in found.items() if o == "locked"} == {addresses[0], addresses[2]}
+    found = swept(lake)
+    assert {a for a, (o, _) in found.items() if o == "locked"} == {addresses[0], addresses[2]}
     assert not {addresses[0], addresses[2]} & set(sent)
     assert {addresses[0], addresses[2]} <= lake.keys()
 

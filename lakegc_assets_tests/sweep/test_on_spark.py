@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
-    STAGES,
     Marked,
     SmallLake,
     copy_of,
+    mark,
     running,
 )
 from lakegc_assets_tests.sessions import Session
@@ -29,11 +28,6 @@ def jobs_of(spark: Session, work: Callable[[], object]) -> int:
     before = {*tracker.getJobIdsForGroup()}
     work()
     return len({*tracker.getJobIdsForGroup()} - before)
-
-
-def mark(ctx: RunContext) -> None:
-    for stage in STAGES:
-        stage(ctx)
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,14 @@ from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.mark.metaranges import may_hold
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, candidates
 from lakegc_assets_tests.mark.test_incremental_listing import mark as mark_under
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.others import OTHER, candidates, commit, make_other, name_it
+from lakegc_assets_tests.sweep.others import OTHER, commit, make_other, name_it
 from lakegc_assets_tests.sweep.others import mark as mark_candidates
-from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.outcomes import after_first_delete, check_swept, spared, swept
 from lakegc_assets_tests.sweep.test_delta import HELD
-from lakegc_assets_tests.sweep.test_during import after_first_delete
 from lakegc_assets_tests.sweep.test_retained import mark
 
 
@@ -135,11 +134,10 @@ def test_a_sweep_follows_paths_of_its_mark(lake: SmallLake, marked: Marked, spar
     groups = marked.groups
     found = mark(lake, spark, "kept", paths={"r/**": 85})
     sweep(lake.context(spark, "kept", retain=paths(a=95)))
-    rows = lake.root.attempt(REPOSITORY, "kept").read("swept_set").to_pylist()
-    spared = {row["address"] for row in rows if row["outcome"] == "spared"}
-    assert spared == groups["replaced"] | groups["second"]
-    assert found - spared == {row["address"] for row in rows if row["outcome"] == "deleted"}
-    assert spared | groups["removed"] <= lake.keys()
+    kept = spared(lake, "kept").keys()
+    assert kept == groups["replaced"] | groups["second"]
+    assert found - kept == {a for a, (o, _) in swept(lake, "kept").items() if o == "deleted"}
+    assert kept | groups["removed"] <= lake.keys()
 
 
 def test_a_branch_that_is_made_in_the_middle_keeps_what_paths_say(
@@ -163,8 +161,7 @@ def test_a_branch_that_is_made_in_the_middle_keeps_what_paths_say(
     manifest = sweep(ctx)
     assert manifest.facts["rounds"] == 2
     assert left
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    assert left <= {row["address"] for row in rows if row["outcome"] == "spared"}
+    assert left <= spared(lake).keys()
 
 
 def test_the_checks_see_candidates_below_paths(

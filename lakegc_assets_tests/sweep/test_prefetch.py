@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StoreUnavailableError
-from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome, ObjectInfo
+from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
 from lakegc_assets.sweep import store_comparison
-from lakegc_assets.sweep.deletion import TaskClients
 from lakegc_assets.sweep.store_comparison import Compared, Marked, Prefetch, compare
 from lakegc_assets.sweep.task_orders import Orders
 from lakegc_assets_tests.clocks import StubClocks
@@ -25,6 +23,7 @@ from lakegc_assets_tests.sweep.deleting import (
     Time,
     fill,
     keys,
+    meddling,
     names,
     orders,
     recorded,
@@ -180,20 +179,6 @@ def test_a_listing_that_ends_early_is_begun_anew_for_the_next_batch() -> None:
     assert len(store.begun) == 2
 
 
-def _hooked(orders: Orders, time: Time, delete: Callable[[Sequence[str]], object]) -> TaskClients:
-    """A world in which something happens before each call that deletes."""
-    reach = TaskClients.of(orders)
-    real = reach.deleting
-
-    class Deleting:
-        def delete_many(self, keys: Sequence[str], *args: Any, **how: Any) -> list[DeleteOutcome]:
-            delete(keys)
-            return list(real.delete_many(keys, *args, **how))
-
-    deleting = cast("ObjectStore", Deleting())
-    return replace(reach, deleting=deleting, clocks=StubClocks(time.sleep, time))
-
-
 def test_the_next_batch_is_compared_before_this_one_is_answered(
     bare: SmallLake, s3_orders: Orders, s3_time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,10 +206,8 @@ def test_the_next_batch_is_compared_before_this_one_is_answered(
 
     bare.on_request = see
     monkeypatch.setattr(store_comparison.Comparison, "compare", note)
-    assert (
-        names(run(s3_orders, addresses, reach=_hooked(s3_orders, s3_time, delete)))
-        == ["deleted"] * 3
-    )
+    reach, _ = meddling(s3_orders, delete, s3_time)
+    assert names(run(s3_orders, addresses, reach=reach)) == ["deleted"] * 3
     for first in "024":
         before = happened[: happened.index(f"sent {first}")]
         assert f"compared {first}" in before[: len(before) - before[::-1].index("looked")]
@@ -240,7 +223,7 @@ def test_what_was_compared_long_ago_is_compared_anew(
     """A batch that takes long: what somebody wrote meanwhile is seen, unless it is still fresh."""
     addresses = sorted(fill(s3_orders, 4))
     store = s3_orders.connections.store()
-    reach = _hooked(s3_orders, s3_time, lambda _keys: s3_time.sleep(took))
+    reach, _ = meddling(s3_orders, lambda _keys: s3_time.sleep(took), s3_time)
     task = run(s3_orders, addresses, reach=reach)
     assert next(task).outcome == "deleted"
     store.put(addresses[2], b"written again")

@@ -27,7 +27,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, mark, running
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
@@ -112,8 +112,7 @@ def protected(
             time.sleep(0.1)
         ctx = lake.context(spark, **_SETTINGS)
         ctx = replace(ctx, root=ArtifactRoot(f"s3://{bucket}/artifacts", config))
-        for stage in STAGES:
-            stage(ctx)
+        mark(ctx)
         yield Protected(lake, store, client, bucket, ctx, frozenset(dead))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.explanation import explain as why
+from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError
@@ -17,37 +18,18 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
+from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed, Reaper
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.outcomes import revive_after_first_delete, swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
 
 #: Nothing is kept of what is deleted.
 NO_TRASH = {"trash_days": 0}
-
-
-def revive_after_first_batch(lake: SmallLake, marked: Marked) -> list[str]:
-    """Commit something that was deleted, as soon as it was; its address, once that has happened."""
-    revived: list[str] = []
-
-    def look(_method: str, _path: str) -> None:
-        gone = marked.candidates - lake.keys()
-        if gone and not revived:
-            revived.append(min(gone))
-            lake.stage("busy", "too/late", revived[0])
-            lake.commit("busy")
-
-    lake.on_request = look
-    return revived
-
-
-def swept_rows(lake: SmallLake) -> dict[str, tuple[str, str | None]]:
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    assert len({row["address"] for row in rows}) == len(rows)
-    return {row["address"]: (row["outcome"], row["detail"]) for row in rows}
 
 
 @pytest.mark.parametrize("where", ["trash", "backup"])
@@ -58,19 +40,19 @@ def test_what_came_back_to_life_is_put_back_and_reads(
     where: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    contents = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    contents = lake.contents(marked.candidates)
     settings: dict[str, Any] = {"sweep_batch": 6}
     if where == "backup":
         settings |= {**NO_TRASH, "backup_url": str(lake.folder.parent / "backups")}
         make_backup(lake.context(spark, **settings))
-    revived = revive_after_first_batch(lake, marked)
+    revived = revive_after_first_delete(lake, marked)
     manifest = sweep(lake.context(spark, **settings))
     (address,) = revived
     assert (lake.objects / address).read_bytes() == contents[address]
     assert lake.client.get_object(REPOSITORY, "busy", "too/late") == contents[address]
     held = f"branch 'busy', path 'too/late', commit '{lake.head('busy')}'"
     told = f"an active commit holds it now: {held}"
-    found = swept_rows(lake)
+    found = swept(lake)
     assert found.keys() == marked.candidates
     assert {a for a, (o, _) in found.items() if o == "put_back"} == {address}
     assert found[address] == ("put_back", told)
@@ -90,7 +72,7 @@ def test_what_came_back_to_life_is_put_back_and_reads(
 def test_it_is_not_where_that_is_not_wanted(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    revived = revive_after_first_batch(lake, marked)
+    revived = revive_after_first_delete(lake, marked)
     with pytest.raises(IntegrityError, match="1 object of mark 'mark-1' is gone, and is needed"):
         sweep(lake.context(spark, sweep_batch=6, restore_revived=False))
     held = json.loads((lake.objects / HOLD).read_text())
@@ -103,8 +85,7 @@ def test_a_hold_names_only_what_could_not_be_put_back(
 ) -> None:
     """One of two comes back from the trash; the other was removed behind the sweep's back."""
     kept, lost, *_ = sorted(marked.groups["orphans"])
-    deltas = iter([spare(set()), spare({kept, lost})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({kept, lost}))
     (lake.objects / lost).unlink()
     with pytest.raises(IntegrityError, match=r"1 object of mark .* is gone, and is needed") as e:
         sweep(lake.context(spark))
@@ -122,8 +103,7 @@ def test_an_alarm_and_its_hold_have_the_words_of_the_store(
 ) -> None:
     """One does not come back in another way than the others."""
     first, *others = sorted(marked.groups["orphans"])
-    deltas = iter([spare(set()), spare({first, *others})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({first, *others}))
     undelete = LocalStore.undelete_many
 
     def fail(store: LocalStore, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
@@ -160,8 +140,7 @@ def test_a_hold_is_written_whatever_goes_wrong_with_putting_back(
     broken: str,
 ) -> None:
     kept, lost, *_ = sorted(marked.groups["orphans"])
-    deltas = iter([spare(set()), spare({kept, lost})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({kept, lost}))
     (lake.objects / lost).unlink()
 
     def fail(*_: object) -> None:
@@ -181,8 +160,7 @@ def test_what_is_put_back_after_a_failure_is_no_alarm(
     """The failure is told, and the next sweep ends with the right outcomes."""
     gone = min(marked.candidates)
     content = (lake.objects / gone).read_bytes()
-    deltas = iter([spare(set()), spare({gone}), spare({gone}), spare({gone})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({gone}), spare({gone}), spare({gone}))
     delete = rounds.delete
 
     def fail(ctx: RunContext, *_: object) -> None:
@@ -200,7 +178,7 @@ def test_what_is_put_back_after_a_failure_is_no_alarm(
     assert not (lake.objects / HOLD).exists()
     monkeypatch.setattr(rounds, "delete", delete)
     sweep(lake.context(spark))
-    found = swept_rows(lake)
+    found = swept(lake)
     assert found[gone] == ("put_back", "it is alive")
     assert lake.keys() == marked.live | {gone}
 
@@ -217,8 +195,7 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
     """A needed object is still missing where another object is at its address."""
     gone = min(marked.candidates)
     written = (lake.objects / gone).read_text() if same else "written anew"
-    deltas = iter([spare(set()), spare({gone})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({gone}))
     undelete = LocalStore.undelete_many
 
     def after_a_writer(store: LocalStore, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
@@ -230,7 +207,7 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
     monkeypatch.setattr(LocalStore, "undelete_many", after_a_writer)
     if same:
         sweep(lake.context(spark))
-        assert swept_rows(lake)[gone] == ("put_back", "it is alive")
+        assert swept(lake)[gone] == ("put_back", "it is alive")
     else:
         with pytest.raises(IntegrityError, match=r"1 object of mark .* is gone, and is needed"):
             sweep(lake.context(spark))
@@ -262,10 +239,14 @@ def test_killed_at_every_step_of_putting_back(
     monkeypatch: pytest.MonkeyPatch,
     reaper: Reaper,
 ) -> None:
-    contents = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    contents = lake.contents(marked.candidates)
     alive = set(sorted(marked.candidates)[::5])
+
     # They come back to life when all is deleted.
-    stand_in(monkeypatch, lambda: spare(set() if marked.candidates <= lake.keys() else set(alive)))
+    def late(deltas: Deltas, candidates: Candidates) -> DeltaMark:
+        return spare(set() if marked.candidates <= lake.keys() else alive)(deltas, candidates)
+
+    stand_in(monkeypatch, late)
     for owner, name in (
         (rounds, "delete"),
         (alarm, "put_back"),
@@ -293,7 +274,7 @@ def test_killed_at_every_step_of_putting_back(
             assert (lake.objects / key).read_bytes() == contents[key]
         assert not (lake.objects / HOLD).exists()
     assert lake.keys() == marked.live | alive
-    found = swept_rows(lake)
+    found = swept(lake)
     assert {a for a, (outcome, _) in found.items() if outcome == "put_back"} == alive
     assert {o for a, (o, _) in found.items() if a not in alive} == {"deleted"}
     assert seen == {target for target, _ in KILLS}

@@ -10,7 +10,7 @@ import pytest
 
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES
+from lakegc_assets_tests.lake import REPOSITORY, mark
 from lakegc_assets_tests.recovery.restore.test_histories import World, new_bucket, world
 from lakegc_assets_tests.sessions import Session
 
@@ -30,8 +30,7 @@ def test_what_came_back_to_life_is_put_back_and_reads(here: World) -> None:
     here.tell()
     time.sleep(1.1)  # Buckets tell times in whole seconds.
     ctx = here.context("one")
-    for stage in STAGES:
-        stage(ctx)
+    mark(ctx)
     before, attempt = here.contents(), ctx.root.attempt(REPOSITORY, "one")
     dead = set(attempt.read("deletion_candidates")["address"].to_pylist())
     revived, store = min(dead), here.store

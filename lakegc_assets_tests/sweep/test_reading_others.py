@@ -17,11 +17,11 @@ from lakegc_assets.lakefs.models import Branch, Repository
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, candidates
+from lakegc_assets_tests.lake import mark as mark_all
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
     OTHER,
-    candidates,
     commit,
     commit_it,
     forget,
@@ -170,8 +170,7 @@ def test_a_server_with_one_repository_is_asked_for_its_list_alone(
     lake: SmallLake, spark: Session
 ) -> None:
     with counted(lake) as before:
-        for stage in STAGES[:3]:
-            stage(lake.context(spark, "again"))
+        mark_all(lake.context(spark, "again"), STAGES[:3])
     with counted(lake) as seen:
         STAGES[3](lake.context(spark, "again"))
     assert {path for path in before if "/repositories" in path} == {"GET /repositories"}
@@ -227,8 +226,7 @@ def test_one_look_at_a_repository_serves_all_that_are_collected(
     assert candidates(mark(lake, spark, "first")) == marked.candidates
     fetched = noted(monkeypatch)
     ctx = replace(lake.context(spark, "of-third"), repository="third")
-    for stage in STAGES[:5]:
-        stage(ctx)
+    mark_all(ctx, STAGES[:5])
     found = ctx.root.attempt("third", "of-third")
     assert found.manifest("committed_addresses").facts["references"] == {OTHER: 1}
     assert found.read("deletion_candidates").num_rows == 0

@@ -21,7 +21,7 @@ from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed
-from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, mark
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
 
@@ -181,8 +181,7 @@ def _swept_again(lake: SmallLake, marked: Marked, spark: Session) -> str:
     lake.upload("main", "more", "garbage")
     lake.client.delete_object(REPOSITORY, "main", "more")
     ctx = lake.context(spark, "later", clean=True, min_age_hours=0, max_candidate_share=1.0)
-    for stage in STAGES:
-        stage(ctx)
+    mark(ctx)
     assert marked.candidates == {str(p.relative_to(old)) for p in old.rglob("*") if p.is_file()}
     return f"{TRASH}{old.name}/"
 
@@ -240,8 +239,7 @@ def test_no_mark_takes_the_trash_for_data(lake: SmallLake, marked: Marked, spark
     sweep(lake.context(spark))
     assert len(trash_of(lake, spark)) == len(marked.candidates)
     ctx = lake.context(spark, "later", clean=True)
-    for stage in STAGES:
-        stage(ctx)
+    mark(ctx)
     attempt = lake.root.attempt(REPOSITORY, "later")
     listed = attempt.read("store_listing")["address"].to_pylist()
     assert listed

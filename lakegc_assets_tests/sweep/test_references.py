@@ -23,12 +23,11 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
     OTHER,
-    candidates,
     commit,
     commit_it,
     forget,

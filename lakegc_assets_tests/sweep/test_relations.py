@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.ledger import SWEPT
-from lakegc_assets_tests.frames import Frames, same
+from lakegc_assets_tests.frames import Frames, Rows, check, holds, random_rows
 from lakegc_assets_tests.sweep import twins
-
-Rows = list[dict[str, Any]]
-Given = tuple[pa.Schema, Rows]
 
 BEGAN = datetime(2026, 1, 2, tzinfo=timezone.utc)
 MARKED = pa.schema([("address", pa.string()), ("hash", pa.int64()), ("size", pa.int64())])
@@ -63,59 +60,20 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
 }
 
 
-def rows(schema: pa.Schema, unique: str | None = None) -> st.SearchStrategy[Rows]:
-    """Some rows, in which one column may have each value once."""
-    row = st.fixed_dictionaries({name: _VALUES[name] for name in schema.names})
-    by: Callable[[Mapping[str, Any]], Any] | None = (lambda one: one[unique]) if unique else None
-    return st.lists(row, max_size=6, unique_by=by)
-
-
-def check(
-    frames: Frames,
-    test: Callable[..., None],
-    *strategies: st.SearchStrategy[Any],
-) -> None:
-    """Call a test with many values, as many as the engine is worth."""
-    how = settings(
-        max_examples=frames.examples,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    )
-    how(given(*strategies)(test))()
-
-
-def holds(
-    frames: Frames,
-    name: str,
-    schema: pa.Schema,
-    given_rows: Sequence[Given],
-    *,
-    order: bool = False,
-) -> None:
-    """A relation of some frames gives what its twin gives of the same rows."""
-    frame = getattr(relations, name)(*(frames.of(some, of) for of, some in given_rows))
-    found = frames.rows(frame, schema)
-    wanted = getattr(twins, name)(*(some for _, some in given_rows))
-    cut = [{column: row[column] for column in schema.names} for row in wanted]
-    assert same(found, cut)
-    if order:
-        assert [row["address"] for row in found] == [row["address"] for row in cut]
+rows = partial(random_rows, _VALUES)
 
 
 def test_what_is_left_to_do(frames: Frames) -> None:
     def test(marked: Rows, ledger: Rows) -> None:
-        given_rows = [(MARKED, marked), (SWEPT, ledger)]
-        holds(frames, "remaining", MARKED, given_rows, order=True)
-        holds(frames, "without", MARKED, given_rows, order=True)
-        holds(frames, "named", MARKED, given_rows)
+        given = (marked, MARKED), (ledger, SWEPT)
+        holds(frames, relations.remaining, twins, MARKED, *given, order=True)
 
     check(frames, test, rows(MARKED, "address"), rows(SWEPT))
 
 
 def test_what_other_repositories_name(frames: Frames) -> None:
     def test(references: Rows) -> None:
-        holds(frames, "referenced", NAMED, [(REFERENCES, references)])
+        holds(frames, relations.referenced, twins, NAMED, (references, REFERENCES))
 
     check(frames, test, rows(REFERENCES))
 
@@ -125,7 +83,7 @@ COMPARED = pa.schema([(name, pa.int64()) for name in ("recorded", "strangers", "
 
 def test_outcomes_are_compared_with_what_was_marked(frames: Frames) -> None:
     def test(ledger: Rows, marked: Rows) -> None:
-        holds(frames, "compared", COMPARED, [(SWEPT, ledger), (MARKED, marked)])
+        holds(frames, relations.compared, twins, COMPARED, (ledger, SWEPT), (marked, MARKED))
 
     check(frames, test, rows(SWEPT), rows(MARKED, "address"))
 
@@ -143,12 +101,11 @@ TOTALS = pa.schema(
 
 def test_one_outcome_of_each_object_counts(frames: Frames) -> None:
     def test(ledger: Rows, most: int) -> None:
-        holds(frames, "outcomes", SWEPT, [(SWEPT, ledger)], order=True)
-        one_each = twins.outcomes(ledger)
-        holds(frames, "totals", TOTALS, [(SWEPT, one_each)])
-        back = relations.put_back(frames.of(one_each, SWEPT), most)
+        holds(frames, relations.outcomes, twins, SWEPT, (ledger, SWEPT), order=True)
+        one_each = (twins.outcomes(ledger), SWEPT)
+        holds(frames, relations.totals, twins, TOTALS, one_each)
         schema = pa.schema([SWEPT.field("address"), SWEPT.field("detail")])
-        assert frames.rows(back, schema) == twins.put_back(one_each, most)
+        holds(frames, relations.put_back, twins, schema, one_each, most, order=True)
 
     # Which of two counts that were recorded at the same time, nobody can tell.
     check(frames, test, rows(SWEPT, "at"), st.integers(1, 3))
@@ -156,8 +113,8 @@ def test_one_outcome_of_each_object_counts(frames: Frames) -> None:
 
 def test_what_is_thought_to_be_gone(frames: Frames) -> None:
     def test(ledger: Rows, alive: Rows, missing: Rows) -> None:
-        given_rows = [(SWEPT, ledger), (SPARED, alive), (ADDRESSES, missing)]
-        holds(frames, "thought_gone", SPARED, given_rows)
+        given = (ledger, SWEPT), (alive, SPARED), (missing, ADDRESSES)
+        holds(frames, relations.thought_gone, twins, SPARED, *given)
 
     check(frames, test, rows(SWEPT, "address"), rows(SPARED, "address"), rows(ADDRESSES))
 
@@ -169,8 +126,8 @@ LACKING = pa.schema([*NAMED, ("size", pa.int64())])
 
 def test_what_is_not_backed_up(frames: Frames) -> None:
     def test(marked: Rows, held: Rows, told: Rows) -> None:
-        given_rows = [(OBJECTS, marked), (OBJECTS, held), (TOLD, told)]
-        holds(frames, "not_backed_up", LACKING, given_rows)
+        given = (marked, OBJECTS), (held, OBJECTS), (told, TOLD)
+        holds(frames, relations.not_backed_up, twins, LACKING, *given)
 
     several = rows(OBJECTS, "address"), rows(OBJECTS, "address"), rows(TOLD, "address")
     check(frames, test, *several)

@@ -20,7 +20,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.http_server import Asked
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, mark, running
 from lakegc_assets_tests.reliability.proxy import Proxy, proxied
 from lakegc_assets_tests.sessions import Session
 
@@ -78,8 +78,7 @@ def backed_up(s3_server: str, proxy: Proxy, tmp_path: Path, spark: Session) -> I
         ctx = lake.context(spark, backup_url=f"s3://{buckets['backups']}/all", **settings)
         root = ArtifactRoot(f"s3://{buckets['artifacts']}/all", direct)
         ctx = replace(ctx, root=root)
-        for stage in STAGES:
-            stage(ctx)
+        mark(ctx)
         make_backup(ctx)
         stores = replace(direct, endpoint_url=proxy.endpoint)
         yield replace(ctx, root=replace(root, stores=stores))

@@ -9,7 +9,6 @@ import pytest
 
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import PINNED, Pin, pinned, write_pin
 from lakegc_assets.storage.base import ObjectStore
@@ -17,10 +16,11 @@ from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.sweep import delta, ledger, rounds
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets.sweep.task_orders import Orders, Portion, Progress
+from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.outcomes import swept
 
 TRASH = trash_folder("first-try", datetime.now(timezone.utc))
 
@@ -47,25 +47,19 @@ def kill_in_the_middle(
             sweep(lake.context(spark))
 
 
-def outcomes(attempt: AttemptArtifacts) -> dict[str, tuple[str, str | None]]:
-    rows = attempt.read("swept_set").to_pylist()
-    assert len({row["address"] for row in rows}) == len(rows)
-    return {row["address"]: (row["outcome"], row["detail"]) for row in rows}
-
-
 def test_what_is_restored_between_two_tries_of_a_sweep_stays(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object that the sweep had recorded, had not recorded, or had not come to yet."""
     told, silent, later, gone, *_ = sorted(marked.candidates)
-    before = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    before = lake.contents(marked.candidates)
     kill_in_the_middle(lake, spark, monkeypatch, [told, gone], [silent])
     restore(lake.context(spark), Choice(addresses=(told, silent, later)))
     sweep(lake.context(spark))
     back = {told, silent, later}
     assert lake.keys() == marked.live | back
-    assert {key: (lake.objects / key).read_bytes() for key in back} == {k: before[k] for k in back}
-    found = outcomes(lake.root.attempt(REPOSITORY, RUN))
+    assert lake.contents(back) == {k: before[k] for k in back}
+    found = swept(lake)
     assert found.keys() == marked.candidates
     assert found[told][0] == "deleted"
     assert all(str(found[key][1]).startswith(PINNED) for key in (silent, later))
@@ -73,7 +67,7 @@ def test_what_is_restored_between_two_tries_of_a_sweep_stays(
     assert {o for key, (o, _) in found.items() if key not in back} == {"deleted"}
     # Nor does the end of the sweep prevent that the rest comes back.
     restore(lake.context(spark), Choice(everything=True))
-    left = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    left = lake.contents(marked.candidates)
     assert left == before
 
 
@@ -88,7 +82,7 @@ def test_a_sweep_that_put_back_and_was_killed_leaves_that_alone(
     ledger.record(attempt.store(), "put-back", [Outcome(back, 1, "put_back", detail="needed")])
     sweep(lake.context(spark))
     assert lake.keys() == marked.live | {back}
-    found = outcomes(attempt)
+    found = swept(lake)
     assert found[back] == ("put_back", "needed")
     assert {o for key, (o, _) in found.items() if key != back} == {"deleted"}
 
@@ -98,7 +92,7 @@ def test_a_pin_that_ends_in_the_middle_of_a_sweep(
 ) -> None:
     """Objects spared by a delta mark stay spared in this sweep; nothing is recorded twice."""
     one, *_ = sorted(marked.candidates)
-    store = lake.context(spark).connect()[1].store()
+    store = lake.store
     until = datetime.now(timezone.utc) + timedelta(days=1)
     write_pin(store, Pin("p", until, RUN, "restored", 1), pa.array([one]))
     asked: list[int] = []
@@ -110,13 +104,13 @@ def test_a_pin_that_ends_in_the_middle_of_a_sweep(
     monkeypatch.setattr(delta, "pinned", ending)
     real = rounds.delete
 
-    def idle_at_first(ctx: RunContext, orders: Orders, portions: list[Portion]) -> Progress:
+    def idle_at_first(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
         return real(ctx, orders, portions if len(asked) > 1 else [])
 
     monkeypatch.setattr(rounds, "delete", idle_at_first)
     sweep(lake.context(spark))
     assert len(asked) > 2
     assert lake.keys() == marked.live | {one}
-    found = outcomes(lake.root.attempt(REPOSITORY, RUN))
+    found = swept(lake)
     assert found.keys() == marked.candidates
     assert found[one][0] == "spared"

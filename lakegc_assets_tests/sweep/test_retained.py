@@ -14,13 +14,13 @@ from lakegc_assets.estate.explanation import explain as why
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.retention.retain import Retain
-from lakegc_assets.sweep.liveness_look import fingerprint
+from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, STAGES, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
+from lakegc_assets_tests.lake import mark as mark_all
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.outcomes import check_swept
+from lakegc_assets_tests.sweep.outcomes import after_first_delete, check_swept, spared
 from lakegc_assets_tests.sweep.test_delta import HELD
-from lakegc_assets_tests.sweep.test_during import after_first_delete
 
 KINDS: Mapping[str, Any] = {
     "tags": ["v[0-9]"],
@@ -31,11 +31,7 @@ KINDS: Mapping[str, Any] = {
 
 def mark(lake: SmallLake, spark: Session, run: str, **retain: Any) -> set[str]:
     """Mark under rules; the candidates."""
-    ctx = lake.context(spark, run, retain=retain)
-    for stage in STAGES:
-        stage(ctx)
-    rows = lake.root.attempt(REPOSITORY, run).read("deletion_candidates").to_pylist()
-    return {row["address"] for row in rows}
+    return candidates(mark_all(lake.context(spark, run, retain=retain)))
 
 
 def test_what_each_kind_of_rule_keeps_is_no_candidate(
@@ -100,10 +96,9 @@ def test_a_sweep_follows_its_own_rules_and_those_of_its_mark(
     assert "retain: branches: 'main' has last_commits: 2" in explained.because
     client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
     sweep(lake.context(spark, "kept", retain={"tags": ["v*"]}))
-    rows = lake.root.attempt(REPOSITORY, "kept").read("swept_set").to_pylist()
-    spared = {row["address"]: row["detail"] for row in rows if row["outcome"] == "spared"}
-    assert spared == dict.fromkeys(groups["given up"] | groups["removed"], HELD)
-    assert groups["second"] | spared.keys() <= lake.keys()
+    found = spared(lake, "kept")
+    assert found == dict.fromkeys(groups["given up"] | groups["removed"], HELD)
+    assert groups["second"] | found.keys() <= lake.keys()
 
 
 def test_a_tag_that_is_set_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:
@@ -128,7 +123,7 @@ def test_any_tag_that_may_lead_to_what_rules_keep_ends_a_delta_mark(
     kind: str, lake: SmallLake, marked: Marked
 ) -> None:
     retain = Retain.parse({kind: KINDS[kind]})
-    seen = partial(fingerprint, lake.client, REPOSITORY, protect_tags=False, retain=retain)
+    seen = partial(seen_now, lake.client, REPOSITORY, protect_tags=False, retain=retain)
     before = seen()
     lake.client.create_tag(REPOSITORY, "v1", marked.commits["given up"])
     assert seen() != before
@@ -148,10 +143,8 @@ def test_a_branch_that_is_made_in_the_middle(
     retain = {"branches": {"release-*": {"last_commits": 2}}}
     manifest = sweep(lake.context(spark, sweep_batch=2, retain=retain))
     assert manifest.facts["rounds"] == 1
-    rows = lake.root.attempt(REPOSITORY, RUN).read("swept_set").to_pylist()
-    spared = {row["address"] for row in rows if row["outcome"] == "spared"}
     assert left & marked.groups["replaced"]
-    assert left <= spared
+    assert left <= spared(lake).keys()
 
 
 def test_the_checks_see_candidates_that_the_rules_keep(

@@ -12,9 +12,10 @@ from lakegc_assets.mark import signatures
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import SERVED
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.others import candidates, mark
+from lakegc_assets_tests.sweep.others import mark
+from lakegc_assets_tests.sweep.outcomes import spared
 
 
 def test_an_upload_that_equals_an_entry_of_a_range_that_is_not_read_again(
@@ -40,8 +41,7 @@ def test_an_upload_that_equals_an_entry_of_a_range_that_is_not_read_again(
 
     monkeypatch.setattr(signatures, "range_frame", counted)
     sweep(ctx)
-    rows = ctx.root.attempt(REPOSITORY, ctx.run).read("swept_set").to_pylist()
-    assert {r["address"]: r["detail"] for r in rows if r["outcome"] == "spared"} == {dead: SERVED}
+    assert spared(lake, ctx.run) == {dead: SERVED}
     there = lake.keys()
     assert dead in there
     assert other not in there

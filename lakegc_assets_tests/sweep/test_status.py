@@ -24,6 +24,7 @@ from lakegc_assets.sweep.delta import DeltaMark, Deltas
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
+from lakegc_assets.sweep.ledger_state import Recorded
 from lakegc_assets.sweep.status import command
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -80,8 +81,7 @@ def test_it_tells_the_whole_of_it(
     look: Any,
     looked: str,
 ) -> None:
-    deltas = iter([spare(set()), look])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), look)
     monkeypatch.setattr(rounds, "delete", ending_after(marked, error))
     with pytest.raises(type(error)) as raised:
         sweep(lake.context(spark))
@@ -100,8 +100,7 @@ def test_it_tells_the_whole_of_it(
 def test_a_look_that_cannot_be_made_at_the_end_is_told(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deltas = iter([spare(set()), refuse])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), refuse)
     with pytest.raises(ConnectionFailedError) as raised:
         sweep(lake.context(spark))
     count = len(marked.candidates)
@@ -159,7 +158,7 @@ def test_a_finished_sweep_is_refused_with_who_finished_it(
 ) -> None:
     """One that has waited for the lease meets it."""
     assert marked.candidates
-    stand_in(monkeypatch, lambda: spare(set()))
+    stand_in(monkeypatch)
     sweep(replace(lake.context(spark), started_by="Dagster run b"))
     with pytest.raises(RefusedError, match=r"was swept already\. Its sweep was finished") as error:
         sweep(replace(lake.context(spark), started_by="Dagster run a"))
@@ -171,8 +170,7 @@ def test_an_alarm_names_what_goes_on_when_it_is_accepted(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = min(marked.candidates)
-    deltas = iter([spare(set()), spare({gone})])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare({gone}))
 
     def fail(ctx: RunContext, *_: object) -> None:
         (lake.objects / gone).unlink()
@@ -196,8 +194,7 @@ def test_other_errors_stay_and_the_rest_is_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    deltas = iter([spare(set()), spare(set())])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare(set()))
     monkeypatch.setattr(rounds, "delete", ending_after(marked, ZeroDivisionError("x")))
     with pytest.raises(ZeroDivisionError, match=r"^x$"):
         sweep(lake.context(spark))
@@ -209,15 +206,14 @@ def test_other_errors_stay_and_the_rest_is_in_the_log(
 def test_a_ledger_that_cannot_be_read_hides_nothing(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deltas = iter([spare(set()), spare(set())])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare(set()))
     fail = ending_after(marked, StorageError("the disk is full"))
 
     def unreadable(*_: object) -> None:
         raise StorageError("no answer")
 
     def fail_for_good(ctx: RunContext, *_: object) -> None:
-        monkeypatch.setattr(ledger.Ledger, "read", unreadable)
+        monkeypatch.setattr(Recorded, "read", unreadable)
         fail(ctx)
 
     monkeypatch.setattr(rounds, "delete", fail_for_good)
@@ -231,8 +227,7 @@ def test_a_ledger_that_cannot_be_read_hides_nothing(
 def test_a_ledger_that_was_damaged_meanwhile_hides_nothing(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deltas = iter([spare(set()), spare(set())])
-    stand_in(monkeypatch, lambda: next(deltas))
+    stand_in(monkeypatch, spare(set()), spare(set()))
     fail = ending_after(marked, StorageError("the disk is full"))
 
     def damage(ctx: RunContext, *given: object) -> None:
@@ -251,8 +246,8 @@ def test_one_that_was_overtaken_says_who_finished_the_mark(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It loses its lease to another one, which comes to the end first."""
-    stand_in(monkeypatch, lambda: spare(set()))
-    run, store = rounds.Rounds.run, lake.context(spark).connect()[1].store()
+    stand_in(monkeypatch)
+    run, store = rounds.Rounds.run, lake.store
 
     def overtaken(self: rounds.Rounds) -> int:
         monkeypatch.setattr(rounds.Rounds, "run", run)

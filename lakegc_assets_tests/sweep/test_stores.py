@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
@@ -27,15 +26,13 @@ from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, PROBES, read_lease
-from lakegc_assets.sweep.liveness_look import fingerprint
-from lakegc_assets.sweep.rate_limit import Limits
 from lakegc_assets.sweep.store_comparison import Marked
-from lakegc_assets.sweep.task_orders import Orders, summed
+from lakegc_assets.sweep.task_orders import summed
 from lakegc_assets_tests.clocks import StubClocks
-from lakegc_assets_tests.lake import REPOSITORY, SmallLake
+from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.storage.conftest import azure_client
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, AZURE_KEY, Server
-from lakegc_assets_tests.sweep.stand_ins import table_of
+from lakegc_assets_tests.sweep.stand_ins import orders_of, table_of
 
 pytestmark = pytest.mark.stores
 
@@ -149,25 +146,12 @@ class Sweep:
         self.lease = lease
         self.rounds = 0
         self.sleep: Callable[[float], None] = time.sleep
-        self.heads = fingerprint(bare.client, REPOSITORY, protect_tags=False)
 
     def round(self, marked: list[Marked], condition: Condition) -> dict[str, int]:
         """Delete in one round what has no outcome yet; objects by outcome."""
         self.rounds += 1
         self.lease.begin_round(self.rounds)
-        orders = Orders(
-            connections=self.connections,
-            repository=REPOSITORY,
-            artifacts_url=str(self.folder),
-            delta=self.heads,
-            taken=Moment.now(self.store),
-            protect_tags=False,
-            lease=self.lease.token,
-            number=self.rounds,
-            condition=condition,
-            batch=10,
-            limits=Limits(1e9, 1e9),
-        )
+        orders = orders_of(self.connections, self.folder, self.lease, condition=condition, batch=10)
         done = self.outcomes("deleted", "already_missing", "spared")
         left = table_of(m for m in marked if m.address not in done)
         reach = replace(TaskClients.of(orders), clocks=StubClocks(self.sleep))

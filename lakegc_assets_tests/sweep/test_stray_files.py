@@ -7,8 +7,6 @@ file that something names stops what depends on it, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +24,10 @@ from lakegc_assets.sweep import delta, ledger
 from lakegc_assets.sweep.alarm import PartialLookError
 from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
+from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, candidates
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.others import (
-    OTHER,
-    candidates,
-    commit,
-    commit_it,
-    make_other,
-    mark,
-    name_it,
-)
-from lakegc_assets_tests.sweep.test_put_back import revive_after_first_batch
+from lakegc_assets_tests.sweep.others import OTHER, commit, commit_it, make_other, mark, name_it
+from lakegc_assets_tests.sweep.outcomes import after_first_delete, revive_after_first_delete
 
 STRAY = "5" * 64
 #: What a half-written upload, a crash or a person leaves: none of it can be a table.
@@ -328,36 +318,25 @@ def forget_caches(lake: SmallLake) -> None:
 # While it sweeps
 
 
-@contextmanager
-def after_first_delete(lake: SmallLake, marked: Marked) -> Iterator[list[str]]:
-    """Bring one object back to life, and damage what another repository names, in mid-sweep."""
-    revived: list[str] = []
-
-    def look(_method: str, _path: str) -> None:
-        gone = marked.candidates - lake.keys()
-        if gone and not revived:
-            revived.append(min(gone))
-            lake.stage("busy", "too/late", revived[0])
-            lake.commit("busy")
-            before = tables(lake, OTHER, "ranges").keys()
-            name_it(lake, "data/another", "y")
-            commit(lake)
-            for name in tables(lake, OTHER, "ranges").keys() - before:
-                put(lake, OTHER, name, b"cut")
-
-    lake.on_request = look
-    yield revived
-    lake.on_request = lambda _method, _path: None
-
-
 def test_the_look_after_a_sweep_puts_back_what_it_can_prove_and_says_what_it_could_not_see(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
+    """In mid-sweep one object comes back to life, and what another repository names is damaged."""
+    revived: list[str] = []
     make_other(lake)
-    with (
-        after_first_delete(lake, marked) as revived,
-        pytest.raises(PartialLookError, match=r"'other' .* cannot be read") as raised,
-    ):
+
+    def revive_and_damage(left: set[str]) -> None:
+        revived.append(min(marked.candidates - left))
+        lake.stage("busy", "too/late", revived[0])
+        lake.commit("busy")
+        before = tables(lake, OTHER, "ranges").keys()
+        name_it(lake, "data/another", "y")
+        commit(lake)
+        for name in tables(lake, OTHER, "ranges").keys() - before:
+            put(lake, OTHER, name, b"cut")
+
+    after_first_delete(lake, marked, revive_and_damage)
+    with pytest.raises(PartialLookError, match=r"'other' .* cannot be read") as raised:
         sweep(lake.context(spark, sweep_batch=6))
     assert set(revived) <= lake.keys()
     assert lake.client.get_object(REPOSITORY, "busy", "too/late")
@@ -368,7 +347,7 @@ def test_the_look_after_a_sweep_puts_back_what_it_can_prove_and_says_what_it_cou
 def test_the_look_after_a_sweep_knows_what_heads_need_where_nobody_tells_which_commits_are_active(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revived = revive_after_first_batch(lake, marked)
+    revived = revive_after_first_delete(lake, marked)
 
     def find_or_fail(*args: Any) -> Liveness:
         if revived:

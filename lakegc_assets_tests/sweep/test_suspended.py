@@ -17,6 +17,7 @@ import pytest
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
+from lakegc_assets_tests.sweep.deleting import plant
 from lakegc_assets_tests.sweep.suspended import AHEAD, MACHINE_AHEAD
 
 _HOURS = 3 * 3600
@@ -25,15 +26,6 @@ _HOURS = 3 * 3600
 def _state(pid: int) -> str:
     """Of a process, as the kernel tells it; ``T`` is suspended."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _plant(bare: SmallLake) -> list[str]:
-    addresses = [f"data/planted/{n}" for n in range(6)]
-    for address in addresses:
-        path = bare.objects / address
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("planted")
-    return addresses
 
 
 def _sleeping(
@@ -76,7 +68,7 @@ def _sleeping(
 
 @pytest.mark.parametrize("taken", [False, True], ids=["lease ran out", "lease was taken"])
 def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> None:
-    addresses = _plant(bare)
+    addresses = plant(bare, 6)
 
     def meanwhile() -> None:
         (bare.folder / AHEAD).write_text(str(_HOURS))
@@ -103,7 +95,7 @@ def test_it_keeps_its_lease_and_asks_for_a_new_delta_mark(
     bare: SmallLake, clocks: tuple[str, ...], why: str
 ) -> None:
     """Objects staged while it slept are in no delta mark."""
-    addresses = _plant(bare)
+    addresses = plant(bare, 6)
 
     def meanwhile() -> None:
         for clock in clocks:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-Row = dict[str, Any]
-Rows = Sequence[Mapping[str, Any]]
+from lakegc_assets_tests.recovery.twins import Row, Rows, in_order, without
 
 DONE = {"deleted", "already_missing", "spared", "locked", "put_back"}
 GONE = {"deleted", "already_missing"}
 
 
-def in_order(marked: Rows) -> list[Row]:
-    return sorted(({**row} for row in marked), key=lambda row: row["address"].encode())
-
-
 def remaining(marked: Rows, ledger: Rows) -> list[Row]:
     return without(marked, [row for row in ledger if row["outcome"] in DONE])
-
-
-def without(marked: Rows, others: Rows) -> list[Row]:
-    known = {row["address"] for row in others}
-    return in_order([row for row in marked if row["address"] not in known])
 
 
 def referenced(references: Rows) -> list[Row]:
@@ -78,11 +68,6 @@ def totals(outcomes: Rows) -> list[Row]:
 def put_back(outcomes: Rows, most: int) -> list[Row]:
     back = in_order([row for row in outcomes if row["outcome"] == "put_back"])
     return [{"address": row["address"], "detail": row["detail"]} for row in back[:most]]
-
-
-def named(rows: Rows, addresses: Rows) -> list[Row]:
-    known = {row["address"] for row in addresses}
-    return [{**row} for row in rows if row["address"] in known]
 
 
 def thought_gone(outcomes: Rows, alive: Rows, missing: Rows) -> list[Row]:

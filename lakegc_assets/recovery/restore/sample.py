@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
+from lakegc_assets.mark.holders import paths_in, ranges_naming
 from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.recovery import relations
@@ -20,7 +21,6 @@ from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.sweep.holders import paths_in
 
 #: How many objects are read, and how large they may be, in bytes.
 MOST: Final = 20
@@ -91,7 +91,9 @@ def _places(
     for commit in sorted(metaranges):
         ranges = pairs.filter(pc.equal(pairs["metarange_id"], metaranges[commit]))
         wanted = [address for address, of in commits.items() if of == commit]
-        paths = dict(paths_in(ctx, connections, ranges.select(["range_id", "entries"]), wanted))
+        paths: dict[str, str] = {}
+        for one in ranges_naming(ctx, connections, ranges.select(["range_id", "entries"]), wanted):
+            paths |= paths_in(connections, one, wanted)
         yield from ((address, commit, path) for address, path in paths.items())
 
 

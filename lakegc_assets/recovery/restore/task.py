@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
-from lakegc_assets.recovery.circuit_breaker import Streak, hopeless_code
 from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.portions import Cost, Portion, batches
+from lakegc_assets.recovery.portions import Cost, Portion, Streak, batches, hopeless_code
 from lakegc_assets.recovery.restore_record import record
 from lakegc_assets.recovery.undeletion import Brought, bring_back, present
 from lakegc_assets.run.connections import Connections

@@ -19,7 +19,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
     REPOSITORY,
-    STAGES,
     Marked,
     SmallLake,
     copy_lake,
@@ -32,30 +31,12 @@ from lakegc_assets_tests.sessions import Session
 ALL = Choice(everything=True)
 
 
-def contents(lake: SmallLake, addresses: set[str] | frozenset[str]) -> Mapping[str, bytes]:
-    return {address: (lake.objects / address).read_bytes() for address in addresses}
-
-
 def age(lake: SmallLake, addresses: set[str] | frozenset[str]) -> None:
     """Copies are as young as they are: let a month pass for them."""
     for address in addresses:
         path = lake.objects / address
-        content = path.read_bytes()
-        # Other copies of the lake have the same files under other names.
-        path.unlink()
-        path.write_bytes(content)
+        lake.write(address, path.read_bytes())
         os.utime(path, (time.time() - 30 * 86_400,) * 2)
-
-
-def mark(ctx: RunContext) -> RunContext:
-    for stage in STAGES:
-        stage(ctx)
-    return ctx
-
-
-def candidates(ctx: RunContext) -> set[str]:
-    found = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")
-    return set(found["address"].to_pylist())
 
 
 def outcomes(ctx: RunContext, manifest: Manifest) -> dict[str, tuple[str, str | None]]:
@@ -114,7 +95,7 @@ def _without_backups(place: Place) -> Place:
 
 def backed_up(place: Place, marked: Marked) -> Swept:
     """Sweep a lake so that only the backup has anything."""
-    before = contents(place.lake, marked.candidates)
+    before = place.lake.contents(marked.candidates)
     make_backup(place.context())
     sweep(place.context(trash_days=0))
     assert place.lake.keys() == marked.live

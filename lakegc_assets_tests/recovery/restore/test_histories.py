@@ -22,7 +22,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.trash import TRASH
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, mark, running
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
@@ -155,8 +155,7 @@ def test_a_restore_does_what_the_model_says(
         # Buckets tell times in whole seconds.
         time.sleep(0 if kind == "local" else 1.1)
         ctx = here.context("one")
-        for stage in STAGES:
-            stage(ctx)
+        mark(ctx)
         before = here.contents()
         dead = set(
             ctx.root.attempt(REPOSITORY, "one").read("deletion_candidates")["address"].to_pylist()
@@ -203,7 +202,6 @@ def test_a_restore_does_what_the_model_says(
         assert after == swept | {address: before[address] for address in back | rest}
         # And the next mark leaves all of it alone.
         later = here.context("later")
-        for stage in STAGES:
-            stage(later)
+        mark(later)
         candidates = later.root.attempt(REPOSITORY, "later").read("deletion_candidates")
         assert not set(candidates["address"].to_pylist()) & dead

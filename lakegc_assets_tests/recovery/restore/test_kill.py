@@ -62,10 +62,10 @@ def test_killed_at_every_step(
 ) -> None:
     """Half is in the trash, half only in the backup."""
     lake = place.lake
-    before = {key: (lake.objects / key).read_bytes() for key in marked.candidates}
+    before = lake.contents(marked.candidates)
     make_backup(place.context())
     sweep(place.context())
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     trash = "_lakefs/retention/gc/lakegc/trash/"
     kept = sorted(key for page in store.list(trash) for key in page["key"].to_pylist())
     store.delete_many(kept[::2])
@@ -102,7 +102,7 @@ def test_killed_at_every_step(
     assert there == sorted(there)
     assert len(set(there)) > 4
     reaper.arm("", 0)
-    assert {key: (lake.objects / key).read_bytes() for key in marked.candidates} == before
+    assert lake.contents(marked.candidates) == before
     # All of them were one restore, with one outcome for each object.
     attempt = lake.root.attempt(REPOSITORY, RUN)
     (restore_id,) = recording.restores(attempt)
@@ -143,7 +143,7 @@ def test_a_restore_that_lost_its_lease_brings_nothing_back(
 ) -> None:
     """It was suspended, and somebody else sweeps by now."""
     sweep(place.context(backup_url=None))
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     cut_portions = portions.cut_portions
 
     def suspended(*args: Any) -> Any:
@@ -210,7 +210,7 @@ def test_a_restore_during_a_sweep_waits_or_is_refused(
     sweep(place.context(backup_url=None, sweep_batch=6))
     assert len(refused) == 2
     assert place.lake.keys() == marked.live
-    assert pinned(place.context().connect()[1].store()).num_rows == 0
+    assert pinned(place.lake.store).num_rows == 0
 
 
 def test_a_sweep_that_was_killed_spares_what_was_restored_since(

@@ -14,7 +14,7 @@ from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, running
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, mark, running
 from lakegc_assets_tests.mark.test_incremental_listing import NO_AGE, History, candidates, listing
 from lakegc_assets_tests.sessions import Session
 
@@ -33,15 +33,15 @@ class Undone(History):
         self.runs += 1
         clean = self.context(f"clean-{self.runs}", clean=True)
         clean = replace(clean, root=ArtifactRoot(f"{self.lake.folder}/clean", clean.root.stores))
-        self.mark(clean, 5)
+        mark(clean, STAGES[:5])
         ctx = self.context(f"run-{self.runs}", sweep_batch=2)
-        self.mark(ctx)
+        mark(ctx)
         self.seen[listing(ctx).facts["mode"]] += 1
         assert candidates(ctx) == candidates(clean), listing(ctx).facts
         if self.chance.random() < 0.3:
             # What a run of another mode sweeps is known, too.
             ctx = self.context(f"committed-{self.runs}", mode="committed", sweep_batch=2)
-            self.mark(ctx)
+            mark(ctx)
             self.seen["committed"] += 1
         self.sweep(ctx)
         if candidates(ctx) and self.chance.random() < 0.4:
@@ -55,10 +55,6 @@ class Undone(History):
 
     def context(self, run: str, **settings: object) -> RunContext:
         return self.lake.context(self.spark, run, **{**NO_AGE, **settings})
-
-    def mark(self, ctx: RunContext, stages: int = len(STAGES)) -> None:
-        for stage in STAGES[:stages]:
-            stage(ctx)
 
     def sweep(self, ctx: RunContext) -> None:
         """Sweep; something may come back to life as soon as it is gone."""

@@ -27,16 +27,22 @@ from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.status import restored
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, STAGES, Marked, SmallLake
+from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    RUN,
+    SECRET_KEY,
+    STAGES,
+    Marked,
+    SmallLake,
+    candidates,
+    mark,
+)
 from lakegc_assets_tests.recovery.conftest import Place
 from lakegc_assets_tests.recovery.restore.swept import (
     ALL,
     Swept,
     age,
     backed_up,
-    candidates,
-    contents,
-    mark,
     outcomes,
     swept,
     swept_once,
@@ -53,7 +59,7 @@ def test_all_of_a_mark_comes_back_and_reads(swept: Swept, marked: Marked) -> Non
         lake.client.get_object(REPOSITORY, marked.commits["first"], "a/0")
     manifest = restore(ctx, ALL)
     assert lake.keys() == marked.live | marked.candidates
-    assert contents(lake, marked.candidates) == before
+    assert lake.contents(marked.candidates) == before
     found = outcomes(ctx, manifest)
     assert found.keys() == marked.candidates
     assert {outcome for outcome, _ in found.values()} == {"restored"}
@@ -87,7 +93,7 @@ def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
     told = why(place.context(), min(marked.candidates))
     assert re.search(rf"; the sweep: deleted \(space .+\); {re.escape(reason)}$", told.because)
     # Once the pin has ended, both find what is dead; the first of them lists the store.
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     ((pin, addresses),) = read_pins(store)
     write_pin(store, replace(pin, until=datetime.now(timezone.utc)), addresses)
     for run in ("after", "later"):
@@ -100,7 +106,7 @@ def test_a_sweep_of_another_mark_spares_what_was_restored_since(
     place, _ = swept
     restore(place.context(pin_days=0), ALL)
     age(place.lake, marked.candidates)
-    assert list(place.context().connect()[1].store().list(PINS)) == []
+    assert list(place.lake.store.list(PINS)) == []
     again = mark(place.context("again", clean=True, backup_url=None))
     assert candidates(again) == marked.candidates
     pinned = min(marked.candidates)
@@ -157,7 +163,7 @@ def test_what_the_mark_does_not_name_is_refused(
     with pytest.raises(RefusedError, match=words):
         restore(place.context(), choice)
     assert place.lake.keys() == marked.live
-    assert read_pins(place.context().connect()[1].store()) == []
+    assert read_pins(place.lake.store) == []
 
 
 @pytest.mark.parametrize(
@@ -180,14 +186,12 @@ def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> Non
     _, before = backed_up(place, marked)
     lake = place.lake
     early, late, *_ = sorted(marked.candidates)
-    (lake.objects / early).parent.mkdir(parents=True, exist_ok=True)
-    (lake.objects / early).write_text("new, and needed")
+    lake.write(early, b"new, and needed")
     with pytest.MonkeyPatch.context() as patch:
 
         def written_meanwhile(source: ObjectStore, key: str, *rest: Any, **options: Any) -> object:
             if key == late:
-                (lake.objects / late).parent.mkdir(parents=True, exist_ok=True)
-                (lake.objects / late).write_text("just written")
+                lake.write(late, b"just written")
             return copy_object(source, key, *rest, **options)
 
         patch.setattr(undeletion, "copy_object", written_meanwhile)
@@ -200,15 +204,15 @@ def test_what_is_there_is_never_overwritten(place: Place, marked: Marked) -> Non
     assert (lake.objects / early).read_text() == "new, and needed"
     assert (lake.objects / late).read_text() == "just written"
     rest = marked.candidates - {early, late}
-    assert contents(lake, rest) == {key: before[key] for key in rest}
+    assert lake.contents(rest) == {key: before[key] for key in rest}
 
 
 def test_from_wherever_the_backup_is(anywhere: Place, marked: Marked) -> None:
-    before = contents(anywhere.lake, marked.candidates)
+    before = anywhere.lake.contents(marked.candidates)
     make_backup(anywhere.context())
     sweep(anywhere.context(trash_days=0))
     manifest = restore(anywhere.context(), ALL)
-    assert contents(anywhere.lake, marked.candidates) == before
+    assert anywhere.lake.contents(marked.candidates) == before
     assert manifest.facts["outcomes"].keys() == {"restored"}
 
 
@@ -240,7 +244,7 @@ def test_a_repository_made_anew_elsewhere_gets_nothing(swept: Swept, marked: Mar
 
 def test_nobody_restores_while_another_sweeps(swept: Swept, marked: Marked) -> None:
     place, _ = swept
-    store = place.context().connect()[1].store()
+    store = place.lake.store
     duration = timedelta(minutes=3)
     with (
         repository_lease(store, {"host": "elsewhere"}, duration=duration),
@@ -260,8 +264,7 @@ def test_a_mark_that_was_never_made_or_never_published(lake: SmallLake, spark: S
     with pytest.raises(RefusedError, match="there is no mark 'none'"):
         restore(lake.context(spark, "none"), ALL)
     ctx = lake.context(spark, "half")
-    for stage in STAGES[:-1]:
-        stage(ctx)
+    mark(ctx, STAGES[:-1])
     with pytest.raises(RefusedError, match="so nothing of it was deleted"):
         restore(ctx, ALL)
 
@@ -285,7 +288,7 @@ def test_what_nobody_has_is_said(place: Place, marked: Marked) -> None:
     found = outcomes(place.context(), manifest)
     assert {a for a, (outcome, _) in found.items() if outcome == "not_kept"} == {lost, damaged}
     assert "2 objects are neither kept" in str(manifest.facts["warnings"])
-    assert len(list(read_pins(place.context().connect()[1].store()))) == 1
+    assert len(list(read_pins(place.lake.store))) == 1
 
 
 def test_without_a_backup_a_restore_says_so(place: Place, marked: Marked) -> None:
@@ -299,7 +302,7 @@ def test_addresses_are_pinned_as_they_are(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     some = tuple(sorted(marked.candidates))[:3]
     restore(place.context(), Choice(addresses=some))
-    ((pin, addresses),) = read_pins(place.context().connect()[1].store())
+    ((pin, addresses),) = read_pins(place.lake.store)
     assert addresses.combine_chunks() == pa.array(some)
     assert pin.run == RUN
 

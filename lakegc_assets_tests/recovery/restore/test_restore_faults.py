@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.recovery import circuit_breaker, undeletion
+from lakegc_assets.recovery import portions, undeletion
 from lakegc_assets.recovery.restore import restored_set as restoring
 from lakegc_assets.recovery.restore import task
 from lakegc_assets.recovery.restore.dry_run import plan
@@ -25,7 +25,6 @@ from lakegc_assets_tests.recovery.restore.swept import (
     ALL,
     Swept,
     backed_up,
-    contents,
     outcomes,
     swept,
     swept_once,
@@ -74,7 +73,7 @@ def test_a_copy_that_went_wrong_is_found_by_the_next_try_and_can_be_mended(
     manifest = restore(place.context(), ALL)
     assert outcomes(place.context(), manifest)[bad] == ("restored", "backup")
     assert manifest.facts["warnings"] == []
-    assert contents(place.lake, marked.candidates) == before
+    assert place.lake.contents(marked.candidates) == before
 
 
 def test_what_was_in_the_way_is_asked_for_again_by_a_restore_that_goes_on(
@@ -84,8 +83,7 @@ def test_what_was_in_the_way_is_asked_for_again_by_a_restore_that_goes_on(
     lost, other, *_ = sorted(marked.candidates)
     copy = place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost
     copy.unlink()
-    (place.lake.objects / other).parent.mkdir(parents=True, exist_ok=True)
-    (place.lake.objects / other).write_text("in the way")
+    place.lake.write(other, b"in the way")
     with pytest.raises(StorageError, match="1 object could not be restored"):
         restore(place.context(), ALL)
     copy.write_bytes(before[lost])
@@ -104,7 +102,7 @@ def test_a_damaged_record_of_the_sweep_keeps_nothing_from_coming_back(
         if "/ledger/" in key:
             attempt.store().put(key, b"cut sho")
     restore(place.context(), ALL)
-    assert contents(place.lake, marked.candidates) == before
+    assert place.lake.contents(marked.candidates) == before
 
 
 def test_a_file_that_is_no_record_hides_no_record_of_the_sweep(swept: Swept) -> None:
@@ -164,7 +162,7 @@ def test_a_damaged_record_of_a_restore_is_asked_for_again(
     found = outcomes(place.context(), restore(place.context(), ALL))
     assert found.keys() == marked.candidates
     assert found[lost] == ("restored", "backup")
-    assert contents(place.lake, marked.candidates) == before
+    assert place.lake.contents(marked.candidates) == before
 
 
 def test_where_the_backup_is_is_told_to_who_did_not_say_so(place: Place, marked: Marked) -> None:
@@ -190,7 +188,7 @@ def test_a_copy_that_is_lost_for_good_keeps_no_other_from_coming_back(
     with pytest.raises(StorageError, match=r"1 object could not be restored and 0 were not"):
         restore(place.context(), ALL)
     rest = marked.candidates - {lost}
-    assert contents(place.lake, rest) == {address: before[address] for address in rest}
+    assert place.lake.contents(rest) == {address: before[address] for address in rest}
 
 
 def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
@@ -205,7 +203,7 @@ def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
 
     monkeypatch.setattr(undeletion, "copy_object", refused)
     monkeypatch.setattr(task, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(circuit_breaker, "_IN_A_ROW", 2)
+    monkeypatch.setattr(portions, "_IN_A_ROW", 2)
     with pytest.raises(StorageError, match="AccessDenied: these may only read"):
         restore(place.context(), ALL)
     assert len(asked) == 2 < len(marked.candidates)
@@ -225,7 +223,7 @@ def test_what_something_deleted_between_two_tries_is_brought_back_again(
     (place.lake.objects / deleted).unlink()
     aside.rename(copy)
     manifest = restore(place.context(), ALL)
-    assert contents(place.lake, marked.candidates) == before
+    assert place.lake.contents(marked.candidates) == before
     found = outcomes(place.context(), manifest)
     assert found[lost] == found[deleted] == ("restored", "backup")
     assert {outcome for outcome, _ in found.values()} == {"restored", "already_there"}

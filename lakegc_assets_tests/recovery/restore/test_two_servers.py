@@ -18,7 +18,7 @@ from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import S3Access
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES
+from lakegc_assets_tests.lake import REPOSITORY, mark
 from lakegc_assets_tests.recovery.restore.test_histories import World, world
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
@@ -71,8 +71,7 @@ def test_what_is_backed_up_on_another_server_comes_back_from_there(
     here.tell()
     time.sleep(1.1)  # Buckets tell times in whole seconds.
     ctx = _elsewhere(here.context("one"), BACKUPS, other_server)
-    for stage in STAGES:
-        stage(ctx)
+    mark(ctx)
     before = here.contents()
     make_backup(ctx)
     sweep(ctx)
