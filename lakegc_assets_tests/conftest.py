@@ -173,7 +173,7 @@ def _at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "fsync", lambda _: None)
         patch.setattr(state, "SYNCHRONOUS", "OFF")
-        patch.setattr(client, "_FIRST_POLL_S", 0.01)
+        patch.setattr(client, "FIRST_POLL_S", 0.01)
         # Tests replace parts of relations: what they plan is not for other processes.
         patch.setattr(database, "plans_file", lambda: None)
         patch.setattr("botocore.session.create_loader", _loader)

@@ -16,9 +16,9 @@ from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
-from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
+from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.run.connections import Connections
 
 #: Columns of questions: the entry with this number in a range, and a branch whose HEAD has it.

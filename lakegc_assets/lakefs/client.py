@@ -1,7 +1,6 @@
 """Ask a lakeFS server what it has and serves, and believe no answer that contradicts itself.
 
-The calls are those of lakeFS's REST API (https://docs.lakefs.io/latest/reference/api). The calls
-that change a repository are in ``writes``; none of them is needed to collect.
+The calls are those of lakeFS's REST API (https://docs.lakefs.io/latest/reference/api).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 
 import requests
 
-from lakegc_assets.lakefs.calls import LARGEST_PAGE, Calls, Listing
 from lakegc_assets.lakefs.errors import (
     AuthenticationError,
     BadRequestError,
@@ -47,11 +45,12 @@ from lakegc_assets.lakefs.models import (
     StorageConfig,
     Tag,
     TaskCreated,
+    TaskStatus,
     UncommittedPage,
     UsageReport,
     VersionConfig,
 )
-from lakegc_assets.lakefs.transport import parse, server_date
+from lakegc_assets.lakefs.transport import LARGEST_PAGE, Listing, Transport, parse, server_date
 from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -60,8 +59,8 @@ OLDEST_VERSION = (0, 87)
 #: Commits in the first page of a log: most branches have left what is known not long ago.
 _FIRST_OF_LOG = 30
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
-T = TypeVar("T")
-_FIRST_POLL_S = 0.1
+Status = TypeVar("Status", bound=TaskStatus)
+FIRST_POLL_S = 0.1
 _LONGEST_POLL_S = 10.0
 
 
@@ -73,8 +72,8 @@ def utc_now() -> datetime:
 def branch_ref(branch: str) -> str:
     """The ref of a branch and what is staged on it.
 
-    lakeFS takes hexadecimal digits for the commit whose id begins so, if there is just one. What
-    ends in ``$`` is a branch to it, or an error.
+    lakeFS takes hexadecimal digits for the commit whose id begins so. What ends in ``$`` is a
+    branch to it, or an error.
     """
     return f"{branch}$" if _START_OF_COMMIT_ID.fullmatch(branch) else branch
 
@@ -88,12 +87,11 @@ def _log_odd_version(endpoint: str, version: str) -> None:
     )  # fmt: skip
 
 
-class LakeFSClient(Calls):
+class LakeFSClient(Transport):
     """The calls of a collector: all that can be read, rules, and what the server prepares.
 
     Every one may raise any ``LakeFSError``. The prepare calls answer when the work is done: a page
-    of staged addresses takes a real server up to a minute. The task that computes the active
-    commits has a timeout as a whole.
+    of staged addresses takes a real server up to a minute.
     """
 
     # The server
@@ -110,13 +108,7 @@ class LakeFSClient(Calls):
             )
 
     def check_supported(self) -> str:
-        """The server's version, if it has the calls that a collector needs.
-
-        A version that is not a number (a build of one's own) is taken with a warning.
-
-        Raises:
-            UnsupportedServerError: older than 0.87.
-        """
+        """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.87."""
         version = self.server_config().version
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
@@ -129,10 +121,7 @@ class LakeFSClient(Calls):
         return version
 
     def installation_id(self) -> str | None:
-        """The id that the server was given when it was set up; None where it does not say.
-
-        It comes with the report of its use, which a server may not make, or not show to everybody.
-        """
+        """The id of the server's installation; None where it does not say, or not to everybody."""
         try:
             return self._get(UsageReport, "usage-report", "summary").installation_id or None
         except (BadRequestError, ForbiddenError, NotFoundError, UnexpectedAnswerError):
@@ -178,11 +167,7 @@ class LakeFSClient(Calls):
         return True
 
     def writable_repository(self, repository: str) -> Repository:
-        """A repository in which something can be collected.
-
-        Raises:
-            ReadOnlyRepositoryError: it is read-only.
-        """
+        """A repository in which something can be collected. Raises ReadOnlyRepositoryError."""
         found = self.repository(repository)
         if found.read_only:
             raise read_only(f"{self.endpoint}, {repository!r}")
@@ -221,11 +206,8 @@ class LakeFSClient(Calls):
     def log(self, repository: str, ref: str, *, first_parent: bool = True) -> Iterator[Commit]:
         """The commits behind a ref, newest first; at least one.
 
-        Servers that do not know ``first_parent`` list all ancestors.
-
-        Raises:
-            UnexpectedAnswerError: the list ends although a first parent has not come; only who
-                reads it to its end learns of that.
+        Servers that do not know ``first_parent`` list all ancestors. Raises UnexpectedAnswerError
+        at its end: a first parent has not come.
         """
         params = {"first_parent": "true"} if first_parent else {}
         path = ("repositories", repository, "refs", ref, "commits")
@@ -271,7 +253,7 @@ class LakeFSClient(Calls):
         self, repository: str, ref: str, after: str = "", amount: int = LARGEST_PAGE
     ) -> tuple[list[ObjectStats], bool]:
         """One page of ``objects``, of what sorts (in bytes) after a path; whether more comes."""
-        page = self._page(_served(repository, ref, amount, after=after))
+        page = self.first_page(_served(repository, ref, amount, after=after))
         return page.results, page.pagination.has_more
 
     def get_object(self, repository: str, ref: str, path: str) -> bytes:
@@ -313,11 +295,7 @@ class LakeFSClient(Calls):
     def prepare_commits(self, repository: str) -> PreparedCommits:
         """Let the server compute its active commits, and write them to the namespace.
 
-        Raises:
-            NoRulesError: the repository has no retention rules.
-            PrepareCommitsFailedError: the computation failed; with the server's words.
-            ReadOnlyRepositoryError: the repository is read-only.
-            TimedOutError: it was not completed in time.
+        Raises NoRulesError, PrepareCommitsFailedError, ReadOnlyRepositoryError and TimedOutError.
         """
         path = ("repositories", repository, "gc", "prepare_commits")
         try:
@@ -336,67 +314,63 @@ class LakeFSClient(Calls):
 
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits", "status")
-
-        def ended() -> PrepareCommitsStatus | None:
-            status = self._get(PrepareCommitsStatus, *path, params={"id": task_id})
-            if status.task_id != task_id:
-                raise UnexpectedAnswerError(
-                    f"asked for the task {task_id}, the server answered for {status.task_id}"
-                )
-            return status if status.completed else None
-
-        status = _poll(ended, self._limits.prepare_commits_timeout_s)
-        if status is None:
-            raise TimedOutError(
-                f"preparing the commits of {repository!r} (task {task_id}) was not completed "
-                f"in {self._limits.prepare_commits_timeout_s:.0f} s: run again, or raise "
-                "prepare_commits_timeout_s"
-            )
+        what = f"preparing the commits of {repository!r} (task {task_id})"
+        limit = "prepare_commits_timeout_s"
+        status = self._ended(PrepareCommitsStatus, path, {"id": task_id}, limit, what)
         if status.error is not None:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, status.error.message)
-            raise PrepareCommitsFailedError(
-                f"the server failed to prepare the commits of {repository!r} (task {task_id}): "
-                f"{status.error.message}"
-            )
+            raise PrepareCommitsFailedError(f"{what} failed on the server: {status.error.message}")
         if status.result is None:
-            raise UnexpectedAnswerError(
-                f"task {task_id} of {repository!r} is completed, with neither result nor error"
-            )
+            raise UnexpectedAnswerError(f"{what} is completed, with neither result nor error")
         return status.result
 
     def dump_refs(self, repository: str) -> DumpedRefs:
         """Let the server list all commits, branches and tags that it has; where the lists are.
 
-        It writes them below ``_lakefs/`` of the namespace, as it does for a backup of refs.
-
-        Raises:
-            ForbiddenError: the user may not list commits, branches and tags.
-            NotFoundError: the server is too old.
-            TimedOutError: it was not done in time.
-            UnexpectedAnswerError: it failed, with the server's words.
+        It writes them below ``_lakefs/`` of the namespace, as it does for a backup of refs. Raises
+        ForbiddenError; NotFoundError: it is too old; and TimedOutError, UnexpectedAnswerError: it
+        failed.
         """
         path = ("repositories", repository, "dump")
         task = parse(self._prepare(*path), TaskCreated)
-
-        def ended() -> DumpStatus | None:
-            status = self._get(DumpStatus, *path, params={"task_id": task.id})
-            return status if status.done else None
-
-        status = _poll(ended, self._limits.prepare_read_timeout_s)
-        if status is None:
-            raise TimedOutError(f"the list of all commits of {repository!r} takes too long")
+        limit, what = "prepare_read_timeout_s", f"listing all commits of {repository!r}"
+        status = self._ended(DumpStatus, path, {"task_id": task.id}, limit, what)
         if status.refs is None:
-            raise UnexpectedAnswerError(
-                f"the server did not list the commits of {repository!r}: {status.error}"
-            )
+            raise UnexpectedAnswerError(f"{what} failed on the server: {status.error}")
         return status.refs
+
+    def _ended(
+        self,
+        model: type[Status],
+        path: tuple[str, ...],
+        named: Mapping[str, str],
+        limit: str,
+        what: str,
+    ) -> Status:
+        """The state of a task once it has ended. Raises TimedOutError and UnexpectedAnswerError."""
+        timeout_s: float = getattr(self._limits, limit)
+        deadline, pause, (task_id,) = monotonic() + timeout_s, FIRST_POLL_S, named.values()
+        while True:
+            status = self._get(model, *path, params=named)
+            if status.task_id != task_id:
+                raise UnexpectedAnswerError(
+                    f"asked for the task {task_id}, the server answered for {status.task_id}"
+                )
+            if status.completed:
+                return status
+            if monotonic() + pause > deadline:
+                raise TimedOutError(
+                    f"{what} was not completed in {timeout_s:.0f} s: run again, or raise {limit}"
+                )
+            sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_POLL_S)
 
     def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
         """Let the server write the staged addresses to the namespace, page by page.
 
-        Every page is given as it came, with or without a location. Only when the last one has
-        come is the snapshot complete: after an error, begin again.
+        Every page is given as it came, with or without a location. Only when the last one has come
+        is the snapshot complete: after an error, begin again.
 
         Raises:
             NotFoundError: the repository is missing, or a branch went away in the middle.
@@ -442,15 +416,6 @@ def _served(
     if prefix:
         params["prefix"] = prefix
     return Listing(Page[ObjectStats], path, "path", params, after, amount)
-
-
-def _poll(ended: Callable[[], T | None], timeout_s: float) -> T | None:
-    """Ask whether a task has ended, more and more seldom; None if it has not in time."""
-    deadline, pause = monotonic() + timeout_s, _FIRST_POLL_S
-    while (found := ended()) is None and monotonic() + pause <= deadline:
-        sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_POLL_S)
-    return found
 
 
 def _rules(response: requests.Response) -> dict[str, Any]:

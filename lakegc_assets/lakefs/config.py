@@ -1,16 +1,14 @@
 """The settings of a lakeFS connection, which hold no secret and so may travel to Spark tasks.
 
-Endpoint and key pair are looked up where lakectl's users keep them: in the variables
-``LAKECTL_SERVER_ENDPOINT_URL``, ``LAKECTL_CREDENTIALS_ACCESS_KEY_ID`` and
-``LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY``, and in the YAML file ``~/.lakectl.yaml`` (or the one that
-``LAKECTL_CONFIG_FILE`` names) with ``server.endpoint_url``, ``credentials.access_key_id`` and
-``credentials.secret_access_key`` (https://docs.lakefs.io/latest/reference/cli).
+Endpoint and key pair are looked up where lakectl's users keep them: in its variables, and in the
+YAML file ``~/.lakectl.yaml`` (or the one that ``LAKECTL_CONFIG_FILE`` names) with
+``server.endpoint_url``, ``credentials.access_key_id`` and ``credentials.secret_access_key``
+(https://docs.lakefs.io/latest/reference/cli).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -44,11 +42,7 @@ class LakeFSConfig(Limits):
     credentials_file: str | None = None
 
     def settled(self) -> LakeFSConfig:
-        """With the endpoint that is found here, so that tasks elsewhere ask the same server.
-
-        Raises:
-            ConfigurationError: endpoint or credentials are missing or malformed.
-        """
+        """With the endpoint that is found here, so that tasks elsewhere ask the same server."""
         return replace(self, endpoint=resolve(self.endpoint, self.credentials_file).endpoint)
 
     def without_waiting(self) -> LakeFSConfig:
@@ -56,19 +50,11 @@ class LakeFSConfig(Limits):
         return replace(self, wait_s=0.0)
 
     def access(self) -> Access:
-        """Endpoint and keys as they are found now; they hold a secret.
-
-        Raises:
-            ConfigurationError: endpoint or credentials are missing or malformed.
-        """
+        """Endpoint and keys as they are found now: a secret. Raises ConfigurationError."""
         return resolve(self.endpoint, self.credentials_file)
 
     def connect(self) -> LakeFSClient:
-        """A client for the calls of a collector.
-
-        Raises:
-            ConfigurationError: endpoint or credentials are missing or malformed.
-        """
+        """A client for the calls of a collector. Raises ConfigurationError."""
         return LakeFSClient(self.access(), self)
 
     def connect_writer(self) -> LakeFSWriter:
@@ -92,23 +78,14 @@ class _Source:
         return self.access_key_id is not None
 
 
-def resolve(
-    endpoint: str | None, credentials_file: str | None, environ: Mapping[str, str] | None = None
-) -> Access:
+def resolve(endpoint: str | None, credentials_file: str | None) -> Access:
     """Find the endpoint and the key pair.
 
     Each is taken from the first place that has it: the arguments, the variables, lakectl's own
     file. The key pair always comes from one place, and a named file must hold one.
 
-    Args:
-        endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
-        credentials_file: a file in lakectl's form; None to look elsewhere.
-        environ: the environment; ``os.environ`` by default.
-
-    Raises:
-        ConfigurationError: something is missing or malformed; says what to set.
+    Raises ConfigurationError: something is missing or malformed; says what to set.
     """
-    environ = os.environ if environ is None else environ
     sources = []
     if credentials_file is not None:
         named = _read_file(Path(credentials_file).expanduser())
@@ -120,13 +97,13 @@ def resolve(
     sources.append(
         _Source(
             "the environment",
-            environ.get(ENDPOINT_VARIABLE) or None,
-            environ.get(KEY_VARIABLE) or None,
-            environ.get(SECRET_VARIABLE) or None,
+            os.environ.get(ENDPOINT_VARIABLE) or None,
+            os.environ.get(KEY_VARIABLE) or None,
+            os.environ.get(SECRET_VARIABLE) or None,
         )
     )
-    default = _own_file(environ)
-    if FILE_VARIABLE in environ or default.is_file():
+    default = _own_file()
+    if FILE_VARIABLE in os.environ or default.is_file():
         sources.append(_read_file(default))
     found = endpoint or next((s.endpoint for s in sources if s.endpoint), None)
     if found is None:
@@ -144,23 +121,18 @@ def resolve(
     return Access(normal_endpoint(found), pair.access_key_id, pair.secret_access_key)
 
 
-def is_configured(environ: Mapping[str, str] | None = None) -> bool:
+def is_configured() -> bool:
     """Return whether there is any of what ``resolve`` looks for, complete or not."""
-    environ = os.environ if environ is None else environ
     names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE, FILE_VARIABLE)
-    return any(environ.get(name) for name in names) or _own_file(environ).is_file()
+    return any(os.environ.get(name) for name in names) or _own_file().is_file()
 
 
-def _own_file(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get(FILE_VARIABLE) or "~/.lakectl.yaml").expanduser()
+def _own_file() -> Path:
+    return Path(os.environ.get(FILE_VARIABLE) or "~/.lakectl.yaml").expanduser()
 
 
 def normal_endpoint(url: str) -> str:
-    """The base URL of the API, whichever way the server's address was written.
-
-    Raises:
-        ConfigurationError: not an http(s) URL, or it carries a user, query or fragment.
-    """
+    """The base URL of the API, however the server's was written. Raises ConfigurationError."""
     if "@" in url:
         raise ConfigurationError(
             "the lakeFS endpoint must not carry a user or password: remove what is before the '@'"

@@ -1,7 +1,6 @@
 """Errors of calls to lakeFS, one exception for each kind of failure.
 
-All are made from one message (so they survive pickling on their way out of a Spark task), which
-holds the call and the server's own words, and never a credential.
+All are made from one message (so they survive pickling), which never holds a credential.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ class LakeFSError(LakegcError):
 
     Attributes:
         never_sent: whether it is certain that the server has not seen the request.
-        away: whether the server, or the way to it, is away: it may be back in a minute. Wrong
-            names, keys and certificates, and what the server does not want, are not of this kind.
+        away: whether the server, or the way to it, is away: it may be back in a minute.
         retry_after_s: the seconds that the server asked to wait; None where it did not.
     """
 
@@ -122,12 +120,9 @@ def read_only(repository: str) -> ReadOnlyRepositoryError:
 
 
 def of_status(call: str, status: int, message: str | None) -> LakeFSError:
-    """The error for an answer that is neither a success nor a redirect.
+    """The error for an answer with a status of 400 or more.
 
-    Args:
-        call: method and URL.
-        status: the HTTP status, 400 or more.
-        message: ``message`` of lakeFS's error body; None where the answer has no such body.
+    ``message`` is that of lakeFS's error body; None where the answer has no such body.
     """
     said = message[:_LONGEST] if message is not None else "(no lakeFS error message)"
     text = f"{call} answered {status}: {said}"

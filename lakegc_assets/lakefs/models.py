@@ -1,8 +1,7 @@
 """The answers of lakeFS's API as values, checked where they come in.
 
-Fields are lakeFS's own (https://docs.lakefs.io, api/swagger.yml); those that nothing here needs
-are ignored. A field that is missing or of another type is an ``UnexpectedAnswerError`` at the call.
-Dates are epoch seconds, sizes are bytes.
+Fields are lakeFS's own (https://docs.lakefs.io, api/swagger.yml); others are ignored. One that is
+missing or of another type is an ``UnexpectedAnswerError``. Dates are epoch seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -50,18 +49,14 @@ class Branch(Model):
     commit_id: str = NonEmpty
 
 
-class Tag(Model):
+class Tag(Branch):
     """A tag and its commit."""
-
-    id: str = NonEmpty
-    commit_id: str = NonEmpty
 
 
 class Commit(Model):
     """A commit; ``meta_range_id`` is empty for the one that a repository is created with.
 
-    ``version`` is 1 where the server does not say: commits of version 0 were made before 2021,
-    and servers that are older than the field cannot be asked.
+    ``version`` is 1 where the server does not say: commits of version 0 were made before 2021.
     """
 
     id: str = NonEmpty
@@ -130,17 +125,22 @@ class TaskCreated(Model):
     id: str = NonEmpty
 
 
+class TaskStatus(Model):
+    """The state of a task."""
+
+    task_id: str
+    completed: bool
+
+
 class TaskError(Model):
     """The error of a task, in the server's words."""
 
     message: str
 
 
-class PrepareCommitsStatus(Model):
+class PrepareCommitsStatus(TaskStatus):
     """The state of a task; a completed one has a result or an error."""
 
-    task_id: str
-    completed: bool
     result: PreparedCommits | None = None
     error: TaskError | None = None
 
@@ -159,11 +159,11 @@ class DumpedRefs(Model):
         return frozenset(filter(None, ids))
 
 
-class DumpStatus(Model):
+class DumpStatus(TaskStatus):
     """The state of a dump of refs; a finished one has refs or an error."""
 
-    id: str
-    done: bool
+    task_id: str = Field(alias="id")
+    completed: bool = Field(alias="done")
     refs: DumpedRefs | None = None
     error: str | None = None
 

@@ -1,12 +1,11 @@
-"""Send one call to lakeFS: timeouts, repeats, and one exception for each way to fail.
+"""Send one call to lakeFS: timeouts, repeats, pages, and one exception for each way to fail.
 
 Repeats are made here rather than by urllib3, because requests reads the body after urllib3's part
-is over: an answer that breaks off in the middle would not be repeated, nor would a ``POST`` that
-is known to be harmless.
+is over: an answer that breaks off in the middle would not be repeated, nor would a ``POST`` that is
+known to be harmless.
 
 A server that is away is waited for, where the settings say so, by all clients of this process
-together: a thousand calls to it wait as long as one does. In a process that Spark starts for a task
-the count begins anew.
+together. In a process that Spark starts for a task the count begins anew.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from itertools import pairwise
+from operator import attrgetter, itemgetter, lt
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import pydantic
@@ -48,6 +49,7 @@ from lakegc_assets.lakefs.errors import (
     UnexpectedAnswerError,
     of_status,
 )
+from lakegc_assets.lakefs.models import Page
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,7 +64,11 @@ _MAY_PASS = (ConnectionFailedError, TimedOutError, ThrottledError, ServerError)
 _REDIRECT = range(300, 400)
 _LONGEST_CALL = 400
 
+LARGEST_PAGE = 1000
+_GROWTH = 8
+
 M = TypeVar("M", bound=pydantic.BaseModel)
+T = TypeVar("T")
 #: After so many seconds without a failed call nobody knows whether a server was away meanwhile.
 _FORGOTTEN_S: Final = 60.0
 #: Seconds between two lines in the log about one server.
@@ -71,17 +77,16 @@ _QUIET_S: Final = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Timeouts and retries of calls.
+    """Timeouts and retries of calls, in seconds.
 
     Attributes:
-        connect_timeout_s: seconds until a connection stands.
-        read_timeout_s: seconds between two bytes of an answer.
+        read_timeout_s: between two bytes of an answer.
         max_attempts: how often a call that may be repeated is sent, at most.
-        first_backoff_s: seconds before the second attempt; each later pause is twice as long.
-        wait_s: for so many seconds a server that is away is waited for, however many calls need it
-            and however often they are sent; 0 to send them ``max_attempts`` times only.
-        prepare_read_timeout_s: seconds that one prepare call may work.
-        prepare_commits_timeout_s: seconds until the active commits must be computed.
+        first_backoff_s: before the second attempt; each later pause is twice as long.
+        wait_s: for so long a server that is away is waited for, by all calls together; 0 to send
+            them ``max_attempts`` times only.
+        prepare_read_timeout_s: that one prepare call may work.
+        prepare_commits_timeout_s: until the active commits must be computed.
     """
 
     connect_timeout_s: float = 10.0
@@ -114,31 +119,44 @@ class Access:
 
 
 def path_of(*segments: str) -> str:
-    """A path below the endpoint, each segment quoted as a whole.
-
-    Raises:
-        ConfigurationError: a segment is empty or a dot segment, which would name another call.
-    """
+    """A path below the endpoint. Raises ConfigurationError: a segment would name another call."""
     for segment in segments:
         if segment in ("", ".", ".."):
             raise ConfigurationError(f"a name is {segment!r} in a call of {'/'.join(segments)!r}")
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
-class Transport:
-    """One server, one key pair, one pool of connections; shared by threads at will.
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """A list that the server gives in pages of a model, by the segments of its path.
 
-    It is never pickled: tasks take the settings and connect by themselves.
+    Attributes:
+        key: the field by which the list is sorted; None for logs, which have no such field.
+        params: beyond those of paging.
+        amount: items in a page.
+        growing: whether each page is larger than the one before it.
     """
+
+    model: type[Page[T]]
+    path: tuple[str, ...]
+    key: str | None
+    params: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
+    amount: int = LARGEST_PAGE
+    growing: bool = False
+
+
+class Transport:
+    """One server, one key pair, one pool of connections, which threads may share; never pickled."""
 
     def __init__(self, access: Access, limits: Limits) -> None:
         self.endpoint = access.endpoint
         self._limits = limits
-        self._session = requests.Session()
-        self._session.auth = HTTPBasicAuth(
+        self.session = requests.Session()
+        self.session.auth = HTTPBasicAuth(
             access.access_key_id.encode(), access.secret_access_key.encode()
         )
-        self._session.headers.update(
+        self.session.headers.update(
             {
                 "Accept": "application/json",
                 "User-Agent": "lakegc-assets",
@@ -146,11 +164,11 @@ class Transport:
             }
         )
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=0))
+            self.session.mount(scheme, HTTPAdapter(max_retries=0))
         # There is one server: requests would look for its proxy and for certificates at each call.
-        found = self._session.merge_environment_settings(self.endpoint, {}, None, None, None)
-        self._session.trust_env = False
-        self._session.proxies, self._session.verify = found["proxies"], found["verify"]
+        found = self.session.merge_environment_settings(self.endpoint, {}, None, None, None)
+        self.session.trust_env = False
+        self.session.proxies, self.session.verify = found["proxies"], found["verify"]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.endpoint!r})"
@@ -166,7 +184,7 @@ class Transport:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._session.close()
+        self.session.close()
 
     def call(
         self,
@@ -194,7 +212,7 @@ class Transport:
 
         Raises:
             LakeFSError: one of its subclasses, when the last attempt failed.
-            ConfigurationError: a segment is empty or a dot segment.
+            ConfigurationError: see ``path_of``.
         """
         path = path_of(*segments)
         repeatable = method in REPEATABLE if repeatable is None else repeatable
@@ -257,11 +275,11 @@ class Transport:
         traffic.add(traffic.LAKEFS, method)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
-            response = self._session.request(
+            response = self.session.request(
                 method, self.endpoint + path, allow_redirects=False, **send
             )
         except requests.RequestException as error:
-            raise _of_exception(call, error) from error
+            raise failure_of(call, error) from error
         if response.status_code not in AWAY and (seconds := _note_answer(self.endpoint)):
             logger.warning("lakeFS at %s answers again, after %.0f s", self.endpoint, seconds)
         if response.ok and response.status_code not in _REDIRECT:
@@ -277,8 +295,70 @@ class Transport:
         failure.retry_after_s = _retry_after_s(response)
         raise failure
 
+    def _get(self, model: type[M], *path: str, params: Mapping[str, str] | None = None) -> M:
+        return parse(self.call("GET", *path, params=params), model)
 
-def _of_exception(call: str, error: requests.RequestException) -> LakeFSError:
+    def _list(self, listing: Listing[T]) -> Iterator[T]:
+        """Every item of a list, read in pages as needed."""
+        for page in self._pages(listing):
+            yield from page.results
+
+    def _pages(self, listing: Listing[T]) -> Iterator[Page[T]]:
+        """The pages of a list. Raises UnexpectedAnswerError, too, where an offset comes again."""
+        seen = {listing.after}
+        while True:
+            page = self.first_page(listing)
+            yield page
+            if not page.pagination.has_more:
+                return
+            after, amount = page.pagination.next_offset, listing.amount
+            if listing.growing:
+                amount = min(_GROWTH * amount, LARGEST_PAGE)
+            if after in seen:
+                raise UnexpectedAnswerError(
+                    f"paging {path_of(*listing.path)} does not advance: offset {after!r} came again"
+                )
+            seen.add(after)
+            listing = replace(listing, after=after, amount=amount)
+
+    def first_page(self, listing: Listing[T]) -> Page[T]:
+        """The first page of a list.
+
+        Raises UnexpectedAnswerError: another number of items than announced, items out of order, or
+        more is announced with nothing to go on from.
+        """
+        after, path = listing.after, path_of(*listing.path)
+        asked: dict[str, str | int] = {**listing.params, "amount": listing.amount}
+        if after:
+            asked["after"] = after
+        page = parse(self.call("GET", *listing.path, params=asked), listing.model)
+        paging = page.pagination
+        where = f"{path} after {after!r}"
+        if paging.results != len(page.results):
+            raise UnexpectedAnswerError(
+                f"{where}: {paging.results} items were announced, {len(page.results)} came"
+            )
+        if paging.has_more and not page.results:
+            raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
+        if listing.key is not None:
+            # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
+            named: Callable[[Any], str] = attrgetter(listing.key)
+            if page.results and isinstance(page.results[0], dict):
+                named = itemgetter(listing.key)
+            keys = list(map(named, page.results))
+            seen = [after, *keys] if after else keys
+            if not all(map(lt, seen, seen[1:])):
+                low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])
+                raise UnexpectedAnswerError(f"{where}: {high!r} came after {low!r}")
+            if paging.has_more and paging.next_offset < keys[-1]:
+                raise UnexpectedAnswerError(
+                    f"{where}: the next offset {paging.next_offset!r} lies before {keys[-1]!r}"
+                )
+        return page
+
+
+def failure_of(call: str, error: requests.RequestException) -> LakeFSError:
+    """The error for a call without a whole answer."""
     reason = error.args[0] if error.args else None
     if isinstance(error, requests.ConnectTimeout):
         failure: LakeFSError = TimedOutError(
@@ -319,11 +399,7 @@ def _is_unknown_host(cause: object) -> bool:
 
 
 def parse(response: requests.Response, model: type[M]) -> M:
-    """An answer's body as a model.
-
-    Raises:
-        UnexpectedAnswerError: it is not JSON, or a field is missing or of another type.
-    """
+    """An answer's body as a model. Raises UnexpectedAnswerError: it is another's, or no JSON."""
     call = f"{response.request.method} {response.url}"[:_LONGEST_CALL]
     try:
         return model.model_validate_json(response.content)
@@ -339,11 +415,7 @@ def parse(response: requests.Response, model: type[M]) -> M:
 
 
 def server_date(response: requests.Response) -> datetime:
-    """The server's clock when it answered, in UTC, to the second.
-
-    Raises:
-        UnexpectedAnswerError: no ``Date`` header, or not a date.
-    """
+    """The server's clock when it answered, in UTC, to the second. Raises UnexpectedAnswerError."""
     value = response.headers.get("Date", "")
     try:
         date = parsedate_to_datetime(value)
@@ -389,9 +461,7 @@ _changing = threading.Lock()
 def _note_away(endpoint: str) -> tuple[float, bool]:
     """Count a call that failed because a server is away.
 
-    Returns:
-        Since how many seconds it is away; and True if a line in the log is due, which it is not
-        again for a while.
+    Returns the seconds since it is away, and True if a line in the log is due.
     """
     with _changing:
         now = monotonic()

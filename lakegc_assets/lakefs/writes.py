@@ -16,37 +16,25 @@ class LakeFSWriter(LakeFSClient):
     """A client that can change repositories too."""
 
     def create_repository(
-        self,
-        name: str,
-        storage_namespace: str,
-        default_branch: str = "main",
-        *,
-        read_only: bool = False,
+        self, name: str, storage_namespace: str, default_branch: str = "main", **more: bool
     ) -> Repository:
-        """Make a repository in a storage namespace (a URL) that has none yet."""
-        body = {
-            "name": name,
-            "storage_namespace": storage_namespace,
-            "default_branch": default_branch,
-            **({"read_only": True} if read_only else {}),
-        }
-        return parse(self.call("POST", "repositories", json=body), Repository)
+        """Make a repository in a storage namespace (a URL) that has none; ``read_only=True``."""
+        body = {"name": name, "storage_namespace": storage_namespace, **more}
+        answer = self.call("POST", "repositories", json={**body, "default_branch": default_branch})
+        return parse(answer, Repository)
 
-    def create_branch(
-        self, repository: str, branch: str, source: str, *, hidden: bool = False
-    ) -> None:
-        """Make a branch at a ref."""
-        body = {"name": branch, "source": source, **({"hidden": True} if hidden else {})}
-        self.call("POST", "repositories", repository, "branches", json=body)
+    def create_branch(self, repository: str, branch: str, source: str, **more: bool) -> None:
+        """Make a branch at a ref; ``hidden=True``."""
+        body = {"name": branch, "source": source, **more}
+        self.call("POST", *_branches(repository), json=body)
 
     def delete_branch(self, repository: str, branch: str) -> None:
         """Delete a branch and what is staged on it."""
-        self.call("DELETE", "repositories", repository, "branches", branch)
+        self.call("DELETE", *_branches(repository), branch)
 
     def reset_branch(self, repository: str, branch: str) -> None:
         """Drop all that is staged on a branch."""
-        body = {"type": "reset"}
-        self.call("PUT", "repositories", repository, "branches", branch, json=body)
+        self.call("PUT", *_branches(repository), branch, json={"type": "reset"})
 
     def create_tag(self, repository: str, tag: str, ref: str) -> None:
         """Make a tag at a ref."""
@@ -63,18 +51,15 @@ class LakeFSWriter(LakeFSClient):
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectStats:
         """Stage an object on a branch."""
-        headers = {"Content-Type": content_type}
-        for name, value in (metadata or {}).items():
-            headers[f"X-Lakefs-Meta-{name}"] = value
-        segments = ("repositories", repository, "branches", branch, "objects")
-        params = {"path": path}
+        named = {f"X-Lakefs-Meta-{name}": value for name, value in (metadata or {}).items()}
+        headers = {"Content-Type": content_type, **named}
+        segments, params = (*_branches(repository), branch, "objects"), {"path": path}
         answer = self.call("POST", *segments, params=params, data=content, headers=headers)
         return parse(answer, ObjectStats)
 
     def delete_object(self, repository: str, branch: str, path: str) -> None:
         """Stage the deletion of an object on a branch."""
-        segments = ("repositories", repository, "branches", branch, "objects")
-        self.call("DELETE", *segments, params={"path": path})
+        self.call("DELETE", *_branches(repository), branch, "objects", params={"path": path})
 
     def commit_branch(
         self,
@@ -82,37 +67,26 @@ class LakeFSWriter(LakeFSClient):
         branch: str,
         message: str,
         *,
-        date: int | None = None,
         metadata: Mapping[str, str] | None = None,
-        allow_empty: bool = False,
+        **more: int,
     ) -> Commit:
-        """Commit what is staged on a branch; ``date`` in epoch seconds, by default the server's."""
-        body: dict[str, object] = {"message": message, "metadata": dict(metadata or {})}
-        if date is not None:
-            body["date"] = date
-        if allow_empty:
-            body["allow_empty"] = True
-        path = ("repositories", repository, "branches", branch, "commits")
+        """Commit what is staged on a branch; ``date`` in epoch seconds, ``allow_empty=True``."""
+        body = {"message": message, "metadata": dict(metadata or {}), **more}
+        path = (*_branches(repository), branch, "commits")
         return parse(self.call("POST", *path, json=body), Commit)
 
     def merge(
-        self,
-        repository: str,
-        source: str,
-        destination: str,
-        message: str = "",
-        *,
-        squash: bool = False,
+        self, repository: str, source: str, destination: str, message: str = "", **more: bool
     ) -> str:
-        """Merge a ref into a branch; the id of the commit."""
-        body = {"message": message, **({"squash_merge": True} if squash else {})}
+        """Merge a ref into a branch; the id of the commit. ``squash_merge=True``."""
         path = ("repositories", repository, "refs", source, "merge", destination)
-        return parse(self.call("POST", *path, json=body), MergeResult).reference
+        answer = self.call("POST", *path, json={"message": message, **more})
+        return parse(answer, MergeResult).reference
 
     def revert(self, repository: str, branch: str, ref: str, *, parent_number: int = 0) -> None:
         """Commit the opposite of a commit; of a merge, ``parent_number`` (from 1) to go back to."""
         body = {"ref": ref, "parent_number": parent_number}
-        self.call("POST", "repositories", repository, "branches", branch, "revert", json=body)
+        self.call("POST", *_branches(repository), branch, "revert", json=body)
 
     def set_gc_rules(
         self,
@@ -121,13 +95,14 @@ class LakeFSWriter(LakeFSClient):
         branches: Mapping[str, int] | None = None,
     ) -> None:
         """Replace the retention rules: days by default, and days for single branches."""
-        rules = [
-            {"branch_id": branch, "retention_days": days}
-            for branch, days in (branches or {}).items()
-        ]
+        rules = [{"branch_id": name, "retention_days": n} for name, n in (branches or {}).items()]
         body = {"default_retention_days": default_retention_days, "branches": rules}
         self.call("PUT", "repositories", repository, "settings", "gc_rules", json=body)
 
     def delete_gc_rules(self, repository: str) -> None:
         """Remove the retention rules, so that every commit stays active."""
         self.call("DELETE", "repositories", repository, "settings", "gc_rules")
+
+
+def _branches(repository: str) -> tuple[str, ...]:
+    return "repositories", repository, "branches"

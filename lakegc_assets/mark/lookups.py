@@ -28,10 +28,10 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
-from lakegc_assets.lakefs.calls import LARGEST_PAGE
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Change
+from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
 from lakegc_assets.mark.signature_relations import ANY

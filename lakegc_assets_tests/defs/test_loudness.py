@@ -252,7 +252,7 @@ def test_a_name_that_nobody_knows_does_not_pass_and_a_silent_name_server_does(
         max_attempts=1,
     )  # fmt: skip
     with resource.config().connect() as client:
-        client._session.mount("http://", adapter)
+        client.session.mount("http://", adapter)
         with pytest.raises(ConnectionFailedError) as failed:
             list(client.repositories())
     assert failed.value.transient is transient

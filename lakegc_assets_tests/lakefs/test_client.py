@@ -26,8 +26,8 @@ X1 = "ee7df98a2779324c45438b49c8765f0c4840c89638f591a1fe54bbf4ca142d51"
 
 
 def read_pages_of(amount: int, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = client._page
-    monkeypatch.setattr(client, "_page", lambda listing: page(replace(listing, amount=amount)))
+    page = client.first_page
+    monkeypatch.setattr(client, "first_page", lambda listing: page(replace(listing, amount=amount)))
 
 
 # The server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lakegc_assets.lakefs.config import (
     normal_endpoint,
     resolve,
 )
+from lakegc_assets.lakefs.transport import Access
 
 HOME = """
 server:
@@ -40,9 +42,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def resolved(endpoint: str | None, file: str | None, environ: Mapping[str, str]) -> Access:
+    """What is found where only these of lakectl's variables are set."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (*VARIABLES, FILE_VARIABLE):
+            patch.delenv(name, raising=False)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        return resolve(endpoint, file)
+
+
 def test_lakectls_own_file_is_enough(home: Path) -> None:
     (home / ".lakectl.yaml").write_text(HOME)
-    access = resolve(None, None, {})
+    access = resolved(None, None, {})
     assert access.endpoint == "https://home.example.com/api/v1"
     assert (access.access_key_id, access.secret_access_key) == ("home-key", "home-secret")
     assert "home-secret" not in repr(access)
@@ -50,30 +62,30 @@ def test_lakectls_own_file_is_enough(home: Path) -> None:
 
 def test_variables_come_before_lakectls_own_file(home: Path) -> None:
     (home / ".lakectl.yaml").write_text(HOME)
-    access = resolve(None, None, VARIABLES)
+    access = resolved(None, None, VARIABLES)
     assert access.endpoint == "http://variables:8000/api/v1"
     assert (access.access_key_id, access.secret_access_key) == ("variable-key", "variable-secret")
-    access = resolve(None, None, {ENDPOINT_VARIABLE: "http://variables:8000"})
+    access = resolved(None, None, {ENDPOINT_VARIABLE: "http://variables:8000"})
     assert (access.endpoint, access.access_key_id) == ("http://variables:8000/api/v1", "home-key")
 
 
 def test_what_is_named_comes_before_all(home: Path) -> None:
     named = home / "named.yaml"
     named.write_text("credentials: {access_key_id: named-key, secret_access_key: named-secret}")
-    access = resolve("https://named", str(named), VARIABLES)
+    access = resolved("https://named", str(named), VARIABLES)
     assert (access.endpoint, access.access_key_id) == ("https://named/api/v1", "named-key")
-    assert resolve(None, "~/named.yaml", VARIABLES).endpoint == "http://variables:8000/api/v1"
+    assert resolved(None, "~/named.yaml", VARIABLES).endpoint == "http://variables:8000/api/v1"
     named.write_text(HOME)
-    assert resolve(None, str(named), VARIABLES).endpoint == "https://home.example.com/api/v1"
+    assert resolved(None, str(named), VARIABLES).endpoint == "https://home.example.com/api/v1"
 
 
 def test_lakectls_variable_names_another_file(home: Path) -> None:
     (home / "other.yaml").write_text(HOME)
     assert (
-        resolve(None, None, {FILE_VARIABLE: str(home / "other.yaml")}).access_key_id == "home-key"
+        resolved(None, None, {FILE_VARIABLE: str(home / "other.yaml")}).access_key_id == "home-key"
     )
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        resolve(None, None, {FILE_VARIABLE: str(home / "missing.yaml")})
+        resolved(None, None, {FILE_VARIABLE: str(home / "missing.yaml")})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +100,7 @@ def test_lakectls_variable_names_another_file(home: Path) -> None:
 )
 def test_what_is_missing_is_named(environ: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
-        resolve(None, None, environ)
+        resolved(None, None, environ)
     assert "hush" not in str(caught.value)
 
 
@@ -110,7 +122,7 @@ def test_what_is_missing_is_named(environ: dict[str, str], said: str) -> None:
 def test_a_named_file_must_hold_a_key_pair(home: Path, text: str, said: str) -> None:
     (home / "named.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=said) as caught:
-        resolve("http://x", str(home / "named.yaml"), VARIABLES)
+        resolved("http://x", str(home / "named.yaml"), VARIABLES)
     assert "hush" not in str(caught.value)
     assert caught.value.__cause__ is None
 

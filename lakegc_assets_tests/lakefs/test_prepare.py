@@ -145,7 +145,7 @@ def test_a_task_that_never_ends_is_given_up(
     pauses: list[float] = []
     monkeypatch.setattr(client_module, "sleep", pauses.append)
     monkeypatch.setattr(client_module, "monotonic", lambda: sum(pauses))
-    monkeypatch.setattr(client_module, "_FIRST_POLL_S", 1.0)
+    monkeypatch.setattr(client_module, "FIRST_POLL_S", 1.0)
     server.overrides["GET", STATUS] = _status(completed=False)
     config = server.config(tmp_path, prepare_commits_timeout_s=5)
     with config.connect() as client, pytest.raises(errors.TimedOutError, match="not completed"):
@@ -282,4 +282,14 @@ def test_a_dump_that_ends_oddly_is_not_believed(
     server.overrides["POST", _DUMP] = (202, {"id": "DR1"})
     server.overrides["GET", _DUMP] = (200, {"id": "DR1", **status})
     with pytest.raises(errors.UnexpectedAnswerError, match=said):
+        client.dump_refs("retention")
+
+
+def test_a_dump_of_another_task_is_not_believed(server: ReplayServer, client: LakeFSClient) -> None:
+    refs = {
+        "commits_meta_range_id": "ab", "branches_meta_range_id": "cd", "tags_meta_range_id": "ef"
+    }  # fmt: skip
+    server.overrides["POST", _DUMP] = (202, {"id": "DR1"})
+    server.overrides["GET", _DUMP] = (200, {"id": "DR2", "done": True, "refs": refs})
+    with pytest.raises(errors.UnexpectedAnswerError, match="answered for DR2"):
         client.dump_refs("retention")

@@ -312,7 +312,7 @@ def test_proxy_and_certificates_of_the_environment_are_used(
         config = replace(server.config(tmp_path), endpoint="http://lakefs.example")
         with config.connect() as client:
             client.grace_period()
-            assert client._session.verify == str(tmp_path / "certificates.pem")
+            assert client.session.verify == str(tmp_path / "certificates.pem")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         server.config(tmp_path).connect().grace_period()
     assert [asked.target.partition("/api")[0] for asked in proxy.asked] == ["http://lakefs.example"]

@@ -146,7 +146,7 @@ def test_names_proxies_and_certificates_are_nothing_to_wait_for(
     error: requests.RequestException,
     away: bool,  # noqa: FBT001 # a test's parameter
 ) -> None:
-    assert transport._of_exception("GET http://lakefs", error).away is away
+    assert transport.failure_of("GET http://lakefs", error).away is away
 
 
 def test_a_server_without_tls_is_not_waited_for(tmp_path: Path, clock: Clock) -> None:

@@ -96,7 +96,7 @@ def test_commits(writer: LakeFSWriter, server: ReplayServer) -> None:
     assert (made.id, made.metadata, made.version) == ("c1", {}, 1)
     request = _last(server, "POST", "/repositories/r/branches/b/commits", "CommitCreation")
     assert request.json == {"message": "m", "metadata": {"k": "v"}, "date": 5, "allow_empty": True}
-    assert writer.merge("r", "s", "b", "m", squash=True) == "c2"
+    assert writer.merge("r", "s", "b", "m", squash_merge=True) == "c2"
     request = _last(server, "POST", "/repositories/r/refs/s/merge/b", "Merge")
     assert request.json == {"message": "m", "squash_merge": True}
     writer.revert("r", "b", "c1", parent_number=1)

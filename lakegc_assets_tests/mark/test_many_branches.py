@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.embedded.lake import catalog
-from lakegc_assets.lakefs.calls import LARGEST_PAGE
+from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
