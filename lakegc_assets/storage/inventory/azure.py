@@ -22,7 +22,6 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
-    Columns,
     Manifest,
     Report,
     ReportFile,
@@ -31,17 +30,14 @@ from lakegc_assets.storage.inventory.report import (
     damaged,
     plain_name,
     read_manifest,
-    refuse_without,
     truth,
 )
 
 _LEVELS: Final = (r"\d{4}", r"\d{2}", r"\d{2}", r"\d{2}-\d{2}-\d{2}")
 _REPORT: Final = re.compile(f"(.+)/({'/'.join(_LEVELS)}/[^/]+)", re.ASCII)
-#: As a rule names its fields.
-_FIELDS: Final = ("Name", "Content-Length", "Last-Modified", "Etag")
 #: The fields by which rows are told apart, by the filters that include more than base blobs.
 _MORE: Final = {"versions": "IsCurrentVersion", "snapshots": "Snapshot", "deleted": "Deleted"}
-_FOLDER: Final = "hdiisfolder"
+_FOLDER: Final = "hdi_isfolder"
 
 
 class _Filters(Manifest):
@@ -74,8 +70,9 @@ class _AzureManifest(Manifest):
 class AzureInventory(ReportForm):
     """Reports of Azure's blob inventory, of which only base blobs that are not deleted count."""
 
-    columns = Columns("name", "contentlength", "lastmodified", "etag")
-    wanted = (*map(plain_name, (*_FIELDS, *_MORE.values())), _FOLDER)
+    listed = ("Name", "Content-Length", "Last-Modified", "Etag")
+    others = (*_MORE.values(), _FOLDER)
+    add_to = "the rule (schemaFields)"
 
     def split(self, url: str) -> tuple[str, str | None]:
         """See ``ReportForm``: a report is named by its folder."""
@@ -97,7 +94,7 @@ class AzureInventory(ReportForm):
                     "report"
                 )
             if mine:
-                return _report(place, mine[0], source)
+                return self._report(place, mine[0], source)
         raise RefusedError(
             f"{place.url} has no complete report of a blob inventory about blobs of the container "
             f"{source!r}: inventory_place is the container to which a rule writes, or the folder "
@@ -108,8 +105,7 @@ class AzureInventory(ReportForm):
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
         del url
-        names = batch.schema.names
-        _refuse([field for field in _FIELDS if plain_name(field) not in names], report.url)
+        self.require_fields(batch.schema.names, report.url)
         blobs = _base_blobs(batch)
         keys = blobs["name"].cast(pa.string())
         # Names begin with the container.
@@ -117,6 +113,23 @@ class AzureInventory(ReportForm):
         return blobs.filter(within), pc.utf8_slice_codeunits(
             keys.filter(within), len(report.source) + 1
         )
+
+    def _report(self, place: ObjectStore, manifest: _AzureManifest, source: str) -> Report:
+        if manifest.status != "Succeeded":
+            raise damaged(manifest.url, f"the run of its rule ended as {manifest.status!r}")
+        form = manifest.rule.form.lower()
+        if form not in {"csv", "parquet"}:
+            raise damaged(manifest.url, f"its files are {form!r}: CSV and Parquet can be read")
+        rule = manifest.rule
+        more = [field for name, field in _MORE.items() if getattr(rule.filters, name)]
+        self.require_fields(rule.columns, manifest.url, *more)
+        folder = manifest.url.rpartition("/")[0].removeprefix(f"{place.url}/")
+        files = [
+            ReportFile(_key(one.blob, folder, manifest.url), one.size) for one in manifest.files
+        ]
+        if len({file.key for file in files}) < len(files):
+            raise damaged(manifest.url, "it names a file twice")
+        return Report(manifest.url, manifest.began, source, ENCODINGS[form], (), files)
 
 
 def _runs(place: ObjectStore, above: str, level: int = 0) -> Iterator[str]:
@@ -147,36 +160,11 @@ def _is_about(manifest: _AzureManifest, source: str) -> bool:
     return manifest.rule.about.lower() == "blob" and (bool(mine) or not prefixes)
 
 
-def _report(place: ObjectStore, manifest: _AzureManifest, source: str) -> Report:
-    if manifest.status != "Succeeded":
-        raise damaged(manifest.url, f"the run of its rule ended as {manifest.status!r}")
-    form = manifest.rule.form.lower()
-    if form not in {"csv", "parquet"}:
-        raise damaged(manifest.url, f"its files are {form!r}: CSV and Parquet can be read")
-    _require_fields(manifest)
-    folder = manifest.url.rpartition("/")[0].removeprefix(f"{place.url}/")
-    files = [ReportFile(_key(one.blob, folder, manifest.url), one.size) for one in manifest.files]
-    if len({file.key for file in files}) < len(files):
-        raise damaged(manifest.url, "it names a file twice")
-    return Report(manifest.url, manifest.began, source, ENCODINGS[form], (), files)
-
-
 def _key(blob: str, folder: str, url: str) -> str:
     """The key of a file, which lies beside its manifest."""
     if not blob.startswith(f"{folder}/"):
         raise damaged(url, f"it names {blob!r}, which does not lie at {folder}")
     return blob
-
-
-def _require_fields(manifest: _AzureManifest) -> None:
-    rule = manifest.rule
-    wanted = [*_FIELDS, *(field for name, field in _MORE.items() if getattr(rule.filters, name))]
-    names = {plain_name(field) for field in rule.columns}
-    _refuse([field for field in wanted if plain_name(field) not in names], manifest.url)
-
-
-def _refuse(missing: list[str], url: str) -> None:
-    refuse_without(missing, url, "the rule (schemaFields)")
 
 
 def _base_blobs(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -188,7 +176,7 @@ def _base_blobs(batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = batch.filter(pc.fill_null(pc.equal(snapshot, ""), True))
     if "deleted" in names:
         batch = batch.filter(pc.invert(pc.fill_null(truth(batch["deleted"]), False)))
-    if _FOLDER in names:
-        return batch.filter(pc.invert(pc.fill_null(truth(batch[_FOLDER]), False)))
+    if (folder := plain_name(_FOLDER)) in names:
+        return batch.filter(pc.invert(pc.fill_null(truth(batch[folder]), False)))
     size = batch["contentlength"].cast(pa.string())
     return batch.filter(pc.fill_null(pc.not_equal(size, "0"), True))

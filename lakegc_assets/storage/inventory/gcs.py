@@ -19,23 +19,18 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
-    Columns,
     Manifest,
     Report,
     ReportFile,
     ReportForm,
     Text,
     damaged,
-    plain_name,
-    refuse_without,
     require_bucket,
 )
 
 _MANIFEST: Final = re.compile(
     r"(?:.*/)?[^/]+_(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2})?)_manifest\.json", re.ASCII
 )
-#: As a configuration names its metadata fields.
-_FIELDS: Final = ("bucket", "name", "size", "updated", "generation", "timeDeleted")
 
 
 class _Filters(Manifest):
@@ -73,8 +68,9 @@ class _GcsManifest(Manifest):
 class GcsInventory(ReportForm):
     """Reports of Storage Insights, of which only the rows of live versions count."""
 
-    columns = Columns("name", "size", "updated", "generation")
-    wanted = tuple(map(plain_name, _FIELDS))
+    listed = ("name", "size", "updated", "generation")
+    others = ("bucket", "timeDeleted")
+    add_to = "the metadata fields of the configuration, let CSV files have a header"
 
     def split(self, url: str) -> tuple[str, str | None]:
         """See ``ReportForm``: a report is named by its manifest."""
@@ -101,17 +97,10 @@ class GcsInventory(ReportForm):
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
-        names = batch.schema.names
-        refuse_without(
-            [field for field in _FIELDS if plain_name(field) not in names],
-            report.url,
-            "the metadata fields of the configuration, let CSV files have a header",
-        )
+        self.require_fields(batch.schema.names, report.url, *self.others)
         require_bucket(batch, report, url)
         live = batch.filter(pc.is_null(batch["timedeleted"]))
-        generations = live["generation"].cast(pa.string())
-        at = live.schema.get_field_index("generation")
-        return live.set_column(at, "generation", generations), live["name"]
+        return live, live["name"].cast(pa.string())
 
 
 def _manifests(place: ObjectStore) -> list[str]:

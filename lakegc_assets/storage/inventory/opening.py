@@ -44,15 +44,7 @@ def newest_inventory(
 ) -> Inventory:
     """The newest complete report at a place, or the one that the place names.
 
-    Args:
-        namespace: of the repository.
-        url: of the folder of the reports, or of one report.
-        open_store: opens the store at a URL.
-
-    Raises:
-        RefusedError: there is none, it is about another bucket, it lacks a column, or no report is
-            known of this kind of store.
-        IntegrityError: its manifest is damaged.
+    Raises RefusedError: none can be used; and IntegrityError: its manifest is damaged.
     """
     form = _form(namespace)
     place, only = form.split(url.rstrip("/"))

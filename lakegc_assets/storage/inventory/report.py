@@ -10,7 +10,7 @@ import hashlib
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,10 +50,7 @@ _Manifest = TypeVar("_Manifest", bound="Manifest")
 
 @dataclass(frozen=True)
 class ReportFile:
-    """One file of a report, by its key relative to the place of the reports.
-
-    Size and MD5 (in hex) are None where the manifest does not say.
-    """
+    """One file of a report, by its key at the place; size and MD5 (in hex) may be unknown."""
 
     key: str
     size: int | None = None
@@ -66,12 +63,9 @@ class Report:
 
     Attributes:
         url: of its manifest, for messages.
-        started: when the service began to look at the bucket, UTC: what was written later may be
-            missing.
+        started: when the service began to look at the bucket, UTC: later objects may be missing.
         source: name of the bucket or container that it is about.
-        encoding: of its files.
         columns: names of the columns of files that have no header, in their order.
-        files: all of them.
         rows: in all files together; None where the manifest does not say.
         delimiter: between the values of a CSV file.
     """
@@ -116,16 +110,9 @@ def damaged(url: str, problem: str) -> IntegrityError:
 def read_manifest(
     form: type[_Manifest], place: ObjectStore, key: str, checksum_key: str
 ) -> _Manifest | None:
-    """A manifest whose MD5 is what the file beside it says; None where one of the two is missing.
+    """A manifest whose MD5 is what the file beside it says, which the service writes last.
 
-    Args:
-        form: that it has.
-        place: of the reports.
-        key: of the manifest.
-        checksum_key: of the file with its MD5, in hex. The service writes it last.
-
-    Raises:
-        IntegrityError: the manifest is not what was written.
+    None where one of the two is missing. Raises IntegrityError: it is not what was written.
     """
     try:
         wanted = place.get(checksum_key)
@@ -140,11 +127,7 @@ def read_manifest(
 
 
 def key_below(place: ObjectStore, key: str, url: str) -> str:
-    """A key that the manifest at ``url`` names, relative to the place of the reports.
-
-    Raises:
-        IntegrityError: it lies elsewhere.
-    """
+    """A key that the manifest at ``url`` names, relative to ``place``. Raises IntegrityError."""
     at = StorageNamespace.parse(place.url)
     folders = at.prefix.split("/") if at.prefix else []
     if not folders:
@@ -158,26 +141,18 @@ def key_below(place: ObjectStore, key: str, url: str) -> str:
     raise damaged(url, f"it names {key!r}, which does not lie at {place.url}")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a report that have the values of a listing, by their plain names."""
-
-    key: str
-    size: str
-    last_modified: str
-    etag: str
-
-
 class ReportForm(ABC):
-    """The reports of one service.
+    """The reports of one service; fields are named as in the configuration of its reports.
 
     Attributes:
-        columns: that have the values of a listing.
-        wanted: plain names of all columns that are read.
+        listed: fields with the key, the size, the time and the etag of an object.
+        others: fields that are read besides.
+        add_to: where fields can be added.
     """
 
-    columns: ClassVar[Columns]
-    wanted: ClassVar[Sequence[str]]
+    listed: ClassVar[tuple[str, str, str, str]]
+    others: ClassVar[tuple[str, ...]]
+    add_to: ClassVar[str]
 
     @abstractmethod
     def split(self, url: str) -> tuple[str, str | None]:
@@ -185,50 +160,27 @@ class ReportForm(ABC):
 
     @abstractmethod
     def newest(self, place: ObjectStore, source: str, only: str | None = None) -> Report:
-        """The newest complete report at a place.
+        """The newest complete report at a place about a bucket or container, or the ``only`` one.
 
-        Args:
-            place: where reports are.
-            source: bucket or container that it must be about.
-            only: the report to take, as ``split`` found it; None for the newest complete one.
-
-        Raises:
-            RefusedError: there is none, there are several, or it is about another bucket.
-            IntegrityError: its manifest is damaged.
+        Raises RefusedError: there is none, or several; and IntegrityError: its manifest is damaged.
         """
 
     def require_columns(self, report: Report) -> None:  # noqa: B027 - most manifests name none
-        """Refuse a report that lacks a column, where its manifest names them.
-
-        Raises:
-            RefusedError: it does.
-        """
+        """Raises RefusedError: the report lacks a column, and its manifest names them."""
 
     @abstractmethod
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
-        """The rows of a batch that are objects now, and their keys in the bucket.
-
-        Raises:
-            RefusedError: the report lacks a column that is needed.
-            IntegrityError: a row contradicts the report.
-        """
+        """The rows of a batch that are objects now, and their keys. Raises as ``rows``."""
 
     def rows(
         self, place: ObjectStore, report: Report, file: ReportFile, prefix: str
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """The rows of one file that are objects of a namespace.
+        """The rows of one file that are objects of a namespace, by its prefix with a slash.
 
-        Args:
-            place: of the reports.
-            report: that the file is of.
-            file: to read.
-            prefix: of the namespace, ending in a slash; empty for a whole bucket.
-
-        Yields:
-            The number of rows read, and those of them that are objects of the namespace: a batch
-            of ``LISTING_SCHEMA`` in the order of its keys, or None.
+        Yields the number of rows read, and those of them that are objects: a batch of
+        ``LISTING_SCHEMA`` in the order of its keys, or None.
 
         Raises:
             RefusedError: the report lacks a column that is needed.
@@ -236,23 +188,21 @@ class ReportForm(ABC):
         """
         url = f"{place.url}/{file.key}"
         self.require_columns(report)
-        for batch in _batches(place, report, file, self.wanted):
+        wanted = [plain_name(field) for field in (*self.listed, *self.others)]
+        for batch in _batches(place, report, file, wanted):
             objects, keys = self.objects_in(batch, report, url)
-            yield batch.num_rows, _listing_batch(objects, self.columns, keys, prefix, url)
+            yield batch.num_rows, _listing_batch(objects, wanted[1:4], keys, prefix, url)
 
-
-def refuse_without(missing: Sequence[str], url: str, add_to: str) -> None:
-    """Refuse the report at ``url`` that lacks columns; ``add_to`` says where they can be added.
-
-    Raises:
-        RefusedError: there are any.
-    """
-    if missing:
-        raise RefusedError(
-            f"the inventory report {url} lacks {', '.join(missing)}: without these an object "
-            f"cannot be compared with the store before it is deleted. Add them to {add_to}, and "
-            "wait for its next report"
-        )
+    def require_fields(self, names: Iterable[str], url: str, *others: str) -> None:
+        """Raises RefusedError: the report at ``url`` lacks a listed field, or one of the others."""
+        there = set(map(plain_name, names))
+        missing = [one for one in (*self.listed, *others) if plain_name(one) not in there]
+        if missing:
+            raise RefusedError(
+                f"the inventory report {url} lacks {', '.join(missing)}: without these an object "
+                f"cannot be compared with the store before it is deleted. Add them to "
+                f"{self.add_to}, and wait for its next report"
+            )
 
 
 def require_bucket(batch: pa.RecordBatch, report: Report, url: str) -> None:
@@ -271,10 +221,7 @@ def plain_name(column: str) -> str:
 def _batches(
     place: ObjectStore, report: Report, file: ReportFile, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file, of which no more than a batch is in memory.
-
-    Columns have their plain names. Values of CSV files are strings, null where they are empty.
-    """
+    """The rows of one file, batch by batch, by plain names. Values of CSV are strings or null."""
     url = f"{place.url}/{file.key}"
     with _fetched(place, report, file) as path:
         try:
@@ -356,23 +303,20 @@ def _first_line(content: bytes, delimiter: str) -> list[str]:
 
 
 def _listing_batch(
-    rows: pa.RecordBatch, columns: Columns, keys: pa.Array, prefix: str, url: str
+    rows: pa.RecordBatch, columns: Sequence[str], keys: pa.Array, prefix: str, url: str
 ) -> pa.RecordBatch | None:
-    """Rows of objects as a listing of a namespace has them, in the order of their keys, or None.
-
-    Raises:
-        IntegrityError: a row lacks a value, or has one that makes no sense.
-    """
+    """Rows of objects as a sorted listing of a namespace, or None. Raises IntegrityError."""
     mine = pc.fill_null(pc.starts_with(keys, prefix), True)
     rows, keys = rows.filter(mine), keys.filter(mine)
     if not rows.num_rows:
         return None
     try:
+        sizes, times, etags = (rows[name] for name in columns)
         found = [
             pc.utf8_slice_codeunits(keys, len(prefix)) if prefix else keys,
-            rows[columns.size].cast(pa.int64()),
-            _times(rows[columns.last_modified]),
-            pc.utf8_trim(rows[columns.etag].cast(pa.string()), _QUOTES),
+            sizes.cast(pa.int64()),
+            _times(times),
+            pc.utf8_trim(etags.cast(pa.string()), _QUOTES),
         ]
     except pa.ArrowException as error:
         raise damaged(url, f"a value makes no sense ({error})") from error
@@ -400,8 +344,7 @@ def truth(values: pa.Array) -> pa.Array:
 def _times(values: pa.Array) -> pa.Array:
     """Times in whole seconds, UTC, which what is typed and has no zone means.
 
-    Services round what they report, and a listing may be finer: what has whole seconds is compared
-    by these.
+    Services round what they report, so what has whole seconds is compared by these.
     """
     if pa.types.is_timestamp(values.type):
         zoned = values if values.type.tz else values.cast(pa.timestamp(values.type.unit, "UTC"))

@@ -9,6 +9,7 @@ files, a space as ``+``, and not so in Parquet and ORC files.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Final
 from urllib.parse import unquote_plus
@@ -21,7 +22,6 @@ from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.inventory.report import (
     ENCODINGS,
-    Columns,
     Manifest,
     Report,
     ReportFile,
@@ -31,7 +31,6 @@ from lakegc_assets.storage.inventory.report import (
     key_below,
     plain_name,
     read_manifest,
-    refuse_without,
     require_bucket,
     truth,
 )
@@ -40,13 +39,7 @@ from lakegc_assets.storage.inventory.report import (
 _DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}Z")
 _MANIFEST: Final = "manifest.json"
 _CHECKSUM: Final = "manifest.checksum"
-#: As the configuration of an inventory names the optional ones.
-_FIELDS: Final = {"size": "Size", "lastmodifieddate": "LastModifiedDate", "etag": "ETag"}
-_VERSIONS: Final = {
-    "versionid": "VersionId",
-    "islatest": "IsLatest",
-    "isdeletemarker": "IsDeleteMarker",
-}
+_VERSIONS: Final = ("VersionId", "IsLatest", "IsDeleteMarker")
 
 
 def _moment(milliseconds: object) -> datetime:
@@ -76,8 +69,9 @@ class _S3Manifest(Manifest):
 class S3Inventory(ReportForm):
     """Reports of S3 Inventory, of which only the rows of current versions count."""
 
-    columns = Columns("key", "size", "lastmodifieddate", "etag")
-    wanted = ("bucket", "key", *_FIELDS, *_VERSIONS)
+    listed = ("Key", "Size", "LastModifiedDate", "ETag")
+    others = ("Bucket", *_VERSIONS)
+    add_to = "the configuration of the inventory (OptionalFields)"
 
     def split(self, url: str) -> tuple[str, str | None]:
         """See ``ReportForm``: a report is named by its folder."""
@@ -103,16 +97,21 @@ class S3Inventory(ReportForm):
     def require_columns(self, report: Report) -> None:
         """See ``ReportForm``: manifests name the columns of CSV files."""
         if report.encoding == "csv":
-            _require_fields(report, [plain_name(name) for name in report.columns])
+            self._require(report, report.columns)
 
     def objects_in(
         self, batch: pa.RecordBatch, report: Report, url: str
     ) -> tuple[pa.RecordBatch, pa.Array]:
-        _require_fields(report, batch.schema.names)
+        self._require(report, batch.schema.names)
         require_bucket(batch, report, url)
         current = _current(batch)
         keys = current["key"].cast(pa.string())
         return current, _decoded(keys, url) if report.encoding == "csv" else keys
+
+    def _require(self, report: Report, names: Sequence[str]) -> None:
+        # A report of all versions has all of these, and one of the current ones none of them.
+        versions = {plain_name(one) for one in _VERSIONS} & set(map(plain_name, names))
+        self.require_fields(names, report.url, "Bucket", *(_VERSIONS if versions else ()))
 
 
 def _report(place: ObjectStore, manifest: _S3Manifest, source: str) -> Report:
@@ -133,15 +132,6 @@ def _report(place: ObjectStore, manifest: _S3Manifest, source: str) -> Report:
         for one in manifest.files
     ]
     return Report(manifest.url, manifest.began, source, encoding, columns, files)
-
-
-def _require_fields(report: Report, names: list[str]) -> None:
-    missing = [name for name in ("bucket", "key") if name not in names]
-    missing += [field for name, field in _FIELDS.items() if name not in names]
-    # A report of all versions has all of these, and one of the current ones none of them.
-    if any(name in names for name in _VERSIONS):
-        missing += [field for name, field in _VERSIONS.items() if name not in names]
-    refuse_without(missing, report.url, "the configuration of the inventory (OptionalFields)")
 
 
 def _current(batch: pa.RecordBatch) -> pa.RecordBatch:
