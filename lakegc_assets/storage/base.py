@@ -33,11 +33,8 @@ class ObjectStore(ABC):
     """An object store, rooted at a URL: all keys are relative to it.
 
     Every method may raise ``StorageError`` (see ``storage.errors``) and ``ConfigurationError``;
-    messages name the URL and the key.
-
-    Attributes:
-        keys_per_delete: the most keys that one call can delete; ``delete_many`` splits what is
-            longer.
+    messages name the URL and the key. One call deletes ``keys_per_delete`` keys at most;
+    ``delete_many`` splits what is longer.
     """
 
     keys_per_delete: ClassVar[int] = 1000
@@ -53,14 +50,9 @@ class ObjectStore(ABC):
     ) -> Iterator[pa.RecordBatch]:
         """List exactly the keys that start with ``prefix`` and lie between the two bounds.
 
-        Args:
-            prefix: a literal string prefix; it need not end at a ``/``.
-            start_after: exclusive; it need not exist.
-            end_before: exclusive; it need not exist.
-
-        Returns:
-            Batches of ``LISTING_SCHEMA`` in the byte order of the keys' UTF-8, none of them empty.
-            Memory does not grow with the number of keys.
+        ``prefix`` is literal and need not end at a ``/``; the bounds are exclusive and need not
+        exist. The batches of ``LISTING_SCHEMA`` come in the byte order of the keys' UTF-8, none of
+        them empty. Memory does not grow with the number of keys.
         """
 
     def infos(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -69,10 +61,7 @@ class ObjectStore(ABC):
             yield from infos_in(batch)
 
     def list_to_the_end(self, prefix: str = "") -> Iterator[pa.RecordBatch]:
-        """As ``list``, asked for again behind the last key until none follows.
-
-        A listing that the store ends early looks like a whole one. This takes one request more.
-        """
+        """As ``list``, asked again behind the last key until none follows: one may end early."""
         last: str | None = None
         while True:
             before = last
@@ -89,15 +78,9 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:
-        """List one level: what follows the literal ``prefix``, up to the next ``/``.
+        """List one level, in memory: what follows the literal ``prefix``, up to the next ``/``.
 
-        Args:
-            prefix: a literal string prefix; it need not end at a ``/``.
-            max_objects: stop once more objects than this were found. An answer with more objects
-                than this is not complete; any other is.
-
-        Returns:
-            All of it, held in memory.
+        An answer with more objects than ``max_objects`` is not complete; any other is.
         """
 
     @abstractmethod
@@ -123,18 +106,14 @@ class ObjectStore(ABC):
     def put_if_absent(self, key: str, data: bytes) -> str:
         """Write an object that must not exist. Returns the etag.
 
-        Raises:
-            PreconditionFailedError: it exists.
-            StoreUnavailableError: it is not known whether it was written.
+        Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
         """
 
     @abstractmethod
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """Replace an object that must still have this etag. Returns the new etag.
 
-        Raises:
-            PreconditionFailedError: it has another one, or does not exist.
-            StoreUnavailableError: it is not known whether it was written.
+        Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
         """
 
     @abstractmethod
@@ -150,20 +129,20 @@ class ObjectStore(ABC):
     ) -> Sequence[DeleteOutcome]:
         """Delete any number of keys, in calls of the size that the store allows.
 
-        A failure of a key, or of a whole call, is an outcome and never an exception, so
-        that no answer of the store is lost. After a call that failed as a whole no other is sent.
+        A failure of a key, or of a whole call, is an outcome and never an exception, so that no
+        answer of the store is lost. After a call that failed as a whole no other is sent.
 
         Args:
             keys: to delete.
-            etags: what each of the keys must still have; another object is ``spared``. The
-                condition is sent to the store: many ignore it without a word, so try a store with
-                objects of your own before you rely on it.
+            etags: what each of the keys must still have; another object is ``spared``. Many stores
+                ignore the condition without a word, so try a store with objects of your own before
+                you rely on it.
             singly: one call for each key: some stores honour the condition only there.
             expires_s: the store itself is to refuse what it has not carried out so many whole
-                seconds after ``since``; where it keeps such deadlines, as
-                ``probes.probe_deadlines`` finds out. It is refused already if this is negative.
-            since: a time by the store's clock. None for the call of this method, by this
-                machine's clock: what the clocks differ by is added to the deadline then.
+                seconds after ``since``, where it keeps such deadlines (``probes.probe_deadlines``).
+                It is refused already if this is negative.
+            since: a time by the store's clock; None for now by this machine's clock: what the
+                clocks differ by is added to the deadline then.
             trash: where a store that keeps nothing by itself, and can, moves what is deleted: a key
                 prefix ending in ``/``, below which each key keeps its name. Other stores ignore it.
 
@@ -176,38 +155,24 @@ class ObjectStore(ABC):
         """
 
     def delete_deadlines(self) -> bool:
-        """True if deletes can be signed so that the store itself should refuse them after a while.
-
-        ``probes.probe_deadlines`` finds out if it does.
-        """
+        """True if deletes can be signed so that the store should refuse late ones."""
         return False
 
     def recovery(self) -> Recovery:
-        """The protection of deleted objects by the settings of the store; never an error.
-
-        A probe finds out if they can be brought back.
-        """
+        """The protection of deleted objects by the settings of the store; never an error."""
         return Recovery("nothing", None, f"{self.url} keeps nothing of what is deleted")
 
     def data_protection(self) -> DataProtection:
-        """The use of space by deleted objects, by the settings of the store; never an error.
-
-        Locks of single objects only show when these are to be deleted.
-        """
+        """The use of space by deleted objects, by the settings of the store; never an error."""
         return DataProtection.of(self.recovery())
 
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """Bring deleted objects back from versions, soft delete or trash, where nothing is now.
 
         An object that is at a key stays as it is, also if it is written while this runs. A failure
-        is an outcome of one object and never an exception. Objects that a killed call brought back
-        are ``already_there`` for the next one.
-
-        Args:
-            objects: each key once.
-
-        Returns:
-            Exactly one outcome for each object, in their order.
+        is an outcome of one object and never an exception. What a killed call brought back is
+        ``already_there`` for the next one. Each key is there once; the outcomes are in the order of
+        the objects.
         """
         return self._bring_back(objects, dry_run=False)
 
@@ -221,27 +186,17 @@ class ObjectStore(ABC):
         return [UndeleteOutcome(one.key, "not_kept") for one in objects]
 
     def retained(self, prefix: str = "") -> Retained:
-        """Number and size of deleted or replaced objects below a prefix that the store still holds.
-
-        It takes a listing of all versions, where there are any.
-        """
+        """Number and size of deleted objects below a prefix that are held; lists all versions."""
         del prefix
         return Retained()
 
     def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
-        """Uploads in parts that were begun before a time, and neither completed nor aborted.
-
-        Empty for stores that end such uploads by themselves, or make a file of no part before all
-        are there.
-        """
+        """Uploads in parts, begun before a time, that do not end by themselves, and have not."""
         del begun_before
         return ()
 
     def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
-        """Names for which blocks were uploaded and never committed, where a store has such ones.
-
-        Blocks beside an object that is not empty are not among them: they are in no list.
-        """
+        """Names without an object for which blocks were uploaded and never committed."""
         return ()
 
     def abort_upload(self, upload: MultipartUpload) -> bool:
@@ -249,7 +204,7 @@ class ObjectStore(ABC):
         raise StorageError(f"{self.url}: {upload.key!r} is no upload that could be aborted")
 
     def checksums(self, key: str) -> Mapping[str, str]:
-        """Checksums of the whole content that the store itself can name, if any, in lower hex.
+        """Checksums of the whole content that the store itself can name, in lower hex.
 
         By name of the algorithm: md5, crc32c, crc64nvme, sha256. Raises ObjectNotFoundError.
         """
@@ -258,13 +213,9 @@ class ObjectStore(ABC):
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
-        """Read an object, which must have the etag, in pieces of some MiB at most.
+        """Read an object in pieces of some MiB at most; a content that breaks off is an error.
 
-        A content that breaks off is an error, never a shorter one.
-
-        Raises:
-            ObjectNotFoundError: there is no such object.
-            ChangedError: it has another etag.
+        Raises ObjectNotFoundError; and ChangedError: it has another etag.
         """
         if etag is not None and self.head(key).etag != etag:
             raise ChangedError(f"{self.url}: the object {key!r} has another etag than {etag}")
@@ -273,17 +224,12 @@ class ObjectStore(ABC):
     def put_stream(
         self, key: str, pieces: Iterable[bytes], size: int, *, if_absent: bool = False
     ) -> Copied:
-        """Write an object from pieces, and verify what the store says of it; atomic and durable.
+        """Write an object of ``size`` bytes durably, and verify what the store says of it.
 
-        Args:
-            key: of the object.
-            pieces: of its content, whatever their sizes; an error while they are made leaves no
-                object behind.
-            size: of all of them, in bytes.
-            if_absent: the object must not exist.
+        An error while the pieces are made leaves no object behind.
 
         Raises:
-            PreconditionFailedError: it exists.
+            PreconditionFailedError: it exists, with ``if_absent``.
             StoreUnavailableError: it may not be known whether it was written.
             StorageError: the pieces have another size, and nothing was written; or the store has
                 other bytes than were sent, and what is at the key stays there.

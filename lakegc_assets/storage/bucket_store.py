@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -22,11 +23,8 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
-    error_class,
-    explained,
 )
-from lakegc_assets.storage.http import HttpFailure, explaining, writing_once
-from lakegc_assets.storage.keys import url_problem
+from lakegc_assets.storage.http import HttpFailure, explaining, time_in, writing_once
 from lakegc_assets.storage.pages import Page, read_level, read_range
 from lakegc_assets.storage.streams import PART, Opened, Pieces, reading
 from lakegc_assets.storage.values import (
@@ -35,6 +33,7 @@ from lakegc_assets.storage.values import (
     DeleteOutcome,
     KeyRange,
     Lost,
+    MultipartUpload,
     ObjectInfo,
     Prefixes,
     UndeleteOutcome,
@@ -42,9 +41,38 @@ from lakegc_assets.storage.values import (
 
 #: Objects of more bytes than this are copied with longer timeouts, and the timeout in seconds.
 _LARGE: Final = 2**26
-PATIENCE_S: Final = 300.0
-#: Objects that come back at a time.
+_PATIENCE_S: Final = 300.0
+#: Objects that come back, or uploads that are looked at, at a time.
 _THREADS: Final = 16
+_KEY_BYTES: Final = 1024
+# What proxies and servers rewrite in URLs.
+_DOTS: Final = re.compile(r"(^|/)\.{1,2}(/|$)")
+_EMPTY: Final = re.compile(r"^/|//")
+
+
+def key_problem(full_key: str) -> str | None:
+    """The reason that no store can hold a key, or None."""
+    try:
+        size = len(full_key.encode())
+    except UnicodeEncodeError:
+        return "it is not UTF-8"
+    if not full_key:
+        return "it is empty"
+    return f"it has {size} bytes, {_KEY_BYTES} are allowed" if size > _KEY_BYTES else None
+
+
+def url_problem(full_key: str) -> str | None:
+    """The reason that a key cannot be sent in a URL, or None."""
+    if _DOTS.search(full_key):
+        return "it has a '.' or '..' path component, which servers and proxies rewrite in URLs"
+    return key_problem(full_key)
+
+
+def path_problem(full_key: str) -> str | None:
+    """The reason that a key cannot be sent as a path, in which ``//`` may become ``/``, or None."""
+    if _EMPTY.search(full_key):
+        return "it has an empty path component, which servers and proxies rewrite in URLs"
+    return url_problem(full_key)
 
 
 @dataclass(frozen=True)
@@ -85,8 +113,7 @@ class BucketObject(ABC):
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
         """Write it at once, where it has an etag, or is absent. Returns its new etag.
 
-        Under a condition it is sent again only after an answer that it was not carried out. Raises
-        StorageError.
+        Under a condition it is sent again only if it was not carried out. Raises StorageError.
         """
 
     @abstractmethod
@@ -152,7 +179,7 @@ class BucketStore(ObjectStore, Generic[_Object]):
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         self._url = namespace.url()
         self.bucket = namespace.authority
-        self._prefix = f"{namespace.prefix}/" if namespace.prefix else ""
+        self.prefix = f"{namespace.prefix}/" if namespace.prefix else ""
         self.config = config
         self.bucket_seen = False
 
@@ -164,8 +191,8 @@ class BucketStore(ObjectStore, Generic[_Object]):
         return f"{type(self).__name__}({self._url!r}, {self.config!r})"
 
     @abstractmethod
-    def object_at(self, key: str, *, patient: bool = False) -> _Object:
-        """An object, after a check of its key; ``patient`` with a service that works long on it."""
+    def _object(self, full_key: str, where: str, config: StoreConfig) -> _Object:
+        """An object whose key was checked, and how it is reached."""
 
     @abstractmethod
     def reached_by(self) -> tuple[Any, ...]:
@@ -184,6 +211,23 @@ class BucketStore(ObjectStore, Generic[_Object]):
     @abstractmethod
     def _copied(self, source: _Object, target: _Object, asked: CopyRequest) -> Copied | None:
         """A copy that the service makes. See ``ObjectStore.copy_from``."""
+
+    def object_at(self, key: str, *, patient: bool = False) -> _Object:
+        """An object, after a check of its key; ``patient`` with a service that works long on it."""
+        full_key = self._full_key(key)
+        return self._object(full_key, self._at(key), self._patient() if patient else self.config)
+
+    def _patient(self) -> StoreConfig:
+        return replace(self.config, read_timeout_s=max(self.config.read_timeout_s, _PATIENCE_S))
+
+    @abstractmethod
+    def _date(self, where: str) -> str | None:
+        """The ``Date`` of an answer of the service. Raises StorageError."""
+
+    def server_time(self) -> datetime:
+        """See ``ObjectStore``: to the second."""
+        where = f"{self._url}: asking for the time"
+        return time_in(self._date(where), where)
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
@@ -269,23 +313,19 @@ class BucketStore(ObjectStore, Generic[_Object]):
 
     def _problem(self, key: str) -> str | None:
         """The reason that a key cannot be sent, or None."""
-        return url_problem(self._prefix + key) if key else "it is empty"
+        return url_problem(self.prefix + key) if key else "it is empty"
 
     def _full_key(self, key: str) -> str:
         """The key in the bucket, after a check that a URL can carry it."""
         if problem := self._problem(key):
             raise InvalidKeyError(f"{self._at(key)} cannot be asked for: {problem}")
-        return self._prefix + key
+        return self.prefix + key
 
     @contextmanager
     def _bucket_confirmed(self, *, bodiless: bool = True) -> Iterator[None]:
-        """Tell a missing bucket from a missing object, where the answer about an object does not.
+        """Raises ConfigurationError: not the object is missing, but its bucket.
 
-        Args:
-            bodiless: the answer has no body, which could name the bucket.
-
-        Raises:
-            ConfigurationError: there is no such bucket.
+        ``bodiless`` answers cannot name the bucket.
         """
         try:
             yield
@@ -300,25 +340,75 @@ class BucketStore(ObjectStore, Generic[_Object]):
             self.bucket_seen = True
 
 
+class UploadingStore(BucketStore[_Object]):
+    """A store that keeps the parts of uploads until somebody completes or aborts these."""
+
+    @abstractmethod
+    def _uploads(self) -> Iterable[MultipartUpload]:
+        """Unfinished uploads, as if they had no parts, by full keys. Raises HttpFailure."""
+
+    @abstractmethod
+    def _parts(self, upload: MultipartUpload) -> Iterable[tuple[int, datetime]]:
+        """Size and time of each part of one of these. Raises HttpFailure."""
+
+    @abstractmethod
+    def _abort(self, full_key: str, upload_id: str) -> None:
+        """Give up an upload. Raises HttpFailure."""
+
+    def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
+        with (
+            explaining(f"{self._url}: listing uploads in parts"),
+            ThreadPoolExecutor(_THREADS) as pool,
+        ):
+            # Some servers list those of other prefixes, too.
+            begun = (one for one in self._uploads() if one.key.startswith(self.prefix))
+            old = [one for one in begun if one.begun < begun_before]
+            return [one for one in pool.map(self._with_parts, old) if one is not None]
+
+    def abort_upload(self, upload: MultipartUpload) -> bool:
+        with explaining(f"{self._url}: aborting the upload of {upload.key!r}"):
+            try:
+                self._abort(self.prefix + upload.key, upload.upload_id)
+            except HttpFailure as failure:
+                if not _has_ended(failure):
+                    raise
+                return False
+        return True
+
+    def _with_parts(self, upload: MultipartUpload) -> MultipartUpload | None:
+        """An upload with size and time of its parts; None if it has ended meanwhile."""
+        try:
+            parts = list(self._parts(upload))
+        except HttpFailure as failure:
+            if not _has_ended(failure):
+                raise
+            return None
+        newest = max([upload.begun, *(written for _, written in parts)])
+        key, size = upload.key.removeprefix(self.prefix), sum(size for size, _ in parts)
+        return upload._replace(key=key, newest=newest, size=size)
+
+
+def _has_ended(failure: HttpFailure) -> bool:
+    return failure.code == "NoSuchUpload" or failure.kind is ObjectNotFoundError
+
+
 def undelete_each(
     objects: Sequence[Lost], undelete: Callable[[Lost], UndeleteOutcome], where: str
 ) -> list[UndeleteOutcome]:
     """The outcomes of objects that come back one by one, several at a time.
 
-    Args:
-        objects: each key once.
-        undelete: brings one back, or finds out whether it could. Raises StorageError, and
-            HttpFailure: by its code also that an object is at the key by now.
-        where: URL of the store, for messages.
+    ``undelete`` brings one back, or finds out whether it could. It raises StorageError, or
+    HttpFailure, by its code also that an object is at the key by now. ``where`` is the URL of the
+    store.
     """
 
     def outcome(lost: Lost) -> UndeleteOutcome:
         try:
             return undelete(lost)
         except HttpFailure as failure:
-            if error_class(failure.code) is PreconditionFailedError:
+            if failure.kind is PreconditionFailedError:
                 return UndeleteOutcome(lost.key, "already_there")
-            detail = str(explained(failure.code, failure.message, where))
+            detail = str(failure.explained(where))
             return UndeleteOutcome(lost.key, "failed", failure.code, detail)
         except StorageError as error:
             code = "InvalidKey" if isinstance(error, InvalidKeyError) else "NoAnswer"

@@ -1,9 +1,8 @@
 """Deletes of many keys, with exactly one outcome for each key, from the store's own answer.
 
-Between the last look at what is alive and the moment at which a store carries out a delete, a
-process may be suspended and a network may hold a request back. So the signature of a delete may end
-at a moment by the store's own clock. Where that is counted from a time that the store gave before
-the last look, nothing that happens here, and no clock but the store's own, makes it later.
+A process may be suspended, and a network may hold a request back, between the last look at what is
+alive and the moment at which a store carries out a delete. So its signature may end at a moment by
+the store's own clock, counted from a time that the store gave before that look.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StorageError,
-    error_class,
-    explained,
 )
 from lakegc_assets.storage.http import HttpFailure, seconds
 from lakegc_assets.storage.values import DeleteOutcome
@@ -66,11 +63,7 @@ class Deadline:
         return seconds() >= self.called + self.expires_s
 
     def window(self) -> tuple[datetime, int]:
-        """From when on (UTC), and for how many whole seconds, a signature made now is to hold.
-
-        Raises:
-            HttpFailure: less than a second is left, so that there is nothing to send.
-        """
+        """Begin (UTC) and whole seconds of a signature made now. Raises HttpFailure: too late."""
         gone = seconds() - self.called
         if 0 < self.expires_s < gone + 1:
             raise HttpFailure(EXPIRED, "nothing was sent: it took too long to get there")
@@ -82,27 +75,23 @@ class Deadline:
         return begin, int(length)
 
     def read(self, failure: HttpFailure) -> HttpFailure:
-        """A failure, as what it is if the deadline explains it.
+        """A failure, as ``Expired`` if the deadline explains it.
 
         Stores say that the signature is bad, each in its own words or in none; who asks again in
         time hears whether it is anything else.
         """
-        denied = error_class(failure.code) is AccessDeniedError
+        denied = failure.kind is AccessDeniedError
         if denied and (self.passed or _LATE.search(str(failure.message))):
             return HttpFailure(EXPIRED, f"{failure.code}: {failure.message}", failure.status)
         return failure
 
 
 def answer_of_one(send: Callable[[], str | None]) -> Answer:
-    """The answer to a request that deletes one object.
-
-    Raises:
-        HttpFailure: it says as much about all other keys.
-    """
+    """The answer to a delete of one object. Raises HttpFailure: it says as much about others."""
     try:
         return send()
     except HttpFailure as failure:
-        if error_class(failure.code) not in _OF_ONE_KEY:
+        if failure.kind not in _OF_ONE_KEY:
             raise
         return failure
 
@@ -115,9 +104,9 @@ class Bulk:
         where: URL of the store, for messages.
         keys_per_call: the most that ``send`` takes.
         problem: why a key cannot be sent, or None.
-        send: deletes keys that must still have these etags, where there are any. Returns for each
-            key what the store said of it; raises HttpFailure where the call failed as a whole, or
-            its answer is about something else.
+        send: deletes keys that must still have these etags, where there are any. Returns what the
+            store said of each key; raises HttpFailure where the call failed as a whole, or its
+            answer is about something else.
         etag_at: the etag that an object has. Raises HttpFailure, or StorageError.
         alone: whether ``send`` takes a key without any other only.
         deadline: that ``send`` signs for.
@@ -154,11 +143,11 @@ class Bulk:
                 answers = self.send(batch, etags)
             except HttpFailure as raised:
                 error = self._read(raised)
-                if len(batch) == 1 and error_class(error.code) is ObjectLockedError:
+                if len(batch) == 1 and error.kind is ObjectLockedError:
                     # The lock is its own, and says nothing about any other key.
                     outcomes[batch[0]] = self._outcome(batch[0], error, etags)
                     continue
-                failure = str(explained(error.code, error.message, self.where))
+                failure = str(error.explained(self.where))
                 outcomes |= {k: DeleteOutcome(k, "failed", error.code, failure) for k in batch}
                 continue
             for key in batch:
@@ -175,10 +164,10 @@ class Bulk:
         if not isinstance(answer, HttpFailure):
             return DeleteOutcome(key, "deleted", version=answer)
         answer = self._read(answer)
-        kind = error_class(answer.code)
+        kind = answer.kind
         if kind is PreconditionFailedError and etags is not None:
             return self._spared(key, answer.code, etags[key])
-        detail = str(explained(answer.code, answer.message, self.where))
+        detail = str(answer.explained(self.where))
         if kind is ObjectNotFoundError:
             return DeleteOutcome(key, "already_missing", None, detail)
         outcome: Literal["locked", "failed"] = "locked" if kind is ObjectLockedError else "failed"
@@ -192,8 +181,8 @@ class Bulk:
         try:
             present = self.etag_at(key)
         except HttpFailure as error:
-            detail = str(explained(error.code, error.message, self.where))
-            if error_class(error.code) is ObjectNotFoundError:
+            detail = str(error.explained(self.where))
+            if error.kind is ObjectNotFoundError:
                 return DeleteOutcome(key, "already_missing", None, detail)
             return DeleteOutcome(key, "failed", error.code, detail)
         except StorageError as error:

@@ -15,12 +15,10 @@ class AzureAccess:
     """Access to Azure Blob Storage; what is None comes from the variables of the Azure tools.
 
     Attributes:
-        account_url: of the blob service, where it is not ``https://ACCOUNT.blob.core.windows.net``:
-            private endpoints and emulators.
-        credentials_file: written by ``write_azure_credentials_file``; it is read again while it is
-            used. None for ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``, and where neither
-            is set for azure-identity's ``DefaultAzureCredential`` (a service principal in
-            variables, workload and managed identities, the Azure CLI).
+        account_url: of the blob service, where it is not ``https://ACCOUNT.blob.core.windows.net``.
+        credentials_file: written by ``write_azure_credentials_file``; read again while it is used.
+            None for ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``, and where neither is set
+            for azure-identity's ``DefaultAzureCredential``.
         identity: options of ``DefaultAzureCredential``, as pairs of name and value; no secrets.
     """
 
@@ -54,8 +52,8 @@ class S3Access:
         addressing: where the bucket's name goes. ``auto`` is ``path`` for every endpoint outside
             amazonaws.com, since few of them resolve ``bucket.host``.
         profile: in ``~/.aws``.
-        credentials_file: written by ``write_credentials_file``; it is read again while it is used,
-            so a renewed one takes effect. None for boto3's own chain.
+        credentials_file: written by ``write_credentials_file``; read again while it is used. None
+            for boto3's own chain.
     """
 
     endpoint_url: str | None = None
@@ -69,8 +67,7 @@ class S3Access:
 class StoreConfig(S3Access):
     """Access to object stores. It holds no secrets: those are read where a store is opened.
 
-    Fields that are None come from the AWS variables (``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``,
-    ``AWS_REGION``, ``AWS_DEFAULT_REGION``, ``AWS_PROFILE``, ...) and from ``~/.aws``.
+    Fields that are None come from the AWS variables and from ``~/.aws``.
 
     Attributes:
         local_root: directory in which a lakeFS with local storage keeps ``local://`` namespaces.
@@ -81,8 +78,8 @@ class StoreConfig(S3Access):
         azure: for ``https``, ``abfss`` and ``wasbs`` URLs.
         gcs: for ``gs`` URLs.
         elsewhere: buckets of other S3 servers: their names, and how they are reached.
-        opener: opens every store, where they are of a kind of its own: called with a URL and this,
-            it returns an ``ObjectStore``. Picklable.
+        opener: opens every store, called with a URL and this: returns an ``ObjectStore``.
+            Picklable.
         tables: reads ranges and metaranges, where these are no files: has a method for each
             function that ``run.connections.reads_tables`` marks. Picklable.
     """
@@ -99,11 +96,7 @@ class StoreConfig(S3Access):
     tables: object = None
 
     def at(self, url: str) -> StoreConfig:
-        """The access to a URL: this one, unless its bucket is one of ``elsewhere``.
-
-        Raises:
-            ConfigurationError: there is such a bucket, and the URL is malformed.
-        """
+        """The access to a URL: this one, unless its bucket is one of ``elsewhere``."""
         if not self.elsewhere:
             return self
         place = StorageNamespace.parse(url)
@@ -114,11 +107,7 @@ class StoreConfig(S3Access):
         return self
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense.
-
-        Raises:
-            ConfigurationError: a value is out of its range.
-        """
+        """Refuse values out of their range. Raises ConfigurationError."""
         if self.addressing not in {"auto", "path", "virtual"}:
             raise ConfigurationError(
                 f"addressing is {self.addressing!r}: it is 'auto', 'path' or 'virtual'"

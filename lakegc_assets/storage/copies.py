@@ -11,7 +11,7 @@ import google_crc32c
 
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ChangedError, StorageError
-from lakegc_assets.storage.streams import Pieces
+from lakegc_assets.storage.streams import Pieces, counted
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 __all__ = ["Copied", "copy_object"]
@@ -39,21 +39,11 @@ def copy_object(
 
     A stream is compared with what the source names of it before the copy gets its name. What can
     only be seen afterwards to be no good copy stays at ``target_key``: nothing is ever deleted
-    here.
-
-    Args:
-        source: store of the object.
-        source_key: of the object.
-        target: store of the copy.
-        target_key: of the copy.
-        size: that the object must have, in bytes.
-        etag: that the object must have; None for whatever is there.
-        if_absent: nothing may be at ``target_key``; else it is replaced.
+    here. The object must have ``size`` bytes and the etag, if one is given.
 
     Raises:
-        ObjectNotFoundError: there is no such object.
-        ChangedError: the object has another etag or size.
-        PreconditionFailedError: something is at ``target_key``.
+        ObjectNotFoundError, ChangedError: there is no such object, or another one.
+        PreconditionFailedError: something is at ``target_key``, with ``if_absent``.
         AccessDeniedError: it names the store that refuses.
         StoreUnavailableError: it may not be known whether the copy was made.
         StorageError: the copy is not what the object is, or could not be made.
@@ -78,33 +68,18 @@ def copy_object(
 
 
 def _compared(pieces: Pieces, size: int, name: str | None, where: str) -> Iterator[bytes]:
-    """Pass pieces on, the last one only when all are what the store names.
+    """Pass pieces on, the last one only when all have the size and the named checksum, if any.
 
-    Args:
-        pieces: of the content.
-        size: that it must have, in bytes.
-        name: of the checksum that it is compared by; None for none.
-        where: names the object.
-
-    Raises:
-        ChangedError: it has another size.
-        StorageError: it has another checksum.
+    Raises ChangedError: another size; and StorageError: another checksum.
     """
     digest = None if name is None else _DIGESTS[name]()
-    done = 0
     held = b""
-    for piece in pieces:
-        done += len(piece)
-        if done > size:
-            break
+    for piece in counted(pieces, size, where, ChangedError):
         if digest is not None:
             digest.update(piece)
         if held:
             yield held
         held = piece
-    if done != size:
-        what = "more" if done > size else f"{done}"
-        raise ChangedError(f"{where} has {what} bytes, {size} were expected")
     if digest is not None and name is not None:
         found, expected = digest.digest().hex(), pieces.checksums[name]
         if found != expected:

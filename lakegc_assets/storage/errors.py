@@ -61,16 +61,6 @@ EXPIRED: Final = "Expired"
 #: Our own: a lock or a hold keeps the object, where the store's code is that of a denied request.
 LOCKED: Final = "ObjectLocked"
 
-_MISSING: Final = frozenset({"NoSuchKey", "BlobNotFound", "notFound"})
-_CHANGED: Final = frozenset({
-    "412", "PreconditionFailed", "BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet",
-    "conditionNotMet",
-})  # fmt: skip
-_LOCKED: Final = frozenset({
-    LOCKED, "BlobImmutableDueToLegalHold", "BlobImmutableDueToPolicy", "LeaseIdMissing",
-    "ObjectUnderActiveHold", "RetentionPolicyNotMet", "objectUnderActiveHold",
-    "retentionPolicyNotMet",
-})  # fmt: skip
 #: Messages of S3, MinIO and GCS (for holds) about locks, whose codes say no more than "denied".
 _LOCK: Final = re.compile(
     r"because object protected by object lock|object is WORM protected"
@@ -78,41 +68,42 @@ _LOCK: Final = re.compile(
     re.IGNORECASE,
 )
 _OLD: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_DENIED: Final = _OLD | {
-    "403", "401", "AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled",
-    "Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "Unauthorized",
-    "AccountIsDisabled", "AuthenticationFailed", "AuthorizationFailure",
-    "AuthorizationPermissionMismatch", "AuthorizationProtocolMismatch",
-    "AuthorizationResourceTypeMismatch", "AuthorizationServiceMismatch",
-    "AuthorizationSourceIPMismatch", "InsufficientAccountPermissions", "InvalidAuthenticationInfo",
-    "KeyBasedAuthenticationNotPermitted", "NoAuthenticationInformation",
-    "PublicAccessNotPermitted", "accountDisabled", "authError", "forbidden",
-    "insufficientPermissions", "required",
-}  # fmt: skip
-_THROTTLED: Final = frozenset({
-    "429", "503", "BandwidthLimitExceeded", "EC2ThrottledException", "RequestLimitExceeded",
-    "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests",
-    "TooManyRequestsException", "ServerBusy", "rateLimitExceeded", "userRateLimitExceeded",
-})  # fmt: skip
-_UNAVAILABLE: Final = frozenset({
-    "408", "500", "502", "504", "BadGateway", "ConnectionFailed", "GatewayTimeout",
-    "InternalError", "InternalServerError", "NoAnswer", "OperationAborted", "OperationTimedOut",
-    "RequestTimeout", "Timeout", "backendError", "internalError", EXPIRED,
-})  # fmt: skip
-_FULL: Final = frozenset({
-    "507", "InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull",
-    "XMinioAdminBucketQuotaExceeded", "AccountLimitExceeded", "quotaExceeded",
-})  # fmt: skip
-_KINDS: Final[Mapping[frozenset[str], type[LakegcError]]] = {
-    _MISSING: ObjectNotFoundError,
-    _CHANGED: PreconditionFailedError,
-    frozenset({"SourceConditionNotMet"}): ChangedError,
-    _LOCKED: ObjectLockedError,
-    _DENIED: AccessDeniedError,
-    _FULL: StoreFullError,
-    _THROTTLED: StoreThrottledError,
-    _UNAVAILABLE: StoreUnavailableError,
+_CODES: Final[Mapping[type[LakegcError], str]] = {
+    ObjectNotFoundError: "NoSuchKey BlobNotFound notFound",
+    PreconditionFailedError: """
+        412 PreconditionFailed BlobAlreadyExists ConditionNotMet TargetConditionNotMet
+        conditionNotMet
+    """,
+    ChangedError: "SourceConditionNotMet",
+    ObjectLockedError: f"""
+        {LOCKED} BlobImmutableDueToLegalHold BlobImmutableDueToPolicy LeaseIdMissing
+        ObjectUnderActiveHold RetentionPolicyNotMet objectUnderActiveHold retentionPolicyNotMet
+    """,
+    AccessDeniedError: f"""
+        {" ".join(_OLD)} 403 401 AccessDenied AccessDeniedException AccountProblem AllAccessDisabled
+        Forbidden InvalidAccessKeyId InvalidToken SignatureDoesNotMatch Unauthorized
+        AccountIsDisabled AuthenticationFailed AuthorizationFailure AuthorizationPermissionMismatch
+        AuthorizationProtocolMismatch AuthorizationResourceTypeMismatch AuthorizationServiceMismatch
+        AuthorizationSourceIPMismatch InsufficientAccountPermissions InvalidAuthenticationInfo
+        KeyBasedAuthenticationNotPermitted NoAuthenticationInformation PublicAccessNotPermitted
+        accountDisabled authError forbidden insufficientPermissions required
+    """,
+    StoreFullError: """
+        507 InsufficientStorage QuotaExceeded StorageFull XMinioStorageFull
+        XMinioAdminBucketQuotaExceeded AccountLimitExceeded quotaExceeded
+    """,
+    StoreThrottledError: """
+        429 503 BandwidthLimitExceeded EC2ThrottledException RequestLimitExceeded ServiceUnavailable
+        SlowDown Throttling ThrottlingException TooManyRequests TooManyRequestsException ServerBusy
+        rateLimitExceeded userRateLimitExceeded
+    """,
+    StoreUnavailableError: f"""
+        408 500 502 504 BadGateway ConnectionFailed GatewayTimeout InternalError InternalServerError
+        NoAnswer OperationAborted OperationTimedOut RequestTimeout Timeout backendError
+        internalError {EXPIRED}
+    """,
 }
+_KINDS: Final = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "check the credentials, and what the bucket's policy lets them do",
     ObjectLockedError: (
@@ -123,31 +114,31 @@ _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     ObjectNotFoundError: "it does not exist",
 }
 _MISCONFIGURED: Final = {
+    **dict.fromkeys(
+        (
+            "301", "PermanentRedirect", "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+        ),
+        "the bucket is in another region: set the region",
+    ),
     "NoSuchBucket": "the bucket does not exist: check its name and the endpoint",
     "ContainerNotFound": "the container does not exist: check its name and the account",
     "ContainerBeingDeleted": "the container is being deleted",
     "ContainerDisabled": "the container is disabled",
     "InvalidBucketName": "this cannot be the name of a bucket",
     "InvalidResourceName": "this cannot be the name of a container",
-    "301": "the bucket is in another region: set the region",
     "RedirectLoop": "set the endpoint to where it leads, with its scheme, and the region",
-    "PermanentRedirect": "the bucket is in another region: set the region",
-    "AuthorizationHeaderMalformed": "the bucket is in another region: set the region",
-    "IllegalLocationConstraintException": "the bucket is in another region: set the region",
     "NoCredentials": (
         "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or "
         "credentials_file"
     ),
     "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
-}
+}  # fmt: skip
 
 
 def error_class(code: str) -> type[LakegcError]:
     """The error that stands for a store's code, also for ``DeleteOutcome.error_code``."""
-    for codes, kind in _KINDS.items():
-        if code in codes:
-            return kind
-    return ConfigurationError if code in _MISCONFIGURED else StorageError
+    return _KINDS.get(code, ConfigurationError if code in _MISCONFIGURED else StorageError)
 
 
 def usual_code(code: str, status: str, message: object = None) -> str:

@@ -1,12 +1,13 @@
 """Local files as objects below a directory: safe against crashes, other processes and other users.
 
-Keys are paths, which are reached through directory descriptors that are opened one by one without
-following symbolic links: so no key leads out of the root, whatever changes meanwhile.
+Keys are paths, reached through directory descriptors that are opened one by one without following
+symbolic links: so no key leads out of the root, whatever changes meanwhile.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import re
@@ -20,7 +21,7 @@ from fcntl import LOCK_EX, LOCK_UN, flock
 from operator import itemgetter
 from os import copy_file_range, fsync, scandir
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.errors import (
@@ -91,21 +92,14 @@ def temporary_name() -> str:
 
 
 def flush(descriptor: int) -> None:
-    """Return when a file, or the names in a directory, would survive a crash of the machine.
-
-    Raises:
-        OSError: they would not, as on a full disk.
-    """
+    """Return when a file, or the names in a directory, would survive a crash. Raises OSError."""
     fsync(descriptor)
 
 
 def open_directories(
     stack: ExitStack, root: Path, segments: Sequence[str], *, create: bool
 ) -> Sequence[int]:
-    """Descriptors of a root and of each directory on the way down, closed with the stack.
-
-    Below the root no symbolic link is followed. Raises OSError.
-    """
+    """Descriptors of a root and of each directory down from it. No link is followed below it."""
     if create:
         _make_directories(root)
     descriptors = [os.open(root, os.O_RDONLY | os.O_DIRECTORY)]
@@ -122,10 +116,7 @@ def open_directories(
 
 
 def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:
-    """Remove the directories on the way down that are empty, from the last one on; never the root.
-
-    They have these names, and the descriptors that ``open_directories`` gave.
-    """
+    """Remove the empty directories of a way down, by their names, from the last one up."""
     with suppress(OSError):
         for parent, child in zip(directories[-2::-1], reversed(segments), strict=True):
             os.rmdir(child, dir_fd=parent)
@@ -159,9 +150,8 @@ def _make_directories(path: Path) -> None:
 def locked(directory: int, *, required: bool) -> Iterator[None]:
     """Exclude every other writer of a directory, by its descriptor.
 
-    filelock locks a file that it makes beside, which a directory of objects must not have, and by
-    a path, which another directory may have by then. Where a file system cannot lock directories,
-    conditional replacement is refused, so that the other writers need no lock there.
+    filelock locks a file that it makes beside, which a directory of objects must not have. Where a
+    file system cannot lock directories, what requires it is refused, so that others need no lock.
     """
     try:
         flock(directory, LOCK_EX)
@@ -186,12 +176,7 @@ def replace(directory: int, temporary: str, name: str) -> None:
 
 
 def link_new(directory: int, temporary: str, name: str) -> None:
-    """Give an unfinished write its name, which nothing may have.
-
-    Raises:
-        FileExistsError: a file has it.
-        IsADirectoryError: a directory has it.
-    """
+    """Give an unfinished write its name. Raises FileExistsError and IsADirectoryError."""
     try:
         os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except FileExistsError:
@@ -224,11 +209,7 @@ class Original:
         self.require()
 
     def copy_to(self, target: int) -> None:
-        """Copy it to a descriptor, by the kernel; or the file system lets both share the bytes.
-
-        Raises:
-            ChangedError: it has changed meanwhile.
-        """
+        """Copy it to a descriptor by the kernel, or share the bytes. Raises ChangedError."""
         source, left = self.file.fileno(), self.require().st_size
         copy: Callable[[int, int, int], int] = copy_file_range
         while left:
@@ -257,10 +238,7 @@ def etag_of(status: os.stat_result) -> str:
 
 
 def may_be_moved(etag: str, other: str) -> bool:
-    """True if two etags are of files of one size and one time, to the nanosecond.
-
-    That is so where one was moved to another disk, or copied with its times, which come last.
-    """
+    """True if two etags are of files of one size and time, as of one moved to another disk."""
     first, second = _ETAG.fullmatch(etag), _ETAG.fullmatch(other)
     return first is not None and second is not None and first[1] == second[1]
 
@@ -272,11 +250,7 @@ def remove_if_there(directory: int, temporary: str) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole, in place of any other, or leave what is there.
-
-    Raises:
-        ConfigurationError: it cannot be written there.
-    """
+    """Write a file as a whole, or leave what is there. Raises ConfigurationError."""
     path = path.resolve()
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
@@ -307,11 +281,7 @@ def _write_atomically(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_private_file(path: str | os.PathLike[str]) -> str:
-    """The text of a file of credentials.
-
-    Raises:
-        ConfigurationError: it is missing, no text, or others can read it.
-    """
+    """The text of a file of credentials. Raises ConfigurationError, also if others can read it."""
     path = Path(path)
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -319,6 +289,19 @@ def read_private_file(path: str | os.PathLike[str]) -> str:
         return path.read_text()
     except OSError as error:
         raise ConfigurationError(f"cannot read the credentials file {path}: {error}") from error
+
+
+def read_private_fields(path: str | os.PathLike[str], writer: str) -> dict[str, Any]:
+    """The JSON object in a file of credentials that ``writer`` wrote. Raises ConfigurationError."""
+    text = read_private_file(path)
+    with suppress(ValueError):
+        content = json.loads(text)
+        if isinstance(content, dict):
+            return content
+    # No error is chained: it could quote what the file holds.
+    raise ConfigurationError(
+        f"the credentials file {path} is damaged: write it again with {writer}"
+    )
 
 
 @dataclass(frozen=True)
@@ -349,21 +332,15 @@ class LocalRoot:
             raise kind(f"{where}: {advice}" if advice else where) from error
 
     def open(self, key: str) -> IO[bytes]:
-        """Open an object for reading; what is no regular file is no object.
-
-        Raises:
-            ObjectNotFoundError: there is none.
-        """
+        """Open an object, which is a regular file, for reading. Raises ObjectNotFoundError."""
         *parents, name = self.segments(key)
         with ExitStack() as stack, self.errors(key):
             try:
                 directory = open_directories(stack, self.path, parents, create=False)[-1]
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(name, flags, dir_fd=directory)
-            except (FileNotFoundError, NotADirectoryError):
-                descriptor = -1
             except OSError as error:
-                if error.errno not in {errno.ELOOP, errno.ENXIO}:
+                if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}:
                     raise
                 descriptor = -1
             if descriptor >= 0 and not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,16 +1,15 @@
 """Requests to Azure and Google Cloud Storage: signed, repeated where harmless, failures classified.
 
-Their own libraries do not take this place, since three things that the collector relies on would
-need a client of our own beside them: pages of listings as the service wrote them, so that a page
-that is cut or contradicts itself is an error; answers to a batch of deletes, which azure-core and
-google-cloud-storage assign to the requests by their position, and ``split`` by the id that each of
-them names; and signatures that end at a moment of the service's clock (``azure/auth.py``,
-``gcs/service.py``). What is left for a library are single requests, which are one call of
-``HttpClient.send`` each.
+Their own libraries would need a client of our own beside them: for pages of listings as the service
+wrote them, so that one that is cut or contradicts itself is an error; for answers to a batch of
+deletes, which azure-core and google-cloud-storage assign to the requests by their position, and
+``split`` by the id that each of them names; and for signatures that end at a moment of the
+service's clock.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -21,7 +20,10 @@ from datetime import datetime, timezone
 from email import message_from_bytes
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from typing import Final, NamedTuple, TypeVar
+from functools import lru_cache, wraps
+from os import getpid
+from threading import Lock
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -29,6 +31,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from lakegc_assets import traffic
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import (
     ObjectNotFoundError,
@@ -46,10 +49,14 @@ _OK: Final = {
 }  # fmt: skip
 _PARTIAL: Final = (206,)
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+)")
-_LONGEST_PAUSE_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 10.0
 _CONNECTIONS: Final = 32
 
 _Answer = TypeVar("_Answer")
+_Asked = ParamSpec("_Asked")
+_Made = TypeVar("_Made")
+#: Clients that are kept.
+_MOST: Final = 16
 _ID: Final = re.compile(r"<?(?:response-)?(\d+)>?", re.IGNORECASE)
 _STATUS: Final = re.compile(rb"HTTP/[\d.]+ (\d{3})[^\r\n]*")
 
@@ -71,10 +78,8 @@ Sign = Callable[[Request], None]
 class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcome of a key
     """A request that was not carried out, or of which that is not known.
 
-    Attributes:
-        code: the store's own; ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without an answer.
-        message: the store's, for people.
-        status: of HTTP, None without an answer.
+    Code and message are the store's; or ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without
+    an answer. ``status`` is HTTP's, None without an answer.
     """
 
     def __init__(self, code: str, message: object, status: int | None = None) -> None:
@@ -83,21 +88,24 @@ class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcom
         self.message = message
         self.status = status
 
+    @property
+    def kind(self) -> type[LakegcError]:
+        """The class of the error that it is for who asked."""
+        return error_class(self.code)
+
+    def explained(self, where: str) -> LakegcError:
+        """The error for who asked; ``where`` names the URL and the key."""
+        return explained(self.code, self.message, where)
+
 
 def repeated(
     send: Callable[[], _Answer], tries: int, again: Callable[[HttpFailure], bool]
 ) -> _Answer:
-    """Send a request, and again after a failure and a pause that grows; returns the answer.
-
-    Args:
-        send: sends a request. Raises HttpFailure.
-        tries: at most.
-        again: True if the request may be sent again after a failure.
-    """
+    """Send at most ``tries`` times, where ``again`` allows it, with pauses that grow."""
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, HttpFailure) and again(error)),
         stop=stop_after_attempt(tries),
-        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE_S),
+        wait=wait_random_exponential(multiplier=0.2, max=LONGEST_PAUSE_S),
         reraise=True,
     )(send)
 
@@ -108,7 +116,7 @@ def explaining(where: str) -> Iterator[None]:
     try:
         yield
     except HttpFailure as failure:
-        raise explained(failure.code, failure.message, where) from failure
+        raise failure.explained(where) from failure
 
 
 @contextmanager
@@ -122,6 +130,35 @@ def writing_once() -> Iterator[None]:
         raise StoreUnavailableError(f"{error}: it is not known whether it was written") from error
 
 
+def once_per_process(
+    *variables: str,
+) -> Callable[[Callable[_Asked, _Made]], Callable[_Asked, _Made]]:
+    """Let a function make what it returns once for its arguments, which are hashable.
+
+    It is made again after an environment variable has changed whose name starts with one of
+    ``variables``, and in a forked process, which must not use sockets and locks of its parent.
+    """
+
+    def decorate(make: Callable[_Asked, _Made]) -> Callable[_Asked, _Made]:
+        locks: dict[int, Lock] = {}
+        names = tuple(os.fsencode(name) for name in variables)
+
+        made = lru_cache(maxsize=_MOST)(lambda _pid, _seen, *args, **kwargs: make(*args, **kwargs))
+
+        @wraps(make)
+        def shared(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Made:
+            pid = getpid()
+            # To decode all of them would take as long as to sign a request.
+            seen = frozenset((k, os.environb.get(k)) for k in os.environb if k.startswith(names))
+            # A thread of the parent may have held its lock at the moment of the fork.
+            with locks.setdefault(pid, Lock()):
+                return made(pid, seen, *args, **kwargs)  # type: ignore[arg-type]  # hashable
+
+        return shared
+
+    return decorate
+
+
 class HttpClient:
     """One pool of connections, which threads may share."""
 
@@ -130,20 +167,22 @@ class HttpClient:
         config: StoreConfig,
         sign: Sign,
         failure_of: Callable[[requests.Response], HttpFailure],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Args are timeouts and tries, the signer, and how the store's errors are read."""
+        """Args: timeouts and tries, the signer, how errors are read, headers of all requests."""
         self._sign = sign
+        self._headers = dict(headers or {})
         self._failure_of = failure_of
         self._timeout = (config.connect_timeout_s, config.read_timeout_s)
         self._tries = config.max_attempts
-        self._session = requests.Session()
+        self.session = requests.Session()
         # Without a handler of its own, requests would send what ~/.netrc holds.
-        self._session.auth = lambda request: request
-        self._session.headers.clear()
-        self._session.headers["User-Agent"] = "lakegc-assets"
-        self._session.headers["Accept-Encoding"] = "identity"
+        self.session.auth = lambda request: request
+        self.session.headers.clear()
+        self.session.headers["User-Agent"] = "lakegc-assets"
+        self.session.headers["Accept-Encoding"] = "identity"
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(0, _CONNECTIONS, max_retries=0))
+            self.session.mount(scheme, HTTPAdapter(0, _CONNECTIONS, max_retries=0))
 
     def send(
         self,
@@ -175,24 +214,22 @@ class HttpClient:
         """
 
         def attempt() -> requests.Response:
-            answer = self._once(Request(method, url, dict(headers or {}), body), sign, stream)
+            # Signers add to them, for each try.
+            named = {**self._headers, **(headers or {})}
+            answer = self._once(Request(method, url, named, body), sign, stream)
             if answer.status_code in _OK[method] or answer.status_code in also_good:
                 return answer
             with answer:
                 raise self._read_failure(answer)
 
         def again(failure: HttpFailure) -> bool:
-            kind = error_class(failure.code)
+            kind = failure.kind
             return kind is StoreThrottledError or (repeatable and kind is StoreUnavailableError)
 
         return repeated(attempt, self._tries, again)
 
     def sign(self, request: Request, sign: Sign | None = None) -> None:
-        """Add to a request what proves who sends it.
-
-        Raises:
-            HttpFailure: there is no proof, or it came too late.
-        """
+        """Add what proves who sends a request. Raises HttpFailure: no proof, or it took long."""
         started = seconds()
         (sign or self._sign)(request)
         require_soon(started, self._timeout[0])
@@ -202,12 +239,8 @@ class HttpClient:
     ) -> tuple[requests.Response, int | None]:
         """Begin to read what is at a URL, from an offset on, as it is stored.
 
-        Returns:
-            The answer, to be read by ``pieces_of`` and closed; and the size of the whole, in bytes,
-            or None.
-
-        Raises:
-            HttpFailure: see ``send``; or the answer begins somewhere else.
+        Returns the answer, to be read by ``pieces_of`` and closed; and the size of the whole in
+        bytes, or None. Raises HttpFailure, also where the answer begins somewhere else.
         """
         ranged = {"Range": f"bytes={offset}-"} if offset else {}
         # Google's service would unpack what is stored packed.
@@ -233,7 +266,7 @@ class HttpClient:
         traffic.add(traffic.STORE, request.method)
         try:
             # A redirect could carry the credentials elsewhere, so none is followed.
-            answer = self._session.request(
+            answer = self.session.request(
                 request.method, request.url, headers=request.headers, data=request.body,
                 timeout=self._timeout, allow_redirects=False, stream=stream,
             )  # fmt: skip
@@ -269,10 +302,7 @@ def seconds() -> float:
 
 
 def require_soon(started: float, limit: float) -> None:
-    """Refuse to send a request whose signature took long, as where credentials are renewed.
-
-    The reason for the request, as for a delete, may be gone by then. Raises HttpFailure.
-    """
+    """Raises HttpFailure: a signature took long, and the reason for its request may be gone."""
     if seconds() - started > limit:
         raise HttpFailure(
             "ConnectionFailed", f"nothing was sent: credentials took longer than {limit:g} s"
@@ -338,13 +368,8 @@ def split(
 ) -> Mapping[str, HttpFailure | None]:
     """The failure, or None, of each key that the answer to a batch names.
 
-    Args:
-        answer: to a batch of one request for each key.
-        keys: in the order of the requests.
-        failure_of: the failure in one part; None if its request was carried out.
-
-    Raises:
-        HttpFailure: it is not the answer to this batch, or refuses it as a whole.
+    ``failure_of`` reads one part. Raises HttpFailure: it is not the answer to this batch, or
+    refuses it as a whole.
     """
     parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
     if None in parts:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.base import ObjectStore
@@ -30,7 +29,6 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.files import (
-    LocalRoot,
     Original,
     etag_of,
     flush,
@@ -47,18 +45,14 @@ from lakegc_assets.storage.files import (
     time_of,
 )
 from lakegc_assets.storage.streams import Pieces, counted
-from lakegc_assets.storage.trash import TRASH, LocalTrash
+from lakegc_assets.storage.trash import LocalTrash, code_of
 from lakegc_assets.storage.values import (
     Copied,
     CopyRequest,
     DeleteOutcome,
     KeyRange,
-    Lost,
     ObjectInfo,
     Prefixes,
-    Recovery,
-    Retained,
-    UndeleteOutcome,
     to_batch,
 )
 
@@ -67,18 +61,13 @@ _BATCH_ROWS: Final = 10_000
 _PUT_TRIES: Final = 1000
 
 
-class LocalStore(ObjectStore):
+class LocalStore(LocalTrash):
     """The files below a directory.
 
     The root need not exist until something is written. Symbolic links below it are not followed
     and not listed. ``put_if_match`` needs a file system that can lock directories: NFS cannot, and
     it is refused there.
     """
-
-    def __init__(self, root: Path, url: str) -> None:
-        self._root = LocalRoot(root, url)
-        self._url = url
-        self._trash = LocalTrash(self._root)
 
     @property
     def url(self) -> str:
@@ -172,23 +161,6 @@ class LocalStore(ObjectStore):
             self.delete_file(key, None if etags is None else etags[key], deadline, trash)
             for key in dict.fromkeys(keys)
         ]
-
-    def recovery(self) -> Recovery:
-        """See ``ObjectStore``: what is deleted into a trash stays there."""
-        return self._trash.recovery()
-
-    def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``: what was moved into the trash from below the prefix."""
-        objects = size = 0
-        for folder in self.list_prefixes(TRASH).prefixes:
-            for page in self.list(f"{folder}{prefix}"):
-                objects += page.num_rows
-                size += pc.sum(page["size"]).as_py() or 0
-        return Retained(objects, size)
-
-    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
-        """Give files their names back, and their etags."""
-        return [self.undelete_file(one, dry_run=dry_run) for one in objects]
 
     @contextmanager
     def stream(self, key: str, etag: str | None = None) -> Iterator[Pieces]:
@@ -312,21 +284,13 @@ class LocalStore(ObjectStore):
                         if version is None:
                             unlink(name, dir_fd=directories[-1])
                         else:
-                            self._trash.take(directories[-1], name, version)
+                            self._take(directories[-1], name, version)
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")
                 remove_empty(directories, parents)
             return DeleteOutcome(key, "deleted", version=version)
         except StorageError as error:
-            return DeleteOutcome(key, "failed", _code(error), str(error))
-
-    def undelete_file(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
-        """Bring one file back from the trash. See ``ObjectStore.undelete_many``."""
-        try:
-            with self._root.errors(lost.key):
-                return self._trash.bring_back(lost, dry_run=dry_run)
-        except StorageError as error:
-            return UndeleteOutcome(lost.key, "failed", _code(error), str(error))
+            return DeleteOutcome(key, "failed", code_of(error), str(error))
 
 
 def _kept(
@@ -344,7 +308,3 @@ def _kept(
     if deadline is not None and deadline.passed:
         return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
     return None
-
-
-def _code(error: StorageError) -> str:
-    return type(error).__name__.removesuffix("Error")

@@ -12,16 +12,10 @@ from lakegc_assets.storage.local import LocalStore
 
 
 def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
-    """The store at a URL.
+    """The store at the URL of a bucket, container or directory, or of a prefix in one.
 
     Cheap: clients and connections are made when they are used, once for a process and its settings.
-
-    Args:
-        url: of a bucket, container or directory, or of a prefix in one.
-        config: how it is reached; None for the defaults.
-
-    Raises:
-        ConfigurationError: the URL is not one that can be opened, or a setting is missing.
+    Raises ConfigurationError: the URL cannot be opened, or a setting is missing.
     """
     config = config or StoreConfig()
     if config.opener is not None:

@@ -39,13 +39,10 @@ class Page:
 def follow(
     ask: Callable[[str | None], Page], prefix: str, where: str, *, one_level: bool = False
 ) -> Iterator[Page]:
-    """The pages of a listing of a full prefix, one after the other.
+    """The pages of a listing of a full prefix, by ``ask``, which takes a token, at first None.
 
-    ``ask`` is called with the token of a page, None for the first one; with ``one_level`` the
-    delimiter ``/`` is asked for.
-
-    Raises:
-        StorageError: a page holds what was not asked for, or a token comes again.
+    With ``one_level`` the delimiter ``/`` is asked for. Raises StorageError: a page holds what was
+    not asked for, or a token comes again.
     """
     token, seen = None, set[str]()
     while True:
@@ -84,9 +81,8 @@ def objects_of(
 ) -> pa.RecordBatch:
     """The objects of a page (``LISTING_SCHEMA``), by sizes and etags as the store wrote them.
 
-    Raises:
-        ValueError, TypeError: the store left out something of an object, or wrote nonsense. A time
-            of zero is what servers say that do not know it: as an age it would be the greatest.
+    Raises ValueError or TypeError: something of an object is left out, or nonsense. A time of zero
+    is what servers say that do not know it: as an age it would be the greatest.
     """
     columns = [
         pa.array(keys, pa.string()),
@@ -106,11 +102,7 @@ def objects_of(
 def read_range(
     batches: Iterable[pa.RecordBatch], wanted: KeyRange, where: str, last: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """The objects of a range, out of what a store lists in byte order; stops where it ends.
-
-    Raises:
-        StorageError: keys are not strictly ascending after ``last``.
-    """
+    """The objects of a range, out of a list. Raises StorageError: it is not in byte order."""
     for batch in batches:
         last = check_order(batch["key"], last, where)
         found = inside(batch, wanted)
@@ -128,10 +120,8 @@ def read_level(
 ) -> Prefixes:
     """Prefixes and objects in pages of a listing with a delimiter; see ``list_prefixes``.
 
-    ``in_order`` puts keys from the order of the store into byte order.
-
-    Raises:
-        StorageError: names are not strictly ascending in the order of the store.
+    ``in_order`` puts keys from the order of the store into byte order. Raises StorageError: names
+    are not strictly ascending.
     """
     found = Prefixes([], [])
 
@@ -153,11 +143,7 @@ def read_level(
 
 
 def check_order(keys: pa.Array, last: str, where: str) -> str:
-    """The last of the keys, after a check that they are strictly ascending after ``last``.
-
-    Raises:
-        StorageError: they are not.
-    """
+    """The last of the keys. Raises StorageError: they are not strictly ascending after ``last``."""
     if not len(keys):
         return last
     ascending = pc.all(pc.less(keys[:-1], keys[1:])).as_py() is not False
@@ -173,8 +159,7 @@ def in_byte_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """Put keys that come in the order of their UTF-16 into that of their UTF-8.
 
     The two differ only between keys that are equal up to a character from U+E000 on. Such keys come
-    in one run, in either order: it is held in memory and sorted. Keys that come in the order of
-    their UTF-8 stay as they are.
+    in one run, in either order: it is held in memory and sorted.
     """
     parent: str | None = None
     held: list[pa.RecordBatch] = []

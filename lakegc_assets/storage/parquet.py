@@ -15,10 +15,7 @@ _NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
 def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) -> bytes:
     """The bytes of a Parquet file, whose pages have checksums.
 
-    Args:
-        rows: all that it holds, with their metadata.
-        compression: Parquet's name of the codec, or ``none``.
-        plain: write numbers as they are, for columns that do not compress.
+    ``plain`` writes numbers as they are, for columns that do not compress.
     """
     options: dict[str, Any] = {"compression": compression}
     if plain:
@@ -45,17 +42,10 @@ def decode_values(data: bytes, columns: Sequence[str] | None = None) -> list[dic
 
 
 def decode(data: bytes, columns: Sequence[str] | None = None, *, verify: bool = False) -> pa.Table:
-    """The rows of a Parquet file.
+    """The rows of a Parquet file; ``columns`` are the names of those that are read, None for all.
 
-    Args:
-        data: the file.
-        columns: names of those that are read; None for all.
-        verify: compare the checksums of the pages and the number of rows, for files of which no
-            manifest has a digest.
-
-    Raises:
-        ArrowException: it is no Parquet file, or damaged; OSError, too.
-        ValueError: it lacks rows.
+    ``verify`` compares the checksums of pages and the number of rows, for files of which no
+    manifest has a digest. Raises ArrowException, OSError and ValueError: it is damaged.
     """
     names = None if columns is None else list(columns)
     source = pa.BufferReader(data)

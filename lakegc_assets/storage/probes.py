@@ -1,9 +1,7 @@
 """Probes that a store does what its settings promise, each made with objects of our own.
 
-Whether deleted objects come back, whether late deletes are refused, and whether deletes on a
-condition are spared where it does not hold: only a try shows that these credentials and this server
-have it so. Many stores ignore ``If-Match`` on a delete without a word, some honour it for single
-deletes only.
+Whether deleted objects come back, late deletes are refused, and deletes on a condition are spared:
+only a try shows that these credentials and this server have it so.
 """
 
 from __future__ import annotations
@@ -34,14 +32,9 @@ Condition = Literal["bulk", "single", "none"]
 
 
 def probe_conditions(store: ObjectStore, folder: str) -> Condition:
-    """Find out which deletes of a store honour the etag that a key must still have.
+    """Find out which deletes of a store, whose lease is held, honour an etag that a key must have.
 
-    Args:
-        store: rooted at the storage namespace, whose lease is held.
-        folder: key prefix of all probes; what is there, of probes that were killed too, is removed.
-
-    Raises:
-        StorageError: the store did not answer, so that nothing is known.
+    All below ``folder`` is removed, also of killed probes. Raises StorageError: no answer.
     """
     _remove_probes(store, folder)
     own = f"{folder}{secrets.token_hex(8)}/"
@@ -81,13 +74,8 @@ def _remove_probes(store: ObjectStore, folder: str) -> None:
 def probe_deadlines(store: ObjectStore, folder: str, *, conditional: bool = False) -> bool:
     """Find out whether a store refuses deletes that are late, and takes those that are not.
 
-    Args:
-        store: to be tried, with objects of our own that are gone afterwards.
-        folder: key prefix of these objects, ending in ``/``.
-        conditional: whether deletes name an etag, which some stores refuse, or sign badly.
-
-    Raises:
-        StorageError: the store did not answer, so that nothing is known.
+    Objects of our own below ``folder`` are gone afterwards. ``conditional`` deletes name an etag,
+    which some stores refuse, or sign badly. Raises StorageError: no answer.
     """
     if not store.delete_deadlines():
         return False
@@ -135,20 +123,10 @@ def _require_answer(store: ObjectStore, outcome: DeleteOutcome, what: str) -> No
 def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recovery:
     """Find out what of deleted objects can be had back: delete one of our own, and bring it back.
 
-    Versioned stores keep some bytes of that object for each probe: versions
-    are never removed here.
-
-    Args:
-        store: to be tried.
-        folder: key prefix of our object, ending in ``/``.
-        trash: as deletes will have it.
-
-    Returns:
-        The recovery that can be relied on: ``nothing`` where the object did not come back, whatever
-        the settings say, and ``unknown`` where the store did not answer.
-
-    Raises:
-        StorageError: nothing can be written.
+    Versioned stores keep some bytes of that object below ``folder`` for each probe. ``trash`` is as
+    deletes will have it. Returns ``nothing`` where the object did not come back, whatever the
+    settings say, and ``unknown`` where the store did not answer. Raises StorageError: nothing can
+    be written.
     """
     settings = store.recovery()
     if settings.kind == "nothing":
@@ -158,40 +136,24 @@ def probe_recovery(store: ObjectStore, folder: str, trash: str | None) -> Recove
     try:
         (deleted,) = store.delete_many([key], trash=trash)
         kept = deleted.version if settings.kind == "trash" else None
-        if deleted.outcome != "deleted":
-            return _not_back(
-                store, settings, deleted.error_code, f"{deleted.outcome}: {deleted.detail}"
-            )
-        (back,) = store.undelete_many([Lost(key, len(content), etag, deleted.version)])
-        return _judged(store, settings, back, content)
+        answer: DeleteOutcome | UndeleteOutcome = deleted
+        if deleted.outcome == "deleted":
+            (answer,) = store.undelete_many([Lost(key, len(content), etag, deleted.version)])
+        why = f"{answer.outcome}: {answer.detail}"
+        if error_class(answer.error_code or "") in _SILENT:
+            return Recovery.unknown(store.url, f"{answer.error_code}: {answer.detail}")
+        if answer.outcome == "restored" and store.get(key) == content:
+            if settings.kind != "unknown":
+                return settings
+            notice = f"deleted objects come back, for how long is not known ({settings.notice})"
+            return Recovery("versions", None, notice)
+        if answer.outcome == "restored":
+            why = "it had another content"
     except ObjectNotFoundError as error:
-        return _not_back(store, settings, None, str(error))
+        why = str(error)
     except StorageError as error:
-        return _unknown(store, str(error))
+        return Recovery.unknown(store.url, error)
     finally:
         store.delete_many([key] if kept is None else [key, kept])
-
-
-def _judged(
-    store: ObjectStore, settings: Recovery, back: UndeleteOutcome, content: bytes
-) -> Recovery:
-    if back.outcome != "restored":
-        return _not_back(store, settings, back.error_code, f"{back.outcome}: {back.detail}")
-    if store.get(back.key) != content:
-        return _not_back(store, settings, None, "it had another content")
-    if settings.kind != "unknown":
-        return settings
-    notice = f"deleted objects come back, for how long is not known ({settings.notice})"
-    return Recovery("versions", None, notice)
-
-
-def _not_back(store: ObjectStore, settings: Recovery, code: str | None, detail: str) -> Recovery:
-    if error_class(code or "") in _SILENT:
-        return _unknown(store, f"{code}: {detail}")
-    notice = f"{store.url}: a deleted object did not come back ({detail}); {settings.notice}"
+    notice = f"{store.url}: a deleted object did not come back ({why}); {settings.notice}"
     return Recovery("nothing", None, notice)
-
-
-def _unknown(store: ObjectStore, why: str) -> Recovery:
-    notice = f"{store.url}: whether deleted objects come back could not be found out ({why})"
-    return Recovery("unknown", None, notice)

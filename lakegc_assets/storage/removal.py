@@ -13,11 +13,7 @@ PRUNE_AGAIN: Final = "Let the credentials delete there, then prune again"
 
 
 def remove_objects(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Delete objects that a prune is to remove.
-
-    Raises:
-        StorageError: one could not be removed.
-    """
+    """Delete objects that a prune is to remove. Raises StorageError: one could not be removed."""
     require_removed(store.delete_many(keys), store.url, PRUNE_AGAIN)
 
 
@@ -29,10 +25,7 @@ def remove_listed(
 ) -> None:
     """Delete the chosen objects below a prefix; ``require`` raises before each page if it must not.
 
-    They are listed again until nothing is found: a store may end a listing early.
-
-    Raises:
-        StorageError: one could not be removed.
+    They are listed until nothing is found: a list may end early. Raises StorageError.
     """
     found = True
     while found:

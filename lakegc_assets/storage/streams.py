@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,8 +17,6 @@ from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
-    error_class,
-    explained,
 )
 from lakegc_assets.storage.http import HttpFailure
 
@@ -43,8 +43,8 @@ class Pieces(Iterator[bytes]):
 class Opened:
     """A store's answer to a read, from some offset on; ``close`` gives the connection back.
 
-    The pieces of what follows raise HttpFailure where it breaks off. Size (None if the answer does
-    not have it), etag and checksums are those of the whole object.
+    The pieces of what follows raise HttpFailure where it breaks off. Size (None if unknown), etag
+    and checksums are those of the whole object.
     """
 
     pieces: Iterator[bytes]
@@ -62,11 +62,8 @@ Open = Callable[[int, str | None], Opened]
 def reading(opened_at: Open, etag: str | None, tries: int, where: str) -> Iterator[Pieces]:
     """Read a whole object; where an answer breaks off, what is missing is asked for.
 
-    It must have the etag, or that which it has at first. After so many ``tries`` in a row without
-    a piece the read fails.
-
-    Raises:
-        ChangedError: it has another etag.
+    It must have the etag, or that which it has at first; else it raises ChangedError. After so many
+    ``tries`` in a row without a piece the read fails.
     """
 
     def opened(offset: int, etag: str | None) -> Opened:
@@ -103,7 +100,7 @@ def _pieces(answer: Opened, opened: Open, tries: int, where: str) -> Iterator[by
         except HttpFailure as error:
             failure = error
         failed += 1
-        again = error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}
+        again = failure.kind in {StoreThrottledError, StoreUnavailableError}
         if not again or failed >= tries:
             raise _explained(failure, where) from failure
         answer.close()
@@ -111,12 +108,14 @@ def _pieces(answer: Opened, opened: Open, tries: int, where: str) -> Iterator[by
 
 
 def _explained(failure: HttpFailure, where: str) -> LakegcError:
-    error = explained(failure.code, failure.message, where)
+    error = failure.explained(where)
     return ChangedError(str(error)) if isinstance(error, PreconditionFailedError) else error
 
 
-def counted(pieces: Iterable[bytes], size: int, where: str) -> Iterator[bytes]:
-    """Pass pieces on. Raises StorageError as soon as their size is seen to be another."""
+def counted(
+    pieces: Iterable[bytes], size: int, where: str, other_size: type[StorageError] = StorageError
+) -> Iterator[bytes]:
+    """Pass pieces on, and raise as soon as their size is seen to be another."""
     done = 0
     for piece in pieces:
         done += len(piece)
@@ -124,8 +123,8 @@ def counted(pieces: Iterable[bytes], size: int, where: str) -> Iterator[bytes]:
             break
         yield piece
     if done != size:
-        more = "more" if done > size else f"only {done}"
-        raise StorageError(f"{where} was to get {size} bytes, and {more} came: nothing was written")
+        came = "more" if done > size else f"only {done}"
+        raise other_size(f"{where}: {size} bytes were expected, {came} came: nothing was written")
 
 
 def whole(pieces: Iterable[bytes], size: int, where: str) -> bytes:
@@ -162,3 +161,19 @@ def part_size(size: int, least: int, most_parts: int) -> int:
 def md5_of(data: bytes) -> bytes:
     """The digest that stores name, which protects from accidents only."""
     return hashlib.md5(data, usedforsecurity=False).digest()
+
+
+def base64_of(digest: bytes) -> str:
+    """A digest as stores read and write it."""
+    return base64.b64encode(digest).decode()
+
+
+def checksums_in(encoded: Mapping[str, object]) -> dict[str, str]:
+    """Those checksums, by their names, that an answer has in base64; in lower hex."""
+    named = {}
+    for name, text in encoded.items():
+        with suppress(binascii.Error):
+            digest = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+            if digest:
+                named[name] = digest.hex()
+    return named

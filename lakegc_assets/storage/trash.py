@@ -1,8 +1,8 @@
 """The trash of local stores: deleted files, moved aside on their file system until it is pruned.
 
-``TRASH`` holds one folder for each sweep, named after the time at which that began and the sweep;
-below it each file keeps its key. A move is one rename, so a file is at its key or in the trash
-whatever happens. It comes back by a hard link, which never replaces anything.
+``TRASH`` holds one folder for each sweep, named after when that began; below it each file keeps its
+key. A move is one rename, so a file is at its key or in the trash whatever happens. It comes back
+by a hard link, which never replaces anything.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from os import link, rename, unlink
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ from lakegc_assets.storage.files import (
     open_directories,
     remove_empty,
 )
-from lakegc_assets.storage.values import Lost, Recovery, UndeleteOutcome, require_removed
+from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome, require_removed
 
 #: How often a file is put back again.
 _TRIES: Final = 1000
@@ -52,10 +52,7 @@ def trash_folder(sweep: str, now: datetime, stays: timedelta = timedelta(0)) -> 
 
 
 def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[str]:
-    """The folders of sweeps that began so long ago, and promised to keep them no longer.
-
-    Folders with another name than sweeps give are left out. ``now`` is by the store's clock.
-    """
+    """The folders of sweeps that began so long before ``now``, and promised to keep no longer."""
     folders = []
     for folder in store.list_prefixes(TRASH).prefixes:
         named = _FOLDER.fullmatch(folder)
@@ -68,13 +65,7 @@ def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[
 
 
 def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa.Array]) -> int:
-    """Remove what is in a folder of the trash; the number of objects that are gone.
-
-    One that was killed is run again. ``stays`` is True for each address that is left where it is.
-
-    Raises:
-        StorageError: something could not be removed.
-    """
+    """Remove a folder of the trash, but where ``stays`` is True of an address. Returns how many."""
     removed = 0
     for batch in store.list(folder):
         addresses = addresses_in(batch, folder)
@@ -90,32 +81,41 @@ def addresses_in(batch: pa.RecordBatch, folder: str) -> pa.Array:
     return pc.utf8_slice_codeunits(batch["key"], len(folder))
 
 
-@dataclass(frozen=True)
-class LocalTrash:
-    """The trash of one local store."""
+class LocalTrash(ObjectStore):
+    """The files below a directory, with the trash among them."""
 
-    root: LocalRoot
-
-    @property
-    def _url(self) -> str:
-        return self.root.url
+    def __init__(self, root: Path, url: str) -> None:
+        self._root = LocalRoot(root, url)
+        self._url = url
 
     def recovery(self) -> Recovery:
-        """The protection of files that are deleted into a trash."""
-        return Recovery(
-            "trash",
-            None,
-            f"{self._url}: deleted files are moved into {TRASH}, and take up space there until "
-            "they are pruned",
+        notice = f"{self._url}: deleted files are moved into {TRASH}, and take up space there until"
+        return Recovery("trash", None, f"{notice} they are pruned")
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: what was moved into the trash from below the prefix."""
+        folders = self.list_prefixes(TRASH).prefixes
+        pages = (page for folder in folders for page in self.list(f"{folder}{prefix}"))
+        return Retained.counting(
+            (size, False, None) for p in pages for size in p["size"].to_pylist()
         )
 
-    def take(self, directory: int, name: str, trash_key: str) -> None:
-        """Move a file into the trash. Its directory is locked.
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        """Give files their names back, and their etags."""
+        return [self.undelete_file(one, dry_run=dry_run) for one in objects]
 
-        Raises:
-            FileNotFoundError: it is gone.
-            StorageError: the trash cannot have it; it stays where it is. So it does with any other
-                OSError.
+    def undelete_file(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
+        """Bring one file back from the trash. See ``ObjectStore.undelete_many``."""
+        try:
+            with self._root.errors(lost.key):
+                return self._one_back(lost, dry_run=dry_run)
+        except StorageError as error:
+            return UndeleteOutcome(lost.key, "failed", code_of(error), str(error))
+
+    def _take(self, directory: int, name: str, trash_key: str) -> None:
+        """Move a file of a locked directory into the trash. Raises FileNotFoundError: it is gone.
+
+        With a StorageError, or any other OSError, it stays where it is.
         """
         for _ in range(_TRIES):
             os.lstat(name, dir_fd=directory)
@@ -139,19 +139,16 @@ class LocalTrash:
         raise StorageError(f"{self._url}: the directory of {trash_key!r} is removed all the time")
 
     def _move(self, directory: int, name: str, trash_key: str) -> None:
-        *parents, target = self.root.segments(trash_key)
+        *parents, target = self._root.segments(trash_key)
         with ExitStack() as stack:
-            folder = open_directories(stack, self.root.path, parents, create=True)[-1]
+            folder = open_directories(stack, self._root.path, parents, create=True)[-1]
             with suppress(FileNotFoundError):
                 os.lstat(target, dir_fd=folder)
                 raise StorageError(f"{self._url}: {trash_key!r} is in the trash already")
             rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
 
-    def bring_back(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
-        """Put a file back where nothing is, or look if it could be.
-
-        Raises StorageError and OSError.
-        """
+    def _one_back(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
+        """Put a file back where nothing is, or look if it could be. Raises StorageError."""
         for _ in range(_TRIES):
             # Directories that a concurrent delete has emptied are removed, and so is old trash.
             with suppress(FileNotFoundError):
@@ -182,17 +179,17 @@ class LocalTrash:
         folders: list[str] = []
         with ExitStack() as stack, suppress(FileNotFoundError):
             trash = open_directories(
-                stack, self.root.path, TRASH.rstrip("/").split("/"), create=False
+                stack, self._root.path, TRASH.rstrip("/").split("/"), create=False
             )
             with os.scandir(trash[-1]) as entries:
                 folders = sorted((entry.name for entry in entries), reverse=True)
         return list(dict.fromkeys([*known, *(f"{TRASH}{name}/{lost.key}" for name in folders)]))
 
     def _status(self, key: str) -> os.stat_result | None:
-        *parents, name = self.root.segments(key)
+        *parents, name = self._root.segments(key)
         with ExitStack() as stack:
             try:
-                folder = open_directories(stack, self.root.path, parents, create=False)[-1]
+                folder = open_directories(stack, self._root.path, parents, create=False)[-1]
                 return os.lstat(name, dir_fd=folder)
             except (FileNotFoundError, NotADirectoryError):
                 return None
@@ -202,11 +199,11 @@ class LocalTrash:
         return etag_of(status) if status and stat.S_ISREG(status.st_mode) else None
 
     def _link(self, key: str, trash_key: str) -> UndeleteOutcome:
-        *parents, name = self.root.segments(key)
-        *trash_parents, trash_name = self.root.segments(trash_key)
+        *parents, name = self._root.segments(key)
+        *trash_parents, trash_name = self._root.segments(trash_key)
         with ExitStack() as stack:
-            folders = open_directories(stack, self.root.path, trash_parents, create=False)
-            directory = open_directories(stack, self.root.path, parents, create=True)[-1]
+            folders = open_directories(stack, self._root.path, trash_parents, create=False)
+            directory = open_directories(stack, self._root.path, parents, create=True)[-1]
             try:
                 with locked(directory, required=False):
                     link(trash_name, name, src_dir_fd=folders[-1], dst_dir_fd=directory)
@@ -223,3 +220,8 @@ class LocalTrash:
             unlink(trash_name, dir_fd=folders[-1])
             remove_empty(folders, trash_parents)
             return outcome
+
+
+def code_of(error: StorageError) -> str:
+    """The code of an error that no service has named."""
+    return type(error).__name__.removesuffix("Error")

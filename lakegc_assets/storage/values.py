@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -58,10 +58,9 @@ class DeleteOutcome:
         outcome: ``already_missing`` only where the store says so: S3 answers ``deleted`` for keys
             that did not exist, too. ``spared`` where another object than the expected one is there.
             ``locked`` where a lock, a hold or a retention policy keeps the object.
-        error_code: the store's code when failed or locked; or ``InvalidKey`` (not sent),
-            ``NotSent`` (an earlier call of the same request failed as a whole), ``Expired`` (it
-            came too late, see ``expires_s``), or ``NoAnswer``, ``Timeout``, ``ConnectionFailed``
-            (it is not known whether the object still exists).
+        error_code: the store's when failed or locked; or ``InvalidKey`` (not sent), ``NotSent`` (an
+            earlier call failed as a whole), ``Expired`` (it came too late), or ``NoAnswer``,
+            ``Timeout``, ``ConnectionFailed`` (it is not known whether the object still exists).
         detail: the store's message, for people.
         version: names what the store kept of it, for ``undelete_many``; None where it named none.
     """
@@ -79,16 +78,7 @@ class DeleteOutcome:
 
 
 def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) -> None:
-    """Stop where a store did not delete what it was asked to delete.
-
-    Args:
-        outcomes: of the delete.
-        where: names the store, and the folder, in the message.
-        advice: a sentence on what to do about it.
-
-    Raises:
-        StorageError: it refused some of the keys.
-    """
+    """Raises StorageError: a store, named by ``where``, did not delete what it was to delete."""
     if failed := [one for one in outcomes if one.refused]:
         first = failed[0]
         raise StorageError(
@@ -108,17 +98,22 @@ class Recovery(NamedTuple):
     days: float | None
     notice: str
 
+    @classmethod
+    def unknown(cls, where: str, why: object, advice: str = "") -> Recovery:
+        """The protection of which nothing could be found out."""
+        notice = f"{where}: whether deleted objects are kept could not be found out ({why}){advice}"
+        return cls("unknown", None, notice)
+
 
 class DataProtection(NamedTuple):
     """The use of space by deleted objects of a store, and what it does not delete.
 
     Attributes:
-        held: whether the space of a deleted object stays in use, by the settings; None where nobody
-            can tell, or it depends on the object.
+        held: whether the space of a deleted object stays in use; None where nobody can tell.
         days: for how many days after the delete; None where no end is known.
         locked_days: for how many days after it was written the store holds each object in any case.
         at_least: whether it may be longer: by locks of single objects, or by rules for a part.
-        notice: in a sentence, for people: what is held, until when, and what is locked.
+        notice: in a sentence, for people.
     """
 
     held: bool | None
@@ -141,15 +136,9 @@ class DataProtection(NamedTuple):
         return self._replace(at_least=True, notice="; ".join([self.notice, *locks]))
 
     def space_of(self, version: str | None, written: datetime, deleted: datetime) -> str:
-        """The use of the space of an object that was deleted, in words.
+        """The use of the space of a deleted object, by the version that the delete reported.
 
-        Args:
-            version: as the delete reported it: S3 and the trash report what holds the space.
-            written: when the object was, UTC.
-            deleted: when it was, UTC.
-
-        Returns:
-            ``FREED``, ``PERHAPS_HELD``, or ``HELD`` and until when.
+        ``FREED``, ``PERHAPS_HELD``, or ``HELD`` until when; times are UTC.
         """
         if self.held is not True and version in {None, "null"}:
             return FREED if self.held is False else PERHAPS_HELD
@@ -170,10 +159,9 @@ NO_PROTECTION: Final = DataProtection(
 
 
 class Lost(NamedTuple):
-    """An object that was deleted and is to come back, as it was listed.
+    """An object that was deleted and is to come back, as it was listed: only what has its etag.
 
-    Only what has its etag comes back. ``version`` is what the delete reported; None where that is
-    not known: it is searched for then.
+    ``version`` is what the delete reported; None where it must be searched for.
     """
 
     key: str
@@ -186,8 +174,8 @@ class Lost(NamedTuple):
 class UndeleteOutcome:
     """The outcome of one object that was to come back, with the store's code when it failed.
 
-    It is ``already_there`` where an object is at the key, whatever it is: that is left alone; and
-    ``not_kept`` where the store has nothing of it (any more), for which ``detail`` may have why.
+    ``already_there``: an object is at the key, whatever it is: that is left alone. ``not_kept``:
+    the store has nothing of it (any more).
     """
 
     key: str
@@ -218,15 +206,10 @@ class UncommittedBlob(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """Number and size of deleted or replaced objects that a store still holds.
+    """Number and size (in bytes) of deleted or replaced objects that a store still holds.
 
-    Attributes:
-        objects: versions, soft-deleted objects, or files in the trash.
-        size: of these, in bytes.
-        markers: delete markers, which hold no bytes.
-        locked: how many objects a lock or a legal hold keeps, as far as lists and settings tell;
-            None where nobody may read these.
-        locked_until: when the last of these locks ends, UTC; None where none has an end.
+    Delete ``markers`` hold no bytes. ``locked`` is how many a lock or a legal hold keeps, None
+    where nobody may read these, and ``locked_until`` when the last of these ends, UTC, if one does.
     """
 
     objects: int = 0
@@ -235,16 +218,26 @@ class Retained(NamedTuple):
     locked: int | None = 0
     locked_until: datetime | None = None
 
+    @classmethod
+    def counting(cls, kept: Iterable[tuple[int, bool, datetime | None]]) -> Retained:
+        """Count objects by their size, whether they are on hold, and when the last lock ends."""
+        objects = size = locked = 0
+        now = datetime.now(timezone.utc)
+        last = now
+        for bytes_, held, until in kept:
+            ends = until or now
+            objects, size, locked = objects + 1, size + bytes_, locked + (held or ends > now)
+            last = max(last, ends)
+        return cls(objects, size, 0, locked, last if last > now else None)
+
 
 @dataclass(frozen=True)
 class Copied:
-    """A copy that was verified.
+    """A copy that was verified, and its etag.
 
-    Attributes:
-        etag: of the copy.
-        verified_by: what was the same on both sides: a checksum by its name (``md5 of parts`` where
-            each part of an upload was compared for itself), or ``size`` where the two sides can
-            name no checksum in common.
+    ``verified_by`` is what was the same on both sides: a checksum by its name (``md5 of parts``
+    where each part of an upload was compared for itself), or ``size`` where they name none in
+    common.
     """
 
     etag: str

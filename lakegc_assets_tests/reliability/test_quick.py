@@ -58,7 +58,7 @@ def test_an_answer_shorter_than_it_says(cutting: Place, *, enforced: bool) -> No
         answer.raw.enforce_content_length = enforced
 
     client = HttpClient(StoreConfig(max_attempts=1), lambda _request: None, failure_of)
-    client._session.hooks["response"].append(compare)
+    client.session.hooks["response"].append(compare)
     with pytest.raises(HttpFailure) as raised:
         client.send("GET", f"{cutting.proxy.endpoint}/")
     assert raised.value.code == "ConnectionFailed"

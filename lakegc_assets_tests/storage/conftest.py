@@ -13,11 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import boto3
 import pytest
 import requests
-from azure.storage.blob import (
-    BlobServiceClient,
-    ContainerSasPermissions,
-    generate_container_sas,
-)
+from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
 from botocore.retries.standard import ExponentialBackoff
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
@@ -26,6 +22,7 @@ from lakegc_assets.storage import http
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.gcs.store import GcsStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets_tests import http_server
@@ -258,7 +255,7 @@ def script(aws_environment: None) -> Iterator[Script]:  # noqa: ARG001 - it is w
     told = Script()
     with pytest.MonkeyPatch.context() as patch, serving(told.respond) as told.endpoint:
         # It needs no time to recover.
-        patch.setattr(http, "_LONGEST_PAUSE_S", 0.01)
+        patch.setattr(http, "LONGEST_PAUSE_S", 0.01)
         patch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.01)
         yield told
 
@@ -287,5 +284,19 @@ def azure(script: Script, azure_key_file: str) -> Callable[..., ObjectStore]:
         script.answers = list(answers)
         access = AzureAccess(f"{script.endpoint}/acc", azure_key_file)
         return open_store(url, StoreConfig(max_attempts=tries, azure=access))
+
+    return opened
+
+
+@pytest.fixture
+def gcs(script: Script) -> Callable[..., GcsStore]:
+    """Opens a store of Google whose server gives these answers."""
+
+    def opened(*answers: Answer, tries: int = 1) -> GcsStore:
+        script.answers = list(answers)
+        config = StoreConfig(max_attempts=tries, gcs=GcsAccess(endpoint=script.endpoint))
+        store = open_store("gs://bkt/ns", config)
+        assert isinstance(store, GcsStore)
+        return store
 
     return opened

@@ -26,13 +26,7 @@ from lakegc_assets.storage.errors import (
     error_class,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets_tests.storage.azure_answers import (
-    FLAT,
-    blob,
-    listed,
-    page,
-    refusal,
-)
+from lakegc_assets_tests.storage.azure_answers import FLAT, blob, listed, page, refusal
 from lakegc_assets_tests.storage.conftest import AZURE_URL, Answer, Script
 from lakegc_assets_tests.storage.servers import AZURE_KEY
 
@@ -248,7 +242,7 @@ def test_a_renewed_file_takes_effect(
     write_azure_credentials_file(azure_key_file, sas_token="?sv=1&sig=s%2Fe")
     assert listed(store) == ["a"]
     assert "authorization" in script.headers[-1]
-    monkeypatch.setattr(azure_auth, "_REREAD_S", -1.0)
+    monkeypatch.setattr(azure_auth, "REREAD_S", -1.0)
     assert listed(store) == ["a"]
     assert "authorization" not in script.headers[-1]
     assert script.requests[-1].endswith("&sv=1&sig=s%2Fe")

@@ -10,14 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.storage.azure.auth import VERSION
-from lakegc_assets.storage.azure.listing import read_page
-from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM
+from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, read_page
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import (
-    ObjectNotFoundError,
-    StorageError,
-    StoreThrottledError,
-)
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError, StoreThrottledError
 from lakegc_assets_tests.storage.azure_answers import (
     FLAT,
     REAL_DIRECTORIES,

@@ -51,7 +51,7 @@ def fill(store: ObjectStore, keys: list[str]) -> None:
 def test_odd_keys_are_written_listed_read_copied_and_deleted(
     store: ObjectStore, kind: Kind
 ) -> None:
-    most = 1024 - len(getattr(store, "_prefix", "").encode())
+    most = 1024 - len(getattr(store, "prefix", "").encode())
     long_key = ("y" * 99 + "/") * 11
     long_key = f"{long_key[: most - 1]}z"
     keys = [*filter(kind.takes, KEYS), long_key]

@@ -14,11 +14,10 @@ import pytest
 from azure.core.credentials import AccessToken
 
 from lakegc_assets.storage.azure.auth import TokenSigner, write_azure_credentials_file
-from lakegc_assets.storage.azure.service import failure_of
+from lakegc_assets.storage.azure.service import AzureService
 from lakegc_assets.storage.azure.store import AzureStore
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.bucket_store import Sizes
-from lakegc_assets.storage.config import GcsAccess, StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -29,10 +28,11 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.gcs.store import GcsStore
-from lakegc_assets.storage.http import HttpClient, Request
+from lakegc_assets.storage.http import Request
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.azure_answers import refusal
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
+from lakegc_assets_tests.storage.gcs_answers import refusal as google_refusal
 
 _DATE = "Fri, 02 Jan 2026 03:04:05 GMT"
 _DATA = "data"
@@ -123,16 +123,17 @@ def test_an_identity_lets_azure_read_the_source(
         def get_token(self, *_: str, **__: Any) -> AccessToken:
             return AccessToken("token", 2**31)
 
-    signer = TokenSigner(Identity())
+    class InTheOpen(TokenSigner):
+        def __call__(self, request: Request) -> None:
+            super().__call__(replace(request, url="https://acc", headers=request.headers))
+
     store = azure(blob(_DATA), COPIED, blob(_DATA, "0x2"))
     assert isinstance(store, AzureStore)
 
-    def sign(request: Request) -> None:
-        signer(replace(request, url="https://acc", headers=request.headers))
-
-    service = replace(store.service, signer=signer)
-    monkeypatch.setattr(service, "client", HttpClient(store.config, sign, failure_of))
-    monkeypatch.setattr("lakegc_assets.storage.azure.store.open_service", lambda *_: service)
+    present = store.service
+    signer = InTheOpen(Identity())
+    service = AzureService(store.config, lambda: signer, present.account, present.url)
+    monkeypatch.setattr("lakegc_assets.storage.azure.versions.open_service", lambda *_: service)
     copy(store)
     asked = script.headers[1]
     assert asked["x-ms-copy-source"].endswith("/acc/box/ns/k")
@@ -208,38 +209,22 @@ def rewritten(data: str, generation: str = "2", md5: str | None = None) -> Answe
     return said({"done": True, "resource": told(data, generation, "ns/c", md5)})
 
 
-def no(status: int, reason: str) -> Answer:
-    return said({"error": {"message": reason, "errors": [{"reason": reason}]}}, status)
-
-
-@pytest.fixture
-def gcs(script: Script) -> Callable[..., GcsStore]:
-    """Opens a store of Google whose server gives these answers."""
-
-    def opened(*answers: Answer, tries: int = 1) -> GcsStore:
-        script.answers = list(answers)
-        config = StoreConfig(max_attempts=tries, gcs=GcsAccess(endpoint=script.endpoint))
-        store = open_store("gs://b/ns", config)
-        assert isinstance(store, GcsStore)
-        return store
-
-    return opened
-
-
 def test_google_copies_under_conditions_and_in_as_many_steps_as_it_wants(
     gcs: Callable[..., GcsStore], script: Script
 ) -> None:
     more = said({"done": False, "rewriteToken": "t/1"})
-    store = gcs(said(told(_DATA)), no(404, "notFound"), more, rewritten(_DATA))
+    store = gcs(said(told(_DATA)), google_refusal(404, "notFound"), more, rewritten(_DATA))
     assert copy(store, etag="1") == ("2", "md5")
-    assert script.requests[2].startswith("POST /storage/v1/b/b/o/ns%2Fk/rewriteTo/b/b/o/ns%2Fc?")
+    assert script.requests[2].startswith(
+        "POST /storage/v1/b/bkt/o/ns%2Fk/rewriteTo/b/bkt/o/ns%2Fc?"
+    )
     first, second = (query_of(request.split()[1]) for request in script.requests[2:])
     assert (first["ifSourceGenerationMatch"], first["ifGenerationMatch"]) == ("1", "0")
     assert (second["rewriteToken"], second["ifGenerationMatch"]) == ("t/1", "0")
 
 
 _FOUND = said(told(_DATA))
-_NONE = no(404, "notFound")
+_NONE = google_refusal(404, "notFound")
 
 
 @pytest.mark.parametrize(
@@ -249,14 +234,18 @@ _NONE = no(404, "notFound")
         ([said(told("dat"))], ChangedError, "'k'"),
         ([_NONE], ObjectNotFoundError, "'k'"),
         ([_FOUND, said(told("x", name="ns/c"))], PreconditionFailedError, "'c'"),
-        ([_FOUND, _NONE, no(412, "conditionNotMet"), _FOUND], PreconditionFailedError, "'c'"),
         (
-            [_FOUND, _NONE, no(412, "conditionNotMet"), said(told(_DATA, "7"))],
+            [_FOUND, _NONE, google_refusal(412, "conditionNotMet"), _FOUND],
+            PreconditionFailedError,
+            "'c'",
+        ),
+        (
+            [_FOUND, _NONE, google_refusal(412, "conditionNotMet"), said(told(_DATA, "7"))],
             ChangedError,
             "'k'",
         ),
-        ([_FOUND, _NONE, no(404, "notFound")], ObjectNotFoundError, "'k'"),
-        ([_FOUND, _NONE, no(403, "forbidden")], AccessDeniedError, "'c'"),
+        ([_FOUND, _NONE, google_refusal(404, "notFound")], ObjectNotFoundError, "'k'"),
+        ([_FOUND, _NONE, google_refusal(403, "forbidden")], AccessDeniedError, "'c'"),
         ([_FOUND, _NONE, rewritten("dat")], StorageError, "3 of 4 bytes"),
         ([_FOUND, _NONE, rewritten("dxta"), _FOUND], StorageError, "the copy has the md5"),
         ([_FOUND, _NONE, rewritten("dxta"), said(told("dxta", "7"))], ChangedError, "'k'"),
@@ -296,7 +285,7 @@ def test_google_gets_again_what_it_did_not_keep(
     gcs: Callable[..., GcsStore], script: Script
 ) -> None:
     store = chunked(
-        gcs, script, kept(1), kept(3), no(503, "backendError"), kept(3),
+        gcs, script, kept(1), kept(3), google_refusal(503, "backendError"), kept(3),
         said(told("123456")), tries=3,
     )  # fmt: skip
     assert store.put_stream("k", [b"12345", b"6"], 6, if_absent=True).etag == "1"
@@ -307,6 +296,15 @@ def test_google_gets_again_what_it_did_not_keep(
     assert script.bodies[1:] == [b"1234", b"34", b"56", b"", b"56"]
 
 
+def test_google_is_asked_again_what_it_kept(gcs: Callable[..., GcsStore], script: Script) -> None:
+    lost = google_refusal(500, "backendError")
+    store = chunked(gcs, script, lost, lost, kept(3), said(told("123456")), tries=3)
+    assert store.put_stream("k", [b"123456"], 6).etag == "1"
+    assert [h["content-range"] for h in script.headers[1:]] == [
+        "bytes 0-3/6", "bytes */6", "bytes */6", "bytes 4-5/6"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("answers", "kind"),
     [
@@ -314,9 +312,9 @@ def test_google_gets_again_what_it_did_not_keep(
         ([kept(9)], StorageError),
         ([said(told("1234"))], StorageError),
         ([kept(3), kept(5)], StorageError),
-        ([kept(3), no(412, "conditionNotMet")], PreconditionFailedError),
-        ([kept(3), no(403, "forbidden")], AccessDeniedError),
-        ([kept(3), no(500, "backendError")], StoreUnavailableError),
+        ([kept(3), google_refusal(412, "conditionNotMet")], PreconditionFailedError),
+        ([kept(3), google_refusal(403, "forbidden")], AccessDeniedError),
+        ([kept(3), google_refusal(500, "backendError")], StoreUnavailableError),
     ],
 )
 def test_an_upload_to_google_that_fails_is_ended(
@@ -352,7 +350,7 @@ def test_reads_from_google_are_whole_and_compared(
 ) -> None:
     local = open_store(str(tmp_path))
     for answer in (media("12", "12", cut=True), media("12", "xx"), media("12", "12", "7")):
-        with pytest.raises(StorageError, match="gs://b/ns"):
+        with pytest.raises(StorageError, match="gs://bkt/ns"):
             copy_object(gcs(answer), "k", local, "k", size=2, etag="1", if_absent=False)
     assert not local.exists("k")
     done = copy_object(gcs(media("12", "12")), "k", local, "k", size=2, etag="1", if_absent=False)

@@ -126,7 +126,7 @@ def test_signatures_for_azure_are_those_of_its_own_library(
 
 def test_a_key_of_an_identity_is_read_strictly() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-    parts = "".join(f"<{tag}>{tag}</{tag}>" for tag in auth._NAMES.values())
+    parts = "".join(f"<{tag}>{tag}</{tag}>" for tag in auth.DELEGATION_FIELDS.values())
     body = f"<UserDelegationKey>{parts}<Value>{AZURE_KEY}</Value></UserDelegationKey>".encode()
     found = auth.read_delegation(body, now)
     assert found.key == base64.b64decode(AZURE_KEY)

@@ -27,18 +27,7 @@ from lakegc_assets.storage.gcs import service as gcs_service
 from lakegc_assets.storage.http import HttpFailure, Request
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.storage.conftest import Answer, Script
-
-
-@pytest.fixture
-def told(script: Script) -> Callable[..., ObjectStore]:
-    """Opens a store whose server gives these answers."""
-
-    def opened(*answers: Answer, tries: int = 1) -> ObjectStore:
-        script.answers = list(answers)
-        gcs = GcsAccess(endpoint=script.endpoint)
-        return open_store("gs://bkt/ns", StoreConfig(max_attempts=tries, gcs=gcs))
-
-    return opened
+from lakegc_assets_tests.storage.gcs_answers import refusal
 
 
 def item(name: str, generation: int = 7) -> dict[str, str]:
@@ -58,11 +47,6 @@ def with_items(*items: dict[str, str | None] | dict[str, str]) -> Answer:
     return Answer(body=json.dumps({"kind": "storage#objects", "items": items}))
 
 
-def refusal(status: int, reason: str) -> Answer:
-    errors = [{"reason": reason, "message": "m"}]
-    return Answer(status, json.dumps({"error": {"message": f"told {reason}", "errors": errors}}))
-
-
 def listed(store: ObjectStore, *args: str | None) -> list[str]:
     return [key for b in store.list(*args) for key in b["key"].to_pylist()]  # type: ignore[arg-type]
 
@@ -72,9 +56,9 @@ def query_of(request: str) -> dict[str, list[str]]:
 
 
 def test_a_listing_goes_on_until_there_is_no_token(
-    told: Callable[..., ObjectStore], script: Script
+    gcs: Callable[..., ObjectStore], script: Script
 ) -> None:
-    store = told(page("ns/", "ns/a", token="t"), page(token="u"), page("ns/b é"))
+    store = gcs(page("ns/", "ns/a", token="t"), page(token="u"), page("ns/b é"))
     (first, second) = store.list()
     assert first.to_pylist() == [
         {
@@ -99,14 +83,14 @@ def test_a_listing_goes_on_until_there_is_no_token(
     ],
 )
 def test_bounds_are_sent_as_far_as_names_can_hold_them(
-    told: Callable[..., ObjectStore],
+    gcs: Callable[..., ObjectStore],
     script: Script,
     low: str | None,
     high: str | None,
     asked: tuple[str | None, str | None],
 ) -> None:
     keys = ["0", "a", "a\U0001f600", "b", "c", "c ", "d"]
-    store = told(page(*(f"ns/{key}" for key in keys)))
+    store = gcs(page(*(f"ns/{key}" for key in keys)))
     expected = [k for k in keys if k > (low or "") and (high is None or k < high)]
     assert listed(store, "", low, high) == expected
     query = query_of(script.requests[0])
@@ -138,23 +122,23 @@ def test_bounds_are_sent_as_far_as_names_can_hold_them(
     ],
 )
 def test_pages_that_cannot_be_trusted_are_refused(
-    told: Callable[..., ObjectStore], damaged: Answer
+    gcs: Callable[..., ObjectStore], damaged: Answer
 ) -> None:
     with pytest.raises(StorageError, match="gs://bkt/ns"):
-        listed(told(damaged, damaged))
+        listed(gcs(damaged, damaged))
 
 
 def test_a_level_goes_over_pages_and_its_order_is_checked(
-    told: Callable[..., ObjectStore],
+    gcs: Callable[..., ObjectStore],
 ) -> None:
     first, empty = page("ns/b", prefixes=("ns/a/",), token="1"), page(token="2")
-    found = told(first, empty, page("ns/d", prefixes=("ns/c/",))).list_prefixes()
+    found = gcs(first, empty, page("ns/d", prefixes=("ns/c/",))).list_prefixes()
     assert (found.prefixes, [info.key for info in found.objects]) == (["a/", "c/"], ["b", "d"])
     for late in (page(prefixes=("ns/a/",)), page("ns/a-"), page("ns/b")):
         with pytest.raises(StorageError, match="out of order"):
-            told(first, empty, late).list_prefixes()
+            gcs(first, empty, late).list_prefixes()
     with pytest.raises(StorageError, match="twice"):
-        told(first, empty, page(token="1")).list_prefixes()
+        gcs(first, empty, page(token="1")).list_prefixes()
 
 
 @pytest.mark.parametrize(
@@ -171,9 +155,9 @@ def test_a_level_goes_over_pages_and_its_order_is_checked(
     ],
 )
 def test_errors_are_told_apart(
-    told: Callable[..., ObjectStore], status: int, reason: str, expected: type[LakegcError]
+    gcs: Callable[..., ObjectStore], status: int, reason: str, expected: type[LakegcError]
 ) -> None:
-    store = told(refusal(status, reason) if reason else Answer(status, "<html>proxy</html>"))
+    store = gcs(refusal(status, reason) if reason else Answer(status, "<html>proxy</html>"))
     calls: list[Callable[[], object]] = [
         lambda: store.get("some/key"),
         lambda: store.put("some/key", b""),
@@ -190,7 +174,7 @@ def test_errors_are_told_apart(
 
 
 def test_a_missing_bucket_is_told_from_a_missing_object(
-    told: Callable[..., ObjectStore],
+    gcs: Callable[..., ObjectStore],
 ) -> None:
     missing = refusal(404, "notFound")
     calls: list[Callable[[ObjectStore], object]] = [
@@ -201,54 +185,54 @@ def test_a_missing_bucket_is_told_from_a_missing_object(
     ]
     for call in calls:
         with pytest.raises(ConfigurationError, match="bucket does not exist"):
-            call(told(missing))
+            call(gcs(missing))
     with pytest.raises(ObjectNotFoundError, match="'k'"):
-        told(missing, page()).get("k")
+        gcs(missing, page()).get("k")
     with pytest.raises(PreconditionFailedError):
-        told(missing, page()).put_if_match("k", b"", "1")
-    (outcome,) = told(missing).delete_many(["k"])
+        gcs(missing, page()).put_if_match("k", b"", "1")
+    (outcome,) = gcs(missing).delete_many(["k"])
     assert (outcome.outcome, outcome.error_code) == ("failed", "NoSuchBucket")
-    (outcome,) = told(missing, page()).delete_many(["k"])
+    (outcome,) = gcs(missing, page()).delete_many(["k"])
     assert outcome.outcome == "already_missing"
 
 
 def test_a_404_of_somebody_else_does_not_say_that_an_object_is_missing(
-    told: Callable[..., ObjectStore],
+    gcs: Callable[..., ObjectStore],
 ) -> None:
     proxy = Answer(404, "<html>404 page not found</html>")
     for odd in (proxy, Answer(404, '{"error": "not found"}')):
-        (outcome,) = told(odd, page()).delete_many(["k"])
+        (outcome,) = gcs(odd, page()).delete_many(["k"])
         assert (outcome.outcome, outcome.error_code) == ("failed", "404")
-    outcomes = told(refusal(404, "notFound")).delete_many(["k", "l"])
+    outcomes = gcs(refusal(404, "notFound")).delete_many(["k", "l"])
     assert [(o.outcome, o.error_code) for o in outcomes] == [("failed", "notFound")] * 2
     with pytest.raises(StorageError, match="404 page") as raised:
-        told(proxy, Answer(body=json.dumps(item("ns/k")))).get("k")
+        gcs(proxy, Answer(body=json.dumps(item("ns/k")))).get("k")
     assert raised.type is StorageError
     with pytest.raises(ObjectNotFoundError):
-        told(Answer(404, "No such object"), refusal(404, "notFound"), page()).get("k")
+        gcs(Answer(404, "No such object"), refusal(404, "notFound"), page()).get("k")
 
 
-def test_what_no_store_says_is_no_answer(told: Callable[..., ObjectStore]) -> None:
+def test_what_no_store_says_is_no_answer(gcs: Callable[..., ObjectStore]) -> None:
     """Whoever answers 200 to everything is no store."""
-    portal = told(Answer(body="It works!"))
+    portal = gcs(Answer(body="It works!"))
     for keys in (["a"], ["a", "b"]):
         assert {o.error_code for o in portal.delete_many(keys)} == {"NoAnswer"}
     with pytest.raises(StorageError, match="names 'ns/other'"):
-        told(Answer(body=json.dumps(item("ns/other")))).put_if_absent("k", b"")
+        gcs(Answer(body=json.dumps(item("ns/other")))).put_if_absent("k", b"")
     changed = batch((0, 412, "conditionNotMet"), (1, 204, ""))
     for odd in (Answer(body="{}"), Answer(body=json.dumps(item("ns/other", 9)))):
-        outcomes = told(changed, odd).delete_many("ab", {"a": "7", "b": "7"})
+        outcomes = gcs(changed, odd).delete_many("ab", {"a": "7", "b": "7"})
         assert [o.error_code for o in outcomes] == ["NoAnswer", None]
-    outcomes = told(batch((0, 204, ""), (2, 204, ""))).delete_many(["a", "b"])
+    outcomes = gcs(batch((0, 204, ""), (2, 204, ""))).delete_many(["a", "b"])
     assert [o.error_code for o in outcomes] == ["NoAnswer"] * 2
 
 
 @pytest.mark.parametrize("etag", ["", "0", "0x8D", "\u0663"])
 def test_what_is_no_generation_is_no_condition(
-    told: Callable[..., ObjectStore], script: Script, etag: str
+    gcs: Callable[..., ObjectStore], script: Script, etag: str
 ) -> None:
     """GCS may read it as no condition at all."""
-    outcomes = told(Answer(204)).delete_many(["a", "b"], {"a": etag, "b": "7"})
+    outcomes = gcs(Answer(204)).delete_many(["a", "b"], {"a": etag, "b": "7"})
     assert [(o.outcome, o.error_code) for o in outcomes] == [
         ("failed", "InvalidKey"),
         ("deleted", None),
@@ -256,9 +240,9 @@ def test_what_is_no_generation_is_no_condition(
     assert [query_of(r) for r in script.requests] == [{"ifGenerationMatch": ["7"]}]
 
 
-def test_conditions_are_generations(told: Callable[..., ObjectStore], script: Script) -> None:
+def test_conditions_are_generations(gcs: Callable[..., ObjectStore], script: Script) -> None:
     written = Answer(body=json.dumps(item("ns/k", 8)))
-    store = told(refusal(503, "rateLimitExceeded"), written, tries=3)
+    store = gcs(refusal(503, "rateLimitExceeded"), written, tries=3)
     assert store.put_if_absent("k", b"x") == "8"
     assert [query_of(r)["ifGenerationMatch"] for r in script.requests] == [["0"], ["0"]]
     script.answers = [refusal(412, "conditionNotMet")]
@@ -285,12 +269,12 @@ def batch(*parts: tuple[int, int, str]) -> Answer:
 
 
 def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
-    told: Callable[..., ObjectStore], script: Script
+    gcs: Callable[..., ObjectStore], script: Script
 ) -> None:
     answer = batch(
         (4, 204, ""), (0, 404, "notFound"), (1, 403, "forbidden"), (2, 412, "conditionNotMet")
     )
-    store = told(answer, page(), Answer(body=json.dumps(item("ns/2", 9))))
+    store = gcs(answer, page(), Answer(body=json.dumps(item("ns/2", 9))))
     outcomes = store.delete_many(["0", "1/é", "2", "3", "4"], dict.fromkeys(
         ["0", "1/é", "2", "3", "4"], "7"
     ))  # fmt: skip
@@ -306,28 +290,28 @@ def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
 
 
 def test_after_a_batch_that_fails_as_a_whole_no_other_is_sent(
-    told: Callable[..., ObjectStore], script: Script
+    gcs: Callable[..., ObjectStore], script: Script
 ) -> None:
     good = batch(*((number, 204, "") for number in range(100)))
     keys = [f"{n:04d}" for n in range(250)]
-    codes = [o.error_code for o in told(good, refusal(401, "required")).delete_many(keys)]
+    codes = [o.error_code for o in gcs(good, refusal(401, "required")).delete_many(keys)]
     assert codes == [None] * 100 + ["required"] * 100 + ["NotSent"] * 50
     assert len(script.requests) == 2
 
 
-def test_what_keeps_deleted_objects_is_told(told: Callable[..., ObjectStore]) -> None:
+def test_what_keeps_deleted_objects_is_told(gcs: Callable[..., ObjectStore]) -> None:
     soft = {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
-    found = told(Answer(body=json.dumps(soft))).recovery()
+    found = gcs(Answer(body=json.dumps(soft))).recovery()
     assert found[:2] == ("soft_delete", 7.0)
     assert "7 days, and are paid for" in found.notice
     more = {"versioning": {"enabled": True}, "retentionPolicy": {"retentionPeriod": "5"}}
-    found = told(Answer(body=json.dumps(more))).recovery()
+    found = gcs(Answer(body=json.dumps(more))).recovery()
     assert found[:2] == ("versions", None)
     assert "versioning is on" in found.notice
     assert "retention policy" in found.notice
     off = {"softDeletePolicy": {"retentionDurationSeconds": "0"}, "versioning": {"enabled": False}}
-    assert told(Answer(body=json.dumps(off))).recovery()[:2] == ("nothing", None)
-    found = told(refusal(403, "forbidden")).recovery()
+    assert gcs(Answer(body=json.dumps(off))).recovery()[:2] == ("nothing", None)
+    found = gcs(refusal(403, "forbidden")).recovery()
     assert found[:2] == ("unknown", None)
     assert "could not be found out (forbidden)" in found.notice
     assert "storage.buckets.get" in found.notice
@@ -345,14 +329,14 @@ def test_what_keeps_deleted_objects_is_told(told: Callable[..., ObjectStore]) ->
     ],
 )
 def test_lifecycle_rules_say_for_how_long(
-    told: Callable[..., ObjectStore], condition: dict[str, object], days: float | None
+    gcs: Callable[..., ObjectStore], condition: dict[str, object], days: float | None
 ) -> None:
     settings = {
         "softDeletePolicy": {"retentionDurationSeconds": "604800"},
         "versioning": {"enabled": True},
         "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}]},
     }
-    assert told(Answer(body=json.dumps(settings))).recovery()[:2] == ("versions", days)
+    assert gcs(Answer(body=json.dumps(settings))).recovery()[:2] == ("versions", days)
 
 
 def test_credentials_that_cannot_be_used_are_refused(

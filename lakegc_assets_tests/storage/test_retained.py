@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import GcsAccess, StoreConfig
+from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
@@ -174,16 +174,6 @@ def test_blocks_in_azurite(
     assert [key for page in store.list() for key in page["key"].to_pylist()] == ["data/b", "data/c"]
 
 
-@pytest.fixture
-def gcs(script: Script) -> Callable[..., ObjectStore]:
-    def opened(*answers: str) -> ObjectStore:
-        script.answers = [Answer(body=body) for body in answers]
-        access = GcsAccess(endpoint=script.endpoint)
-        return open_store("gs://bkt/ns", StoreConfig(max_attempts=1, gcs=access))
-
-    return opened
-
-
 def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) -> None:
     live, old = {"size": "9"}, {"size": "4", "timeDeleted": "2026-01-01T00:00:00Z"}
     later = "2099-01-01T00:00:00Z"
@@ -199,8 +189,50 @@ def test_generations_of_google(gcs: Callable[..., ObjectStore], script: Script) 
         {"items": [soft]},
     ]
     until = datetime(2099, 1, 1, tzinfo=timezone.utc)
-    assert gcs(*map(json.dumps, pages)).retained("data/") == Retained(3, 13, 0, 2, until)
+    assert gcs(*(Answer(body=json.dumps(one)) for one in pages)).retained("data/") == Retained(
+        3, 13, 0, 2, until
+    )
     assert ["softDeleted" in one for one in script.requests] == [False, False, True]
+
+
+def test_a_list_of_generations_that_does_not_go_on_is_no_number(
+    gcs: Callable[..., ObjectStore],
+) -> None:
+    page = json.dumps({"items": [{"size": "4"}], "nextPageToken": "t"})
+    with pytest.raises(StorageError, match="does not go on"):
+        gcs(Answer(body=page)).retained("data/")
+
+
+def test_what_was_written_by_a_clock_ahead_is_not_locked(script: Script) -> None:
+    version = (
+        "<Version><Key>ns/a</Key><VersionId>v</VersionId><IsLatest>false</IsLatest>"
+        "<LastModified>2099-01-02T03:04:05.000Z</LastModified><Size>7</Size></Version>"
+    )
+    listed = f"<ListVersionsResult {_XML}><IsTruncated>false</IsTruncated>{version}"
+    script.answers = [
+        Answer(body=f"<VersioningConfiguration {_XML}><Status>Enabled</Status>"
+               "</VersioningConfiguration>"),
+        Answer(404, "<Error><Code>ObjectLockConfigurationNotFoundError</Code></Error>"),
+        Answer(body=f"{listed}</ListVersionsResult>"),
+    ]  # fmt: skip
+    found = open_store("s3://bkt/ns", script.config()).retained()
+    assert found == Retained(1, 7)
+
+
+def test_uploads_of_others_that_a_server_lists_are_left_out(script: Script) -> None:
+    uploads = "".join(
+        f"<Upload><Key>{key}</Key><UploadId>u</UploadId>"
+        "<Initiated>2026-01-02T03:04:05.000Z</Initiated></Upload>"
+        for key in ("ns/a", "other/b")
+    )
+    ended = "<IsTruncated>false</IsTruncated>"
+    script.answers = [
+        Answer(body=f"<{kind} {_XML}>{ended}{content}</{kind}>")
+        for kind, content in (("ListMultipartUploadsResult", uploads), ("ListPartsResult", ""))
+    ]
+    store = open_store("s3://bkt/ns", script.config())
+    found = store.multipart_uploads(datetime(2026, 2, 1, tzinfo=timezone.utc))
+    assert [one.key for one in found] == ["a"]
 
 
 def test_uploads_of_googles_xml_api(gcs: Callable[..., ObjectStore], script: Script) -> None:
@@ -210,24 +242,27 @@ def test_uploads_of_googles_xml_api(gcs: Callable[..., ObjectStore], script: Scr
             "<Initiated>2026-01-02T03:04:05.678Z</Initiated></Upload>"
         )
 
-    def uploads(content: str, more: str = "") -> str:
-        return f"<ListMultipartUploadsResult {_XML}>{more}{content}</ListMultipartUploadsResult>"
+    def uploads(content: str, more: str = "") -> Answer:
+        kind = "ListMultipartUploadsResult"
+        return Answer(body=f"<{kind} {_XML}>{more}{content}</{kind}>")
 
     following = (
         "<IsTruncated>true</IsTruncated><NextKeyMarker>ns/a</NextKeyMarker>"
         "<NextUploadIdMarker>id-ns/a</NextUploadIdMarker>"
     )
     part = "<Part><LastModified>2026-01-03T00:00:00Z</LastModified><Size>7</Size></Part>"
-    parts = f"<ListPartsResult {_XML}><IsTruncated>false</IsTruncated>{part}</ListPartsResult>"
-    store = gcs(uploads(upload("ns/a"), following), parts, uploads(upload("ns/b")), parts)
+    parts = Answer(
+        body=f"<ListPartsResult {_XML}><IsTruncated>false</IsTruncated>{part}</ListPartsResult>"
+    )
+    store = gcs(uploads(upload("ns/a"), following), uploads(upload("ns/b")), parts)
     moment = datetime(2026, 2, 1, tzinfo=timezone.utc)
     found = store.multipart_uploads(moment)
     assert [(one.key, one.upload_id, one.size) for one in found] == [
         ("a", "id-ns/a", 7), ("b", "id-ns/b", 7)
     ]  # fmt: skip
     assert found[0].newest == datetime(2026, 1, 3, tzinfo=timezone.utc)
-    assert "key-marker=ns%2Fa" in script.requests[2]
+    assert "key-marker=ns%2Fa" in script.requests[1]
     with pytest.raises(StorageError, match="no list of Uploads"):
-        gcs("<ListBucketResult/>").multipart_uploads(moment)
-    assert gcs("").abort_upload(found[0])
+        gcs(Answer(body="<ListBucketResult/>")).multipart_uploads(moment)
+    assert gcs(Answer()).abort_upload(found[0])
     assert script.requests[-1] == "DELETE /bkt/ns/a?uploadId=id-ns%2Fa"

@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import (
-    AccessDeniedError,
-    StorageError,
-    StoreThrottledError,
-)
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError, StoreThrottledError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.pages import Page
 from lakegc_assets.storage.s3 import listing as s3_listing

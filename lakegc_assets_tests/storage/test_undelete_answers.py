@@ -13,12 +13,11 @@ from urllib.parse import unquote
 import pytest
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.config import GcsAccess, StoreConfig
-from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import Lost
 from lakegc_assets_tests.storage import azure_answers
 from lakegc_assets_tests.storage.azure_answers import page
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
+from lakegc_assets_tests.storage.gcs_answers import refusal
 
 LOST = Lost("a", 7, "0x8D")
 COPIED = Answer(202, headers={"x-ms-copy-status": "success"})
@@ -129,19 +128,12 @@ def test_a_key_that_azure_reads_as_another_is_not_asked_for(
 
 
 @pytest.fixture
-def gcs_undelete(script: Script) -> Undelete:
+def gcs_undelete(gcs: Callable[..., ObjectStore]) -> Undelete:
     def called(*answers: Answer, etag: str = "7") -> tuple[str, str]:
-        script.answers = list(answers)
-        config = StoreConfig(max_attempts=1, gcs=GcsAccess(endpoint=script.endpoint))
-        (outcome,) = open_store("gs://bkt/ns", config).undelete_many([Lost("a/b", 3, etag)])
+        (outcome,) = gcs(*answers).undelete_many([Lost("a/b", 3, etag)])
         return outcome.outcome, f"{outcome.error_code}: {outcome.detail}"
 
     return called
-
-
-def refusal(status: int, reason: str) -> Answer:
-    errors = [{"reason": reason, "message": "m"}]
-    return Answer(status, json.dumps({"error": {"message": f"told {reason}", "errors": errors}}))
 
 
 MISSING = refusal(404, "notFound")
@@ -219,11 +211,9 @@ def test_to_look_what_azure_keeps_asks_for_nothing_else(
     ],
 )
 def test_to_look_what_google_keeps_asks_for_nothing_else(
-    script: Script, answers: list[Answer], outcome: str
+    gcs: Callable[..., ObjectStore], script: Script, answers: list[Answer], outcome: str
 ) -> None:
-    script.answers = list(answers)
-    config = StoreConfig(max_attempts=1, gcs=GcsAccess(endpoint=script.endpoint))
-    (told,) = open_store("gs://bkt/ns", config).kept_many([Lost("a/b", 3, "7")])
+    (told,) = gcs(*answers).kept_many([Lost("a/b", 3, "7")])
     assert told.outcome == outcome
     assert not any(request.startswith("POST") for request in script.requests)
     asked = [query_of(request) for request in script.requests[2:]]

@@ -1,11 +1,9 @@
 """Signers of requests to Azure: by an account key, a SAS token, or a token of Microsoft Entra ID.
 
-A delete or a copy needs a shared access signature for one blob, which ends soon. It is made
-by the key of an account, or by a key that the service gives to an identity (which needs the action
-``generateUserDelegationKey`` for that). ``generate_blob_sas`` of azure-storage-blob signs for the
-newest version of the service that it knows: services that are older, such as private clouds and
-emulators, refuse a signature by the key of an identity then, and no delete would have a deadline
-there.
+A delete or a copy needs a shared access signature for one blob, which ends soon, by the key of an
+account or one that the service gives to an identity. ``generate_blob_sas`` of azure-storage-blob
+signs for the newest version of the service: older services, such as private clouds and emulators,
+refuse that by the key of an identity, and no delete would have a deadline there.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key,
 https://learn.microsoft.com/rest/api/storageservices/create-service-sas and
@@ -21,11 +19,11 @@ import hmac
 import json
 import os
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
@@ -35,14 +33,14 @@ from azure.identity import ClientSecretCredential, DefaultAzureCredential
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.config import AzureAccess
-from lakegc_assets.storage.files import read_private_file, write_private_file
+from lakegc_assets.storage.files import read_private_fields, write_private_file
 from lakegc_assets.storage.http import HttpFailure, Request
 
 _SCOPE: Final = "https://storage.azure.com/.default"
 #: The header that proves to the service that a copy may read its source.
 _SOURCE: Final = "x-ms-copy-source-authorization"
 #: A renewed file is noticed after so many seconds.
-_REREAD_S: Final = 300.0
+REREAD_S: Final = 300.0
 _SIGNED_HEADERS: Final = (
     "Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date",
     "If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range",
@@ -55,7 +53,7 @@ VERSION: Final = "2021-12-02"
 _LIFETIME: Final = timedelta(hours=1)
 #: The most by which the clocks of this machine and of the service may differ.
 _SKEW: Final = timedelta(minutes=5)
-_NAMES: Final = {
+DELEGATION_FIELDS: Final = {
     "skoid": "SignedOid", "sktid": "SignedTid", "skt": "SignedStart", "ske": "SignedExpiry",
     "sks": "SignedService", "skv": "SignedVersion",
 }  # fmt: skip
@@ -64,57 +62,47 @@ _NAMES: Final = {
 def write_azure_credentials_file(path: str | os.PathLike[str], **fields: str) -> None:
     """Write a file for ``AzureAccess.credentials_file``, readable by its owner only, atomically.
 
-    Writing it again renews the credentials of the stores that use it.
-
-    Args:
-        path: of the file.
-        fields: ``account_key``, or ``sas_token``, or ``tenant_id``, ``client_id`` and
-            ``client_secret`` of a service principal.
-
-    Raises:
-        ConfigurationError: these are not the fields of one form, or one is empty.
+    Writing it again renews the credentials of the stores that use it. The fields are
+    ``account_key``, or ``sas_token``, or ``tenant_id``, ``client_id`` and ``client_secret`` of a
+    service principal. Raises ConfigurationError: they are others, or one is empty.
     """
     _require_form(fields, "azure credentials")
     write_private_file(path, json.dumps(fields))
 
 
-class Signer(Protocol):
-    """Adds to a request what proves who sends it; called for each try."""
+class Signer(ABC):
+    """Adds to a request what proves who sends it; called for each try.
 
-    @property
-    def key(self) -> bytes | None:
-        """The account's, which can sign in the name of the account."""
+    ``key`` is the account's, which can sign in its name; ``delegated`` is True if the service may
+    give an identity a key to sign with.
+    """
 
-    @property
-    def delegated(self) -> bool:
-        """True if the service may give an identity a key to sign with."""
+    key: bytes | None = None
+    delegated = False
 
+    @abstractmethod
     def __call__(self, request: Request) -> None:
         """Sign a request."""
 
 
-def signer(access: AzureAccess, account: str) -> Signer:
-    """The signer of the requests to an account.
-
-    Raises:
-        ConfigurationError: the credentials cannot be used.
-    """
+def signers(access: AzureAccess, account: str) -> Callable[[], Signer]:
+    """The function that gives the signer of requests to an account. Raises ConfigurationError."""
     if access.credentials_file is not None:
-        return _FileSigner(access.credentials_file, account)
+        return _FileSigners(access.credentials_file, account)
     if key := os.environ.get("AZURE_STORAGE_KEY"):
-        return _KeySigner(account, key, "AZURE_STORAGE_KEY")
-    if token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
-        return _SasSigner(token)
-    return TokenSigner(DefaultAzureCredential(**dict(access.identity)))
+        signer: Signer = _KeySigner(account, key, "AZURE_STORAGE_KEY")
+    elif token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
+        signer = _SasSigner(token)
+    else:
+        signer = TokenSigner(DefaultAzureCredential(**dict(access.identity)))
+    return lambda: signer
 
 
-class _KeySigner:
-    delegated = False
-
+class _KeySigner(Signer):
     def __init__(self, account: str, key: str, source: str) -> None:
         self._account = account
         try:
-            self.key = base64.b64decode(key, validate=True)
+            self._key = self.key = base64.b64decode(key, validate=True)
         except (binascii.Error, ValueError):
             raise ConfigurationError(
                 f"the account key in {source} is not base64: copy it again"
@@ -133,15 +121,12 @@ class _KeySigner:
         lines.append(f"/{self._account}{url.path}")
         query = sorted(parse_qsl(url.query, keep_blank_values=True))
         lines += [f"{name.lower()}:{value}" for name, value in query]
-        digest = hmac.new(self.key, "\n".join(lines).encode(), hashlib.sha256).digest()
+        digest = hmac.new(self._key, "\n".join(lines).encode(), hashlib.sha256).digest()
         signature = base64.b64encode(digest).decode()
         headers["Authorization"] = f"SharedKey {self._account}:{signature}"
 
 
-class _SasSigner:
-    key = None
-    delegated = False
-
+class _SasSigner(Signer):
     def __init__(self, token: str) -> None:
         self._token = token.strip().removeprefix("?")
 
@@ -155,10 +140,9 @@ class _SasSigner:
         return f"{url}{'&' if '?' in url else '?'}{self._token}"
 
 
-class TokenSigner:
+class TokenSigner(Signer):
     """azure-identity keeps a token, and renews it before it expires."""
 
-    key = None
     delegated = True
 
     def __init__(self, source: TokenCredential) -> None:
@@ -178,8 +162,8 @@ class TokenSigner:
             request.headers[_SOURCE] = f"Bearer {token}"
 
 
-class _FileSigner:
-    """Signs with what a private file holds, and reads it again after a while."""
+class _FileSigners:
+    """The signers by what a private file holds, which is read again after a while."""
 
     def __init__(self, path: str, account: str) -> None:
         self._path = path
@@ -188,21 +172,12 @@ class _FileSigner:
         self._read_at = 0.0
         self._signer: Signer | None = None
 
-    @property
-    def key(self) -> bytes | None:
-        return self._present().key
-
-    @property
-    def delegated(self) -> bool:
-        return self._present().delegated
-
-    def __call__(self, request: Request) -> None:
-        self._present()(request)
-
-    def _present(self) -> Signer:
+    def __call__(self) -> Signer:
         now = time.monotonic()
-        if self._signer is None or now - self._read_at > _REREAD_S:
-            fields = _read(self._path)
+        if self._signer is None or now - self._read_at > REREAD_S:
+            found = read_private_fields(self._path, "write_azure_credentials_file")
+            fields = {name: str(value) for name, value in found.items()}
+            _require_form(fields, f"the credentials file {self._path}")
             if self._signer is None or fields != self._fields:
                 self._signer = self._from(fields)
             self._fields, self._read_at = fields, now
@@ -216,20 +191,6 @@ class _FileSigner:
         return TokenSigner(ClientSecretCredential(**fields))
 
 
-def _read(path: str) -> Mapping[str, str]:
-    try:
-        content = json.loads(read_private_file(Path(path)))
-        fields = {str(name): str(value) for name, value in content.items()}
-    except (ValueError, AttributeError):
-        # The error is not chained: it could quote what the file holds.
-        raise ConfigurationError(
-            f"the credentials file {path} is damaged: write it again with "
-            "write_azure_credentials_file"
-        ) from None
-    _require_form(fields, f"the credentials file {path}")
-    return fields
-
-
 def _require_form(fields: Mapping[str, str], what: str) -> None:
     if set(fields) not in _FORMS or not all(fields.values()):
         raise ConfigurationError(
@@ -238,9 +199,9 @@ def _require_form(fields: Mapping[str, str], what: str) -> None:
 
 
 class Delegation(NamedTuple):
-    """A key that the service gave to an identity, the fields that name it, and when to ask anew.
+    """A key that the service gave to an identity, and when to ask for another one.
 
-    The fields are those of the query of a signature, in the order in which they are signed.
+    The fields name it, in the query of a signature and in the order in which they are signed.
     """
 
     key: bytes
@@ -259,7 +220,7 @@ def read_delegation(body: bytes, now: datetime) -> Delegation:
     try:
         root = ET.fromstring(body)  # noqa: S314 - the answer of a store that we trust with the data
         found = {element.tag: element.text or "" for element in root}
-        fields = {name: found[tag] for name, tag in _NAMES.items()}
+        fields = {name: found[tag] for name, tag in DELEGATION_FIELDS.items()}
         key = base64.b64decode(found["Value"], validate=True)
     except (ET.ParseError, LookupError, ValueError) as error:
         raise HttpFailure("NoAnswer", f"the service gave no key to sign with: {error}") from error
@@ -274,14 +235,10 @@ def signature(
     *,
     allowed: Literal["d", "r"] = "d",
 ) -> str:
-    """The query that allows something with a blob until a moment.
+    """The query that allows to delete (``d``) or read (``r``) a blob until a moment, to the second.
 
-    Args:
-        key: of the account, or of an identity.
-        resource: ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
-        ends: UTC; to the second.
-        fields: of the key of an identity; None for the key of the account.
-        allowed: to delete the blob, or to read it.
+    ``key`` is that of the account, or of an identity whose key the ``fields`` name. ``resource`` is
+    ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
     """
     # A stored policy; or the fields of the key, another identity and a correlation id: all empty.
     key_fields = [""] if fields is None else [*fields.values(), *[""] * 3]

@@ -1,12 +1,7 @@
-"""One blob of Azure: its properties, reads from any offset on, writes at once or in blocks, copies.
-
-A copy is made by the service itself, within an account, under conditions for both blobs.
-"""
+"""One blob of Azure: properties, reads from any offset on, writes at once or in blocks, copies."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +11,7 @@ from typing import Final
 
 import requests
 
-from lakegc_assets.storage.azure.auth import VERSION, signature
+from lakegc_assets.storage.azure.auth import signature
 from lakegc_assets.storage.azure.service import AzureService
 from lakegc_assets.storage.bucket_store import BucketObject, ObjectState, Sizes
 from lakegc_assets.storage.errors import ChangedError, StorageError
@@ -28,7 +23,17 @@ from lakegc_assets.storage.http import (
     time_in,
     writing_once,
 )
-from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
+from lakegc_assets.storage.streams import (
+    PIECE,
+    Opened,
+    base64_of,
+    checksums_in,
+    counted,
+    in_parts,
+    md5_of,
+    part_size,
+    whole,
+)
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 _MOST_BLOCKS: Final = 50_000
@@ -66,9 +71,8 @@ class Blob(BucketObject):
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         condition = {} if etag is None else {"If-Match": f'"{etag}"'}
-        headers = {"x-ms-version": VERSION, **condition}
         try:
-            answer, size = self.service.client.opened(self.url(), headers, offset)
+            answer, size = self.service.opened(self.url(), condition, offset)
         except HttpFailure as failure:
             if failure.status == _PRECONDITION_FAILED:
                 # What is missing has no etag, either.
@@ -119,7 +123,7 @@ class Blob(BucketObject):
             **_md5_header(body),
         }
         if md5 is not None:
-            headers["x-ms-blob-content-md5"] = base64.b64encode(md5).decode()
+            headers["x-ms-blob-content-md5"] = base64_of(md5)
         with self.writing(once=if_absent):
             condition = _IF_ABSENT if if_absent else {}
             answer = self._send(headers, body, condition, {"comp": "blocklist"})
@@ -159,7 +163,7 @@ class Blob(BucketObject):
     def _copy_whole(self, source: Blob, asked: CopyRequest, md5: str | None) -> str:
         headers = {"x-ms-requires-sync": "true", **source.as_source(asked.etag)}
         if md5:
-            headers["x-ms-source-content-md5"] = base64.b64encode(bytes.fromhex(md5)).decode()
+            headers["x-ms-source-content-md5"] = base64_of(bytes.fromhex(md5))
         with self.writing(once=asked.if_absent):
             answer = self._send(headers, condition=_IF_ABSENT if asked.if_absent else {})
             if (status := answer.headers.get("x-ms-copy-status")) != "success":
@@ -201,21 +205,17 @@ def _block_ids() -> Iterator[str]:
     """Names of the blocks of one upload: no other upload to the blob has the same ones."""
     upload = secrets.token_hex(8)
     for number in range(_MOST_BLOCKS):
-        yield base64.b64encode(f"{upload}-{number:06}".encode()).decode()
+        yield base64_of(f"{upload}-{number:06}".encode())
 
 
 def _md5_header(data: bytes) -> dict[str, str]:
     """The header by which the service refuses other bytes than these."""
-    return {"Content-MD5": base64.b64encode(md5_of(data)).decode()}
+    return {"Content-MD5": base64_of(md5_of(data))}
 
 
 def named_by(headers: Mapping[str, str]) -> dict[str, str]:
     """The checksums of a whole blob that an answer names, in lower hex."""
-    try:
-        md5 = base64.b64decode(headers.get("Content-MD5", ""), validate=True)
-    except binascii.Error:
-        return {}
-    return {"md5": md5.hex()} if md5 else {}
+    return checksums_in({"md5": headers.get("Content-MD5")})
 
 
 def _require_blob(answer: requests.Response) -> None:

@@ -1,14 +1,23 @@
-"""The REST API of one Azure storage account: URLs, versions, errors, shared connections."""
+"""The REST API of one Azure storage account: URLs, versions, errors, pages of listings.
+
+Directories are no objects: on accounts with a hierarchical namespace they have a resource type, on
+others Hadoop marks them by an empty blob with the metadata ``hdi_isfolder``.
+
+Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import Final, TypeVar
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
+import pyarrow as pa
 import requests
 
 from lakegc_assets.errors import ConfigurationError
@@ -18,40 +27,60 @@ from lakegc_assets.storage.azure.auth import (
     Signer,
     read_delegation,
     signature,
-    signer,
+    signers,
     wanted,
 )
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import usual_code
-from lakegc_assets.storage.http import HttpClient, HttpFailure, Part, Request, Sign
-from lakegc_assets.storage.process_cache import once_per_process
+from lakegc_assets.storage.errors import StorageError, usual_code
+from lakegc_assets.storage.http import (
+    HttpClient,
+    HttpFailure,
+    Part,
+    Request,
+    Sign,
+    once_per_process,
+)
+from lakegc_assets.storage.pages import Page, objects_of
 
 #: The first one whose listings can start at a name.
 VERSION_OF_START_FROM: Final = "2026-02-06"
 
+_Read = TypeVar("_Read")
+
 _ACCEPTED: Final = 202
+_BAD_REQUEST: Final = 400
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)")
 _LATE: Final = re.compile(r"Signature not valid in the specified time frame[^<]*")
 _CODE: Final = re.compile(r"<Code>([^<]*)")
 
 
-@dataclass
-class AzureService:
+class AzureService(HttpClient):
     """One account, whose URL has no slash at its end, and what its answers have shown.
 
-    Attributes:
-        starts_from_names: False once it has refused to start a listing at a name.
-        hierarchical: True if it has a hierarchical namespace; None until it was asked.
+    ``starts_from_names`` is False once it has refused to start a listing at a name, and
+    ``hierarchical`` None until it was asked whether it has a hierarchical namespace.
     """
 
-    client: HttpClient
-    signer: Signer
-    account: str
-    url: str
-    starts_from_names: bool = True
-    hierarchical: bool | None = None
-    _delegation: Delegation | None = None
+    def __init__(
+        self, config: StoreConfig, present: Callable[[], Signer], account: str, url: str
+    ) -> None:
+        """Args: timeouts, the function that gives the signer, name and URL of the account."""
+        super().__init__(config, self._sign_now, failure_of, {"x-ms-version": VERSION})
+        self._present = present
+        self.account = account
+        self.url = url
+        self.starts_from_names = True
+        self.hierarchical: bool | None = None
+        self._delegation: Delegation | None = None
+
+    @property
+    def signer(self) -> Signer:
+        """By the credentials of the moment."""
+        return self._present()
+
+    def _sign_now(self, request: Request) -> None:
+        self.signer(request)
 
     def target(self, container: str, blob: str = "", query: Mapping[str, str] | None = None) -> str:
         """The percent-encoded URL of a container or blob."""
@@ -60,28 +89,12 @@ class AzureService:
             url += f"/{quote(blob)}"
         return f"{url}?{urlencode(query, quote_via=quote)}" if query else url
 
-    def send(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        **more: Any,  # noqa: ANN401 - HttpClient.send's
-    ) -> requests.Response:
-        """Send a request in the usual version. See ``HttpClient.send``."""
-        headers = {"x-ms-version": VERSION, **(headers or {})}
-        return self.client.send(method, url, headers, body, **more)
-
     def signs_deadlines(self) -> bool:
         """True if there is a key that can sign until a deadline; a SAS token has its own end."""
         return self.signer.key is not None or self.signer.delegated
 
     def deleting(self, container: str, blob: str, deadline: Deadline) -> Sign:
-        """The signer of the delete of a blob, which the service refuses after a deadline.
-
-        Raises:
-            ConfigurationError: there is no key that could do so.
-        """
+        """The signer of the delete of a blob until a deadline. Raises ConfigurationError."""
         if not self.signs_deadlines():
             raise ConfigurationError(
                 "a SAS token cannot be given an earlier end: use an account key, or an identity"
@@ -108,6 +121,47 @@ class AzureService:
             self._delegation = found
         return found
 
+    def pages(
+        self,
+        container: str,
+        prefix: str,
+        include: Sequence[str],
+        read: Callable[[ET.Element], _Read],
+    ) -> Iterator[_Read]:
+        """All pages of a listing that holds more than blobs, by ``read``, which raises ValueError.
+
+        ``include`` is what is asked for, the most first, where the account does not know it. Raises
+        HttpFailure: a request was refused, or a page is damaged.
+        """
+        which = iter(include)
+        query = {"restype": "container", "comp": "list", "include": next(which)}
+        if prefix:
+            query["prefix"] = prefix
+        while True:
+            try:
+                answer = self.send("GET", self.target(container, query=query))
+            except HttpFailure as failure:
+                # Accounts with real directories have no versions, and take the word for an error.
+                if failure.status != _BAD_REQUEST or query["include"] == include[-1]:
+                    raise
+                query["include"] = next(which)
+                continue
+            try:
+                root, blobs = _listing_in(answer.content)
+                found = read(blobs)
+            except (ET.ParseError, ValueError) as error:
+                what = query["include"]
+                raise HttpFailure(
+                    "NoAnswer", f"a damaged list of blobs ({what}): {error}"
+                ) from error
+            yield found
+            marker = root.findtext("NextMarker") or ""
+            if not marker:
+                return
+            if marker == query.get("marker"):
+                raise HttpFailure("NoAnswer", "the list of blobs does not go on")
+            query["marker"] = marker
+
     def path(self, url: str) -> str:
         """Path and query of a URL of this service."""
         parts = urlsplit(url)
@@ -116,19 +170,14 @@ class AzureService:
 
 @once_per_process("AZURE_")
 def open_service(config: StoreConfig, account: str) -> AzureService:
-    """The service of an account; the same one as long as the Azure variables stay the same.
-
-    Raises:
-        ConfigurationError: the credentials, or the URL of the account, cannot be used.
-    """
+    """One as long as the Azure variables stay the same. Raises ConfigurationError."""
     url = (config.azure.account_url or f"https://{account}.blob.core.windows.net").rstrip("/")
     host = urlsplit(url).hostname or ""
     if host.endswith(".core.windows.net") and host.partition(".")[0] != account:
         raise ConfigurationError(
             f"the namespace is in the account {account!r}, and account_url is {url}"
         )
-    sign = signer(config.azure, account)
-    return AzureService(HttpClient(config, sign, failure_of), sign, account, url)
+    return AzureService(config, signers(config.azure, account), account, url)
 
 
 def failure_of(answer: requests.Response) -> HttpFailure:
@@ -153,3 +202,85 @@ def _failure(status: int, code: str | None, text: str) -> HttpFailure:
     if late:
         message = f"{message} {late[0]}"
     return HttpFailure(usual_code(code, str(status)), message.strip(), status)
+
+
+def read_page(body: bytes, where: str) -> Page:
+    """Read a page of a listing. Raises StorageError: it is none, or contradicts itself."""
+    try:
+        return _read(*_listing_in(body))
+    except (ET.ParseError, ValueError, TypeError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
+
+
+def _listing_in(body: bytes) -> tuple[ET.Element, ET.Element]:
+    """A listing, and its blobs. Raises ValueError and ParseError: it is none, or is damaged."""
+    root = ET.fromstring(body)  # noqa: S314 - expat refuses what would grow without bounds
+    blobs = root.find("Blobs")
+    if root.tag != "EnumerationResults" or blobs is None:
+        raise ValueError("it is not a listing: check the endpoint")
+    if b"\r" in body:
+        for name in root.iter("Name"):
+            if name.get("Encoded") != "true" and "\n" in (name.text or ""):
+                raise ValueError(f"XML may have changed the line ends in {name.text!r}")
+    return root, blobs
+
+
+def _read(root: ET.Element, blobs: ET.Element) -> Page:
+    rows = list(_objects_in(blobs))
+    keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+    written = pa.array([_time(time or "") for time in times], pa.timestamp("us", "UTC"))
+    objects = objects_of(keys, sizes, written, etags)
+    prefixes = [name_of(item) for item in blobs.iter("BlobPrefix")]
+    marker = root.find("NextMarker")
+    if marker is None:
+        raise ValueError("it has no NextMarker, so it may be cut")
+    return Page(objects, prefixes, marker.text or None)
+
+
+def _objects_in(blobs: ET.Element) -> Iterator[Sequence[str | None]]:
+    """Name, time, etag and size of each blob that is no directory."""
+    for blob in blobs.iter("Blob"):
+        properties = blob.find("Properties")
+        if properties is None:
+            raise ValueError("a blob has no properties")
+        if not is_directory(blob, properties):
+            texts = map(properties.findtext, ("Last-Modified", "Etag", "Content-Length"))
+            yield (name_of(blob), *texts)
+
+
+def name_of(item: ET.Element) -> str:
+    """The name of a blob or a prefix. Raises ValueError."""
+    name = item.find("Name")
+    if name is None or not name.text:
+        raise ValueError("a name is missing")
+    return unquote(name.text, errors="strict") if name.get("Encoded") == "true" else name.text
+
+
+def is_directory(blob: ET.Element, properties: ET.Element) -> bool:
+    """True if a listed blob is a directory, and no object."""
+    if (properties.findtext("ResourceType") or "").lower() == "directory":
+        return True
+    metadata = blob.find("Metadata")
+    return metadata is not None and any(
+        item.tag.lower() == "hdi_isfolder" and (item.text or "").lower() == "true"
+        for item in metadata
+    )
+
+
+@lru_cache(maxsize=4096)
+def _time(text: str) -> object:
+    return parsedate_to_datetime(text)
+
+
+def soft_delete_days(body: bytes) -> int | None:
+    """The days for which deleted blobs stay, by the properties of a service. Raises ValueError."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - as above
+    except ET.ParseError as error:
+        raise ValueError("the answer is damaged") from error
+    policy = root.find("DeleteRetentionPolicy")
+    if root.tag != "StorageServiceProperties":
+        raise ValueError("the answer holds no properties")
+    if policy is None or (policy.findtext("Enabled") or "").lower() != "true":
+        return None
+    return int(policy.findtext("Days") or 0)

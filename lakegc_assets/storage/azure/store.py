@@ -1,17 +1,14 @@
 """Azure Blob Storage and ADLS Gen2 as an object store, over its REST API.
 
-Keys that Azure reads as others (a backslash is a slash to it) or that its XML cannot carry are
-refused. Listings come in byte order, whatever order the account has: a flat one compares names as
-16-bit characters (see ``pages.in_byte_order``); an account with a hierarchical namespace is listed
-one directory after the other, each held in memory.
+Keys that Azure reads as others or that its XML cannot carry are refused. Listings come in byte
+order: a flat account compares names as 16-bit characters (see ``pages.in_byte_order``); one with a
+hierarchical namespace is listed one directory after the other, each held in memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -19,31 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import requests
 
-from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.azure.auth import VERSION
 from lakegc_assets.storage.azure.blobs import Blob
-from lakegc_assets.storage.azure.listing import read_page
-from lakegc_assets.storage.azure.service import (
-    VERSION_OF_START_FROM,
-    AzureService,
-    failure_of_part,
-    open_service,
-)
-from lakegc_assets.storage.azure.versions import (
-    AzureVersions,
-    locks_of,
-    recovery_of,
-    uncommitted_blobs,
-)
-from lakegc_assets.storage.bucket_store import PATIENCE_S, BucketStore, Sizes
+from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, failure_of_part, read_page
+from lakegc_assets.storage.azure.versions import AzureVersions
+from lakegc_assets.storage.bucket_store import Sizes, path_problem
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
-from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import (
-    StoreThrottledError,
-    StoreUnavailableError,
-    error_class,
-    explained,
-)
+from lakegc_assets.storage.errors import StoreThrottledError, StoreUnavailableError
 from lakegc_assets.storage.http import (
     HttpFailure,
     Request,
@@ -52,9 +31,7 @@ from lakegc_assets.storage.http import (
     explaining,
     joined,
     split,
-    time_in,
 )
-from lakegc_assets.storage.keys import path_problem
 from lakegc_assets.storage.pages import (
     Page,
     all_sorted,
@@ -67,19 +44,7 @@ from lakegc_assets.storage.pages import (
     shared_prefix,
     without_cut_prefixes,
 )
-from lakegc_assets.storage.values import (
-    LISTING_SCHEMA,
-    Copied,
-    CopyRequest,
-    DataProtection,
-    KeyRange,
-    Lost,
-    Prefixes,
-    Recovery,
-    Retained,
-    UncommittedBlob,
-    UndeleteOutcome,
-)
+from lakegc_assets.storage.values import LISTING_SCHEMA, Copied, CopyRequest, KeyRange, Prefixes
 
 _ACCEPTED: Final = 202
 _BAD_REQUEST: Final = 400
@@ -91,29 +56,11 @@ _NOT_ALLOWED: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\ufffe\uffff]")
 _UNCERTAIN: Final = re.compile(r"[^0-9A-Za-z_/]")
 
 
-class AzureStore(BucketStore[Blob]):
+class AzureStore(AzureVersions):
     """The blobs of a container below a prefix."""
 
     keys_per_delete = 256
     sizes = Sizes(whole=256 * 2**20)
-
-    def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
-        super().__init__(namespace, config)
-        self._account, _, self._container = namespace.authority.partition("/")
-        # Each answer about a blob says which of the two is missing.
-        self.bucket_seen = True
-
-    @property
-    def service(self) -> AzureService:
-        """Of the account; the same one in all stores of one configuration."""
-        return open_service(self.config, self._account)
-
-    def object_at(self, key: str, *, patient: bool = False) -> Blob:
-        name, config = self._full_key(key), self.config
-        if patient:
-            config = replace(config, read_timeout_s=max(config.read_timeout_s, PATIENCE_S))
-        service = open_service(config, self._account)
-        return Blob(service, self._container, name, self._at(key))
 
     def reached_by(self) -> tuple[Any, ...]:
         return AzureStore, self._account, self.config.azure
@@ -140,41 +87,13 @@ class AzureStore(BucketStore[Blob]):
         """See ``ObjectStore``: not with a SAS token."""
         return self.service.signs_deadlines()
 
-    def recovery(self) -> Recovery:
-        """See ``ObjectStore``: soft delete of blobs, and versions."""
-        return recovery_of(self.service, self._container, self._url)
-
-    def data_protection(self) -> DataProtection:
-        """See ``ObjectStore``: the same, and policies and holds of the container."""
-        locks = locks_of(self.service, self._container)
-        return DataProtection.of(self.recovery()).with_locks(locks)
-
-    def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""
-        with explaining(f"{self._url}: listing versions"):
-            return self._versions().retained(prefix)
-
-    def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
-        with explaining(f"{self._url}: listing uncommitted blobs"):
-            return uncommitted_blobs(self.service, self._container, self._prefix)
-
-    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
-        return self._versions().undelete(objects, dry_run=dry_run)
-
-    def _versions(self) -> AzureVersions:
-        place = self.service, self._container, self._prefix
-        return AzureVersions(*place, self.object_at, self._url)
-
-    def server_time(self) -> datetime:
-        """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
-        where = f"{self._url}: asking for the time"
+    def _date(self, where: str) -> str | None:
         query = {"restype": "container", "comp": "list", "maxresults": "1"}
         with explaining(where):
-            answer = self.service.send("GET", self.service.target(self._container, query=query))
-        return time_in(answer.headers.get("Date"), where)
+            return self.service.send("GET", self._target(query)).headers.get("Date")
 
     def _problem(self, key: str) -> str | None:
-        problem = path_problem(self._prefix + key) if key else "it is empty"
+        problem = path_problem(self.prefix + key) if key else "it is empty"
         if problem is None and _NOT_ALLOWED.search(key):
             problem = "it has a backslash, which Azure reads as a slash, or a control character"
         return problem
@@ -204,18 +123,18 @@ class AzureStore(BucketStore[Blob]):
         for key, condition in zip(keys, conditions, strict=True):
             headers = {"x-ms-version": VERSION, **condition}
             request = Request("DELETE", self.object_at(key).url(), headers)
-            self.service.client.sign(request, self._signer(key, deadline))
+            self.service.sign(request, self._signer(key, deadline))
             request.url = self.service.path(request.url)
             requests_.append(request)
         content_type, body = joined(requests_)
-        url = self.service.target(self._container, query={"restype": "container", "comp": "batch"})
+        url = self._target({"restype": "container", "comp": "batch"})
         answer = self.service.send("POST", url, {"Content-Type": content_type}, body)
         return split(answer, keys, failure_of_part)
 
     def _signer(self, key: str, deadline: Deadline | None) -> Sign | None:
         if deadline is None:
             return None
-        return self.service.deleting(self._container, self._prefix + key, deadline)
+        return self.service.deleting(self._container, self.prefix + key, deadline)
 
     def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
         url = self.object_at(key).url()
@@ -226,18 +145,18 @@ class AzureStore(BucketStore[Blob]):
     def _is_hierarchical(self) -> bool:
         """True if the account has a hierarchical namespace.
 
-        Where the credentials may not ask for that, the listing is flat, and its order is checked.
+        Where the credentials may not ask, the listing is flat, and its order is checked.
         """
         service = self.service
         if service.hierarchical is None:
             query = {"restype": "account", "comp": "properties"}
             try:
-                answer = service.send("GET", service.target(self._container, query=query))
+                answer = service.send("GET", self._target(query))
                 found = answer.headers.get("x-ms-is-hns-enabled", "")
             except HttpFailure as failure:
-                if error_class(failure.code) in {StoreThrottledError, StoreUnavailableError}:
+                if failure.kind in {StoreThrottledError, StoreUnavailableError}:
                     where = f"{self._url}: asking what kind of account it is"
-                    raise explained(failure.code, failure.message, where) from failure
+                    raise failure.explained(where) from failure
                 found = ""
             service.hierarchical = found.lower() == "true"
         return service.hierarchical
@@ -260,7 +179,7 @@ class AzureStore(BucketStore[Blob]):
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         where = self._listing(wanted.prefix)
-        prefix = self._prefix + shared_prefix(wanted)
+        prefix = self.prefix + shared_prefix(wanted)
         size = self.config.page_size
         query = {
             "restype": "container",
@@ -270,7 +189,7 @@ class AzureStore(BucketStore[Blob]):
             **({"prefix": prefix} if prefix else {}),
             **({"delimiter": "/"} if one_level else {}),
         }
-        start = self._prefix + _UNCERTAIN.split(wanted.start_after or "", maxsplit=1)[0]
+        start = self.prefix + _UNCERTAIN.split(wanted.start_after or "", maxsplit=1)[0]
         helps = not one_level and start.startswith(prefix) and len(start) > len(prefix)
 
         def ask(token: str | None) -> Page:
@@ -281,20 +200,20 @@ class AzureStore(BucketStore[Blob]):
             return read_page(answer.content, where)
 
         for page in without_cut_prefixes(follow(ask, prefix, where, one_level=one_level)):
-            yield relative(page, self._prefix)
+            yield relative(page, self.prefix)
 
     def _page(self, query: Mapping[str, str], start: str | None) -> requests.Response:
         """One page, from a name on where the service can start there."""
         service = self.service
         if start is not None and service.starts_from_names:
-            url = service.target(self._container, query={**query, "startFrom": start})
+            url = self._target({**query, "startFrom": start})
             try:
                 return service.send("GET", url, {"x-ms-version": VERSION_OF_START_FROM})
             except HttpFailure as failure:
                 if failure.status != _BAD_REQUEST:
                     raise
                 service.starts_from_names = False
-        return service.send("GET", service.target(self._container, query=query))
+        return service.send("GET", self._target(query))
 
 
 def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:

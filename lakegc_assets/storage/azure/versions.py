@@ -1,12 +1,9 @@
 """Versions, deleted and uncommitted blobs of an Azure account, which usual listings lack.
 
-Where versioning is on, the newest version is copied to the blob's name, on the condition that no
-blob has it. Where only soft delete is on, the blob is undeleted, which changes nothing about a blob
-that is there.
-
-Blobs that consist of uncommitted blocks only are paid for, too. Azure drops the blocks of a blob a
-week after the last of them was written, and reports no time of a block: so it is not known that
-such an upload has ended, and nothing here removes one.
+Where versioning is on, the newest version is copied to the blob's name if no blob has it. Where
+only soft delete is on, the blob is undeleted, which changes nothing about a blob that is there.
+Azure drops uncommitted blocks a week after the last one was written, and reports no time of a
+block: so it is not known that such an upload has ended, and nothing here removes one.
 
 Format: https://learn.microsoft.com/rest/api/storageservices/list-blobs and
 https://learn.microsoft.com/rest/api/storageservices/get-block-list
@@ -16,21 +13,34 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.azure.blobs import Blob
-from lakegc_assets.storage.azure.listing import is_directory, name_of, read_pages, soft_delete_days
-from lakegc_assets.storage.azure.service import AzureService
-from lakegc_assets.storage.bucket_store import undelete_each
-from lakegc_assets.storage.http import HttpFailure
-from lakegc_assets.storage.values import Lost, Recovery, Retained, UncommittedBlob, UndeleteOutcome
+from lakegc_assets.storage.azure.service import (
+    AzureService,
+    is_directory,
+    name_of,
+    open_service,
+    soft_delete_days,
+)
+from lakegc_assets.storage.bucket_store import BucketStore, undelete_each
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.http import HttpFailure, explaining
+from lakegc_assets.storage.values import (
+    DataProtection,
+    Lost,
+    Recovery,
+    Retained,
+    UncommittedBlob,
+    UndeleteOutcome,
+)
 
 #: The kinds of entries that a list of all that is kept asks for, the most first.
 _ALL: Final = ("versions,deleted,immutabilitypolicy,legalhold", "versions,deleted", "deleted")
@@ -53,12 +63,9 @@ _NO_BLOCKS: Final = frozenset({404, 409})
 class Listed(NamedTuple):
     """One thing that a listing names a blob by.
 
-    Attributes:
-        version: a time, so that later ones are greater; empty where there are no versions.
-        current: whether it is what readers see.
-        deleted: whether soft delete keeps it.
-        held: whether it is under a legal hold.
-        until: when its immutability policy ends, UTC; None without one.
+    ``version`` is a time, so that later ones are greater, or empty where there are none.
+    ``current`` is what readers see, ``deleted`` what soft delete keeps, ``held`` what is under a
+    legal hold, and ``until`` when its immutability policy ends, UTC.
     """
 
     version: str
@@ -70,19 +77,25 @@ class Listed(NamedTuple):
     until: datetime | None = None
 
 
-@dataclass(frozen=True)
-class AzureVersions:
-    """The versions of a container; keys are relative to the prefix, ``where`` names the store."""
+class AzureVersions(BucketStore[Blob]):
+    """A container, with what Azure keeps in it of deleted blobs."""
 
-    service: AzureService
-    container: str
-    prefix: str
-    object_at: Callable[[str], Blob]
-    where: str
+    def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
+        super().__init__(namespace, config)
+        self._account, _, self._container = namespace.authority.partition("/")
+        # Each answer about a blob says which of the two is missing.
+        self.bucket_seen = True
 
-    def undelete(self, objects: Sequence[Lost], *, dry_run: bool) -> list[UndeleteOutcome]:
-        """Bring blobs back, or only list them: ``ObjectStore.undelete_many`` and ``kept_many``."""
-        return undelete_each(objects, partial(self._one, dry_run=dry_run), self.where)
+    @property
+    def service(self) -> AzureService:
+        """Of the account; the same one in all stores of one configuration."""
+        return open_service(self.config, self._account)
+
+    def _object(self, full_key: str, where: str, config: StoreConfig) -> Blob:
+        return Blob(open_service(config, self._account), self._container, full_key, where)
+
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        return undelete_each(objects, partial(self._one, dry_run=dry_run), self._url)
 
     def _one(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
         url = self.object_at(lost.key).url()
@@ -112,24 +125,98 @@ class AzureVersions:
     def _listed(self, key: str) -> Iterator[Listed]:
         """All that a blob's name stands for; it comes before the names that start with it."""
         name = self.prefix + key
-        for page in read_pages(self.service, self.container, name, _ALL[1:], _read_versions):
+        for page in self.service.pages(self._container, name, _ALL[1:], _read_versions):
             yield from (one for listed, one in page if listed == name)
             if page and page[-1][0] != name:
                 return
 
-    def retained(self, prefix: str) -> Retained:
-        """Versions and soft-deleted blobs below a prefix. Raises HttpFailure."""
-        objects = size = locked = 0
-        ends: list[datetime] = []
-        now = datetime.now(timezone.utc)
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""
         below = self.prefix + prefix
-        for page in read_pages(self.service, self.container, below, _ALL, _read_versions):
-            old = [one for _, one in page if not one.current]
-            objects, size = objects + len(old), size + sum(one.size for one in old)
-            ends += [one.until for one in old if one.until and one.until > now]
-            locked += sum(one.held or bool(one.until and one.until > now) for one in old)
-            ends = sorted(ends)[-1:]
-        return Retained(objects, size, 0, locked, *ends)
+        with explaining(f"{self._url}: listing versions"):
+            pages = self.service.pages(self._container, below, _ALL, _read_versions)
+            old = (one for page in pages for _, one in page if not one.current)
+            return Retained.counting((one.size, one.held, one.until) for one in old)
+
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: soft delete of blobs, and versions."""
+        where, service = self._url, self.service
+        try:
+            answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
+            days = soft_delete_days(answer.content)
+            versions = self._has_versions()
+        except (HttpFailure, ValueError) as error:
+            code = error.code if isinstance(error, HttpFailure) else error
+            advice = ": look at the account, or let the credentials read the properties of blobs"
+            return Recovery.unknown(where, code, advice)
+        if versions:
+            kept = "versioning is on: deleted blobs stay as versions, and are paid for"
+            return Recovery(
+                "versions", None, f"{where}: {kept} until a lifecycle rule removes them"
+            )
+        if days:
+            kept = f"soft delete is on: deleted blobs stay for {days} days, and are paid for"
+            return Recovery("soft_delete", float(days), f"{where}: {kept}")
+        return Recovery("nothing", None, f"{where}: the account keeps nothing of deleted blobs")
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``: the same, and policies and holds of the container."""
+        query = {"restype": "container"}
+        try:
+            headers = self.service.send("GET", self._target(query)).headers
+            held = (
+                text for name, text in _LOCKS.items() if headers.get(name, "").lower() == "true"
+            )
+            locks = list(held)
+        except HttpFailure as failure:
+            why = f"({failure.code}): let the credentials read its properties"
+            locks = [f"whether the container has policies or holds could not be found out {why}"]
+        return DataProtection.of(self.recovery()).with_locks(locks)
+
+    def _has_versions(self) -> bool:
+        query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
+        try:
+            listed = self.service.send("GET", self._target(query)).content
+        except HttpFailure as failure:
+            # Accounts with real directories have none, and take the question for an error.
+            if failure.status != _BAD_REQUEST:
+                raise
+            return False
+        return b"<VersionId>" in listed
+
+    def uncommitted_blobs(self) -> Sequence[UncommittedBlob]:
+        # Empty blobs that are committed are in the list, too, which does not distinguish them.
+        include = ["metadata,uncommittedblobs"]
+        with (
+            explaining(f"{self._url}: listing uncommitted blobs"),
+            ThreadPoolExecutor(_THREADS) as pool,
+        ):
+            pages = self.service.pages(self._container, self.prefix, include, _empty)
+            names = [name for page in pages for name in page]
+            found = list(zip(names, pool.map(self._block_sizes, names), strict=True))
+        return [
+            UncommittedBlob(name.removeprefix(self.prefix), sum(sizes))
+            for name, sizes in found
+            if sizes
+        ]
+
+    def _block_sizes(self, name: str) -> list[int]:
+        query = {"comp": "blocklist", "blocklisttype": "uncommitted"}
+        try:
+            answer = self.service.send("GET", self.service.target(self._container, name, query))
+        except HttpFailure as failure:
+            if failure.status not in _NO_BLOCKS:
+                raise
+            return []
+        try:
+            root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
+            return [int(one.text or "") for one in root.iterfind("UncommittedBlocks/Block/Size")]
+        except (ET.ParseError, ValueError) as error:
+            raise HttpFailure("NoAnswer", f"a damaged list of blocks: {error}") from error
+
+    def _target(self, query: Mapping[str, str]) -> str:
+        """The URL of a request about the container."""
+        return self.service.target(self._container, query=query)
 
 
 def _read_versions(blobs: ET.Element) -> list[tuple[str, Listed]]:
@@ -174,78 +261,6 @@ def _why(lost: Lost, found: Listed | None) -> str:
     )
 
 
-def recovery_of(service: AzureService, container: str, where: str) -> Recovery:
-    """The protection of deleted blobs, by settings and listings of the account."""
-    try:
-        answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
-        days = soft_delete_days(answer.content)
-        versions = _has_versions(service, container)
-    except (HttpFailure, ValueError) as error:
-        code = error.code if isinstance(error, HttpFailure) else error
-        return Recovery(
-            "unknown",
-            None,
-            f"{where}: whether the account keeps deleted blobs could not be found out ({code}): "
-            "look at its data protection settings, or let the credentials read the properties of "
-            "the blob service",
-        )
-    if versions:
-        return Recovery(
-            "versions",
-            None,
-            f"{where}: versioning is on: deleted blobs stay as versions, and are paid for until a "
-            "lifecycle rule removes them",
-        )
-    if days:
-        return Recovery(
-            "soft_delete",
-            float(days),
-            f"{where}: soft delete is on: deleted blobs stay for {days} days, and are paid for "
-            "until then",
-        )
-    return Recovery("nothing", None, f"{where}: the account keeps nothing of deleted blobs")
-
-
-def locks_of(service: AzureService, container: str) -> list[str]:
-    """Policies and holds that may keep blobs of a container from being deleted, as sentences."""
-    try:
-        url = service.target(container, query={"restype": "container"})
-        headers = service.send("GET", url).headers
-    except HttpFailure as failure:
-        why = f"({failure.code}): let the credentials read its properties"
-        return [f"whether the container has policies or legal holds could not be found out {why}"]
-    return [
-        sentence for header, sentence in _LOCKS.items() if headers.get(header, "").lower() == "true"
-    ]
-
-
-def _has_versions(service: AzureService, container: str) -> bool:
-    query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
-    try:
-        listed = service.send("GET", service.target(container, query=query)).content
-    except HttpFailure as failure:
-        # Accounts with real directories have none, and take the question for an error.
-        if failure.status != _BAD_REQUEST:
-            raise
-        return False
-    return b"<VersionId>" in listed
-
-
-def uncommitted_blobs(
-    service: AzureService, container: str, prefix: str
-) -> Sequence[UncommittedBlob]:
-    """See ``ObjectStore.uncommitted_blobs``. Raises HttpFailure."""
-    # Empty blobs that are committed are in the list, too, which does not distinguish them.
-    pages = read_pages(service, container, prefix, ["metadata,uncommittedblobs"], _empty)
-    names = [name for page in pages for name in page]
-    sizes_of = partial(_block_sizes, service, container)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(zip(names, pool.map(sizes_of, names), strict=True))
-    return [
-        UncommittedBlob(name.removeprefix(prefix), sum(sizes)) for name, sizes in found if sizes
-    ]
-
-
 def _empty(blobs: ET.Element) -> list[str]:
     return [name_of(blob) for blob in blobs if _is_empty(blob)]
 
@@ -255,18 +270,3 @@ def _is_empty(blob: ET.Element) -> bool:
     if blob.tag != "Blob" or properties is None or is_directory(blob, properties):
         return False
     return int(properties.findtext("Content-Length") or 0) == 0
-
-
-def _block_sizes(service: AzureService, container: str, name: str) -> list[int]:
-    query = {"comp": "blocklist", "blocklisttype": "uncommitted"}
-    try:
-        answer = service.send("GET", service.target(container, name, query))
-    except HttpFailure as failure:
-        if failure.status not in _NO_BLOCKS:
-            raise
-        return []
-    try:
-        root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
-        return [int(one.text or "") for one in root.iterfind("UncommittedBlocks/Block/Size")]
-    except (ET.ParseError, ValueError) as error:
-        raise HttpFailure("NoAnswer", f"a damaged list of blocks: {error}") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import re
@@ -22,12 +20,18 @@ from lakegc_assets.storage.errors import (
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
-    error_class,
-    explained,
 )
 from lakegc_assets.storage.gcs.service import GcsService, read_object
 from lakegc_assets.storage.http import HttpFailure, explaining, pieces_of
-from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, whole
+from lakegc_assets.storage.streams import (
+    PIECE,
+    Opened,
+    checksums_in,
+    counted,
+    in_parts,
+    md5_of,
+    whole,
+)
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 _FIELDS: Final = "name,size,updated,generation,md5Hash,crc32c"
@@ -65,22 +69,22 @@ class GcsObject(BucketObject):
 
     def fetch_state(self) -> ObjectState:
         """Its metadata. Raises HttpFailure."""
-        return self.read(self.service.client.send("GET", self.url(fields=_FIELDS)).content)
+        return self.read(self.service.send("GET", self.url(fields=_FIELDS)).content)
 
     def read(self, body: bytes) -> ObjectState:
         """Its metadata in an answer. Raises StorageError: the answer is about another object."""
         info, found = read_object(body, self.where)
         if info.key != self.name:
             raise StorageError(f"{self.where}: the answer names {info.key!r}")
-        hashes = _hashes(found.get("md5Hash"), found.get("crc32c"))
+        hashes = checksums_in({"md5": found.get("md5Hash"), "crc32c": found.get("crc32c")})
         return ObjectState(info.size, info.last_modified, info.etag, hashes)
 
     def opened(self, offset: int, etag: str | None) -> Opened:
         url = self.url(alt="media", **_if_match(etag))
         try:
-            answer, size = self.service.client.opened(url, {}, offset)
+            answer, size = self.service.opened(url, {}, offset)
         except HttpFailure as failure:
-            unclear = error_class(failure.code) is not ObjectNotFoundError
+            unclear = failure.kind is not ObjectNotFoundError
             if failure.status == _NOT_FOUND and unclear:
                 # Downloads are refused in plain text, as a proxy refuses.
                 self.fetch_state()
@@ -93,7 +97,7 @@ class GcsObject(BucketObject):
             part.strip().partition("=")[::2]
             for part in answer.headers.get("X-Goog-Hash", "").split(",")
         )
-        named = _hashes(hashes.get("md5"), hashes.get("crc32c"))
+        named = checksums_in({name: hashes.get(name) for name in ("md5", "crc32c")})
         return Opened(pieces_of(answer, PIECE), size, generation, answer.close, named)
 
     def put(self, data: bytes, *, etag: str | None = None, if_absent: bool = False) -> str:
@@ -104,7 +108,7 @@ class GcsObject(BucketObject):
     def _upload(self, data: bytes, condition: Mapping[str, str]) -> bytes:
         url = self._upload_url("media", condition)
         headers, repeatable = {"Content-Type": _MIME}, not condition
-        return self.service.client.send("POST", url, headers, data, repeatable=repeatable).content
+        return self.service.send("POST", url, headers, data, repeatable=repeatable).content
 
     def _upload_url(self, kind: str, condition: Mapping[str, str]) -> str:
         query = {"uploadType": kind, "name": self.name, "fields": _FIELDS, **condition}
@@ -139,7 +143,7 @@ class GcsObject(BucketObject):
     def _session(self, *, if_absent: bool) -> Iterator[_Session]:
         url = self._upload_url("resumable", _IF_ABSENT if if_absent else {})
         with explaining(self.where):
-            answer = self.service.client.send("POST", url, {"X-Upload-Content-Type": _MIME})
+            answer = self.service.send("POST", url, {"X-Upload-Content-Type": _MIME})
         session = _Session(self, answer.headers.get("Location", ""))
         # Requests to it carry credentials.
         if not session.url.startswith(f"{self.service.url}/"):
@@ -159,12 +163,9 @@ class _Session:
     url: str
 
     def put(self, data: bytes, first: int, size: int, *, if_absent: bool) -> bytes:
-        """Send the bytes from ``first`` on of an object of a size.
+        """Send the bytes from ``first`` on of an object, again what the service did not keep.
 
-        Bytes that the service did not keep are sent again.
-
-        Returns:
-            The answer; about the object after its last byte.
+        Returns the answer; about the object after its last byte.
         """
         end, at, failed = first + len(data), first, 0
         while True:
@@ -174,8 +175,7 @@ class _Session:
                     answer = self._send(span, data[at - first :])
                 except HttpFailure as failure:
                     failed += 1
-                    kind = error_class(failure.code)
-                    lost = kind in {StoreThrottledError, StoreUnavailableError}
+                    lost = failure.kind in {StoreThrottledError, StoreUnavailableError}
                     if not lost or failed >= self.target.tries:
                         raise
                     answer = self._send(f"bytes */{size}", b"")
@@ -197,19 +197,20 @@ class _Session:
             at = done
 
     def _send(self, span: str, data: bytes) -> requests.Response:
-        return self.target.service.client.send(
+        return self.target.service.send(
             "PUT",
             self.url,
             {"Content-Range": span},
             data,
-            repeatable=False,
+            # To ask what was kept changes nothing.
+            repeatable=not data,
             also_good=(*_DONE, _INCOMPLETE),
         )
 
     def end(self) -> None:
         """Let the service forget it."""
         with suppress(HttpFailure):
-            self.target.service.client.send("DELETE", self.url, also_good=(499,))
+            self.target.service.send("DELETE", self.url, also_good=(499,))
 
 
 def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
@@ -223,10 +224,10 @@ def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
     try:
         resource = rewrite(source, target, query, repeatable=not asked.if_absent)
     except HttpFailure as failure:
-        if error_class(failure.code) in {PreconditionFailedError, ObjectNotFoundError}:
+        if failure.kind in {PreconditionFailedError, ObjectNotFoundError}:
             # The service does not say which condition failed.
             source.require_original(asked)
-        raise explained(failure.code, failure.message, target.where) from failure
+        raise failure.explained(target.where) from failure
     copied = target.read(resource)
     if copied.size != asked.size:
         raise StorageError(f"{target.where}: the copy has {copied.size} of {asked.size} bytes")
@@ -243,17 +244,11 @@ def copy(source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
 def rewrite(
     source: GcsObject, target: GcsObject, query: Mapping[str, str], *, repeatable: bool = True
 ) -> bytes:
-    """Copy an object, in as many requests as it takes. Returns the metadata of the copy, in JSON.
-
-    Raises:
-        HttpFailure: it was not copied, or that is not known.
-    """
+    """Copy an object, in some requests. Returns JSON about the copy. Raises HttpFailure."""
     url = f"{source.service.url}/storage/v1{source.path}/rewriteTo{target.path}"
     query = {**query, "fields": f"done,rewriteToken,resource({_FIELDS})"}
     while True:
-        answer = target.service.client.send(
-            "POST", f"{url}?{urlencode(query)}", repeatable=repeatable
-        )
+        answer = target.service.send("POST", f"{url}?{urlencode(query)}", repeatable=repeatable)
         try:
             found = json.loads(answer.content)
             done, token = found.get("done"), found.get("rewriteToken")
@@ -280,13 +275,3 @@ def _if_match(etag: str | None) -> dict[str, str]:
 def is_generation(etag: str) -> bool:
     """True if a condition can name it: GCS may ignore other texts, and takes 0 for no object."""
     return etag.isascii() and etag.isdecimal() and etag != "0"
-
-
-def _hashes(md5: object, crc32c: object) -> dict[str, str]:
-    named = {}
-    for name, encoded in (("md5", md5), ("crc32c", crc32c)):
-        with suppress(binascii.Error):
-            value = base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
-            if value:
-                named[name] = value.hex()
-    return named

@@ -23,9 +23,15 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StorageError, error_class, usual_code
-from lakegc_assets.storage.http import HttpClient, HttpFailure, Part, Request, Sign
+from lakegc_assets.storage.http import (
+    HttpClient,
+    HttpFailure,
+    Part,
+    Request,
+    Sign,
+    once_per_process,
+)
 from lakegc_assets.storage.pages import Page, objects_of
-from lakegc_assets.storage.process_cache import once_per_process
 from lakegc_assets.storage.values import ObjectInfo
 
 _ENDPOINT: Final = "https://storage.googleapis.com"
@@ -37,37 +43,64 @@ _DONE: Final = frozenset({200, 204})
 _ALGORITHM: Final = "GOOG4-RSA-SHA256"
 
 
-class GcsService:
-    """An endpoint and its connections; ``url`` has no slash at its end.
+class GcsService(HttpClient):
+    """An endpoint; ``url`` has no slash at its end.
 
     ``key`` is that of a service account, which can sign until a deadline; None for who has none.
     """
 
-    def __init__(self, client: HttpClient, url: str, key: Credentials | None) -> None:
-        self.client = client
+    def __init__(self, config: StoreConfig, sign: Sign, url: str, key: Credentials | None) -> None:
+        super().__init__(config, sign, failure_of)
         self.url = url
         self.key = key
 
     def until(self, deadline: Deadline) -> Sign:
-        """Sign requests to the XML API without a query so that they are refused after a deadline.
+        """Sign requests of the XML API, without a query, until then. Raises ConfigurationError.
 
-        Raises:
-            ConfigurationError: there is no key that could do so.
+        ``generate_signed_url`` of google-cloud-storage counts the end of a signature from the clock
+        of this machine, and cannot sign for a moment in the past, by which a store is tried.
+
+        Format: https://cloud.google.com/storage/docs/authentication/canonical-requests
         """
-        if self.key is None:
+        key = self.key
+        if key is None:
             raise ConfigurationError(
                 "only the key of a service account can sign for a deadline on Google Cloud Storage"
             )
-        return _ending(self.key, deadline)
+
+        def sign(request: Request) -> None:
+            begin, length = deadline.window()
+            url = urlsplit(request.url)
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            headers["host"] = url.netloc
+            names = ";".join(sorted(headers))
+            scope = f"{begin:%Y%m%d}/auto/storage/goog4_request"
+            written = f"{begin:%Y%m%dT%H%M%SZ}"
+            # In the order of their names, which is signed.
+            query = urlencode(
+                {
+                    "X-Goog-Algorithm": _ALGORITHM,
+                    "X-Goog-Credential": f"{key.service_account_email}/{scope}",
+                    "X-Goog-Date": written,
+                    "X-Goog-Expires": str(length),
+                    "X-Goog-SignedHeaders": names,
+                },
+                quote_via=quote,
+                safe="",
+            )
+            lines = [request.method, url.path, query]
+            lines += [f"{name}:{value}" for name, value in sorted(headers.items())]
+            lines += ["", names, "UNSIGNED-PAYLOAD"]
+            digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            text = f"{_ALGORITHM}\n{written}\n{scope}\n{digest}"
+            request.url += f"?{query}&X-Goog-Signature={key.sign_bytes(text.encode()).hex()}"
+
+        return sign
 
 
 @once_per_process("GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST")
 def open_service(config: StoreConfig) -> GcsService:
-    """The service of a configuration; the same one as long as Google's variables stay the same.
-
-    Raises:
-        ConfigurationError: the credentials cannot be used.
-    """
+    """One as long as Google's variables stay the same. Raises ConfigurationError."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if emulator and "://" not in emulator:
         emulator = f"http://{emulator}"
@@ -75,10 +108,10 @@ def open_service(config: StoreConfig) -> GcsService:
     anonymous = url.startswith("http://") or (emulator is not None and config.gcs.endpoint is None)
     if anonymous:
         # Emulators ask for no credentials, and none are ever sent without TLS.
-        return GcsService(HttpClient(config, lambda _request: None, failure_of), url, None)
+        return GcsService(config, lambda _request: None, url, None)
     credentials = credentials_of(config.gcs.credentials_file)
     key = credentials if isinstance(credentials, Credentials) else None
-    return GcsService(HttpClient(config, signer_of(credentials), failure_of), url, key)
+    return GcsService(config, signer_of(credentials), url, key)
 
 
 def credentials_of(file: str | None) -> Any:  # noqa: ANN401 - google-auth's, untyped
@@ -105,45 +138,6 @@ def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
             raise HttpFailure("ConnectionFailed", f"no token came: {error}") from error
         except GoogleAuthError as error:
             raise HttpFailure("authError", f"no token came: {error}") from error
-
-    return sign
-
-
-def _ending(credentials: Credentials, deadline: Deadline) -> Sign:
-    """Sign requests without a query so that the service refuses them after a deadline.
-
-    ``generate_signed_url`` of google-cloud-storage counts the end of a signature from the clock of
-    this machine, and cannot sign for a moment in the past, by which a store is tried.
-
-    Format: https://cloud.google.com/storage/docs/authentication/canonical-requests
-    """
-
-    def sign(request: Request) -> None:
-        begin, length = deadline.window()
-        url = urlsplit(request.url)
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        headers["host"] = url.netloc
-        names = ";".join(sorted(headers))
-        scope = f"{begin:%Y%m%d}/auto/storage/goog4_request"
-        written = f"{begin:%Y%m%dT%H%M%SZ}"
-        # In the order of their names, which is signed.
-        query = urlencode(
-            {
-                "X-Goog-Algorithm": _ALGORITHM,
-                "X-Goog-Credential": f"{credentials.service_account_email}/{scope}",
-                "X-Goog-Date": written,
-                "X-Goog-Expires": str(length),
-                "X-Goog-SignedHeaders": names,
-            },
-            quote_via=quote,
-            safe="",
-        )
-        lines = [request.method, url.path, query]
-        lines += [f"{name}:{value}" for name, value in sorted(headers.items())]
-        lines += ["", names, "UNSIGNED-PAYLOAD"]
-        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-        text = f"{_ALGORITHM}\n{written}\n{scope}\n{digest}"
-        request.url += f"?{query}&X-Goog-Signature={credentials.sign_bytes(text.encode()).hex()}"
 
     return sign
 
@@ -176,11 +170,7 @@ def _failure(status: int, text: str) -> HttpFailure:
 
 
 def read_page(body: bytes, where: str) -> Page:
-    """Read a page of a listing.
-
-    Raises:
-        StorageError: it is not a listing, or contradicts itself.
-    """
+    """Read a page of a listing. Raises StorageError: it is none, or contradicts itself."""
     try:
         return _page(json.loads(body))
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowInvalid) as error:
@@ -199,11 +189,7 @@ def _page(page: Any) -> Page:  # noqa: ANN401 - any JSON
 
 
 def read_object(body: bytes, where: str) -> tuple[ObjectInfo, Mapping[str, Any]]:
-    """One object with its full key, as an answer of the store describes it, and all that it says.
-
-    Raises:
-        StorageError: it is not about an object.
-    """
+    """One object with its full key, and all that an answer says of it. Raises StorageError."""
     try:
         found = json.loads(body)
         (row,) = _objects([found]).to_pylist()

@@ -8,56 +8,24 @@ Format: https://cloud.google.com/storage/docs/json_api/v1
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import requests
 
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.storage.bucket_store import BucketStore
+from lakegc_assets.storage.bucket_store import path_problem
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
-from lakegc_assets.storage.errors import (
-    ObjectNotFoundError,
-    StorageError,
-    error_class,
-)
+from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation
-from lakegc_assets.storage.gcs.service import GcsService, failure_of_part, open_service, read_page
-from lakegc_assets.storage.gcs.versions import (
-    SETTINGS,
-    GcsUnfinished,
-    locks_of,
-    recovery_of,
-    retained_by,
-    undelete,
-)
-from lakegc_assets.storage.http import (
-    HttpFailure,
-    Request,
-    Sign,
-    explaining,
-    joined,
-    split,
-    time_in,
-)
-from lakegc_assets.storage.keys import path_problem
+from lakegc_assets.storage.gcs.service import failure_of_part, read_page
+from lakegc_assets.storage.gcs.versions import GcsVersions
+from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, joined, split
 from lakegc_assets.storage.pages import Page, follow, relative
-from lakegc_assets.storage.values import (
-    Copied,
-    CopyRequest,
-    DataProtection,
-    KeyRange,
-    Lost,
-    MultipartUpload,
-    Recovery,
-    Retained,
-    UndeleteOutcome,
-)
+from lakegc_assets.storage.values import Copied, CopyRequest, KeyRange
 
 # What a bound may hold, and an object's name may not: the listing is asked for less than the bound.
 _LAST: Final = "\U0010ffff"
@@ -65,24 +33,13 @@ _ODD: Final = re.compile(rf"[\x00-\x1f{_LAST}]")
 _FIELDS: Final = "name,size,updated,generation"
 
 
-class GcsStore(BucketStore[GcsObject]):
+class GcsStore(GcsVersions):
     """The objects of a bucket below a prefix."""
 
     keys_per_delete = 100
     names_missing_buckets = False
     # A listing begins at a bound that GCS can take, which is not always the one that is wanted.
     starts_after = False
-
-    @property
-    def service(self) -> GcsService:
-        """Of the endpoint; the same one in all stores of one configuration."""
-        return open_service(self.config)
-
-    def object_at(self, key: str, *, patient: bool = False) -> GcsObject:
-        """See ``BucketStore``. The service itself cuts what takes long into several requests."""
-        del patient
-        name, tries = self._full_key(key), self.config.max_attempts
-        return GcsObject(self.service, self.bucket, name, self._at(key), tries)
 
     def reached_by(self) -> tuple[Any, ...]:
         return GcsStore, self.config.gcs
@@ -91,61 +48,9 @@ class GcsStore(BucketStore[GcsObject]):
         """See ``ObjectStore``: only with the key of a service account."""
         return self.service.key is not None
 
-    def server_time(self) -> datetime:
-        """See ``ObjectStore``: the ``Date`` of an answer of the store, to the second."""
-        where = f"{self._url}: asking for the time"
-        answer = self._list_page({"maxResults": "1", "fields": "nextPageToken"}, where)
-        return time_in(answer.headers.get("Date"), where)
-
-    def recovery(self) -> Recovery:
-        """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
-        return self._settings()[0]
-
-    def data_protection(self) -> DataProtection:
-        """See ``ObjectStore``: the same, and what holds single objects."""
-        recovery, locks = self._settings()
-        return DataProtection.of(recovery).with_locks(locks)
-
-    def _settings(self) -> tuple[Recovery, Sequence[str]]:
-        """The protection of deleted objects by the bucket, and what may hold single ones."""
-        fields = urlencode({"fields": SETTINGS})
-        try:
-            answer = self._send("GET", f"{self._bucket_url}?{fields}")
-            settings = json.loads(answer.content)
-            return recovery_of(settings, self._prefix, self._url), locks_of(settings)
-        except (HttpFailure, ValueError, AttributeError, TypeError) as error:
-            code = error.code if isinstance(error, HttpFailure) else error
-            notice = (
-                f"{self._url}: whether the bucket keeps deleted objects could not be found out "
-                f"({code}): look at its soft delete policy and its versioning, or allow "
-                "storage.buckets.get"
-            )
-            return Recovery("unknown", None, notice), ()
-
-    def retained(self, prefix: str = "") -> Retained:
-        """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
-        with explaining(f"{self._url}: listing versions"):
-            return retained_by(self._send, self._bucket_url, self._prefix + prefix)
-
-    def multipart_uploads(self, begun_before: datetime) -> Sequence[MultipartUpload]:
-        """See ``ObjectStore``: those of the XML API."""
-        return self._unfinished().begun_before(begun_before)
-
-    def abort_upload(self, upload: MultipartUpload) -> bool:
-        return self._unfinished().abort(upload)
-
-    def _unfinished(self) -> GcsUnfinished:
-        return GcsUnfinished(self.service, self.bucket, self._prefix, self._url)
-
-    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
-        return undelete(objects, self.object_at, self._is_there, self._url, dry_run=dry_run)
-
-    @property
-    def _bucket_url(self) -> str:
-        return f"{self.service.url}/storage/v1/b/{quote(self.bucket, safe='')}"
-
-    def _send(self, method: str, url: str, **more: Any) -> requests.Response:  # noqa: ANN401 - send's
-        return self.service.client.send(method, url, **more)
+    def _date(self, where: str) -> str | None:
+        query = {"maxResults": "1", "fields": "nextPageToken"}
+        return self._list_page(query, where).headers.get("Date")
 
     def _copied(self, source: GcsObject, target: GcsObject, asked: CopyRequest) -> Copied:
         return copy(source, target, asked)
@@ -160,7 +65,7 @@ class GcsStore(BucketStore[GcsObject]):
             if etags is not None and not is_generation(etags[key]):
                 return f"it cannot have the etag {etags[key]!r}: generations are numbers"
             found = self._problem(key)
-            return path_problem(self._prefix + key) if sign and not found else found
+            return path_problem(self.prefix + key) if sign and not found else found
 
         many = 1 if singly or sign else self.keys_per_delete
         send = self._delete if sign is None else partial(self._delete_until, sign)
@@ -184,7 +89,9 @@ class GcsStore(BucketStore[GcsObject]):
             requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
             content_type, body = joined(requests_)
             url = f"{self.service.url}/batch/storage/v1"
-            answer = self._send("POST", url, headers={"Content-Type": content_type}, body=body)
+            answer = self.service.send(
+                "POST", url, headers={"Content-Type": content_type}, body=body
+            )
             answers = split(answer, keys, failure_of_part)
         if any(isinstance(one, HttpFailure) and one.code == "notFound" for one in answers.values()):
             self._require_bucket_exists()
@@ -195,40 +102,20 @@ class GcsStore(BucketStore[GcsObject]):
     ) -> Mapping[str, Answer]:
         """Delete one object, unless it is too late. Raises HttpFailure."""
         (key,) = keys
-        name = quote(f"{self.bucket}/{self._prefix}{key}", safe="/~")
         headers = {} if etags is None else {"x-goog-if-generation-match": etags[key]}
-        url = f"{self.service.url}/{name}"
+        url = self._xml_url(self.prefix + key)
         return {key: answer_of_one(lambda: self._delete_one(url, headers=headers, sign=sign))}
 
     def _delete_one(self, url: str, **more: Any) -> None:  # noqa: ANN401 - send's
-        answer = self._send("DELETE", url, **more)
+        answer = self.service.send("DELETE", url, **more)
         # GCS has nothing to say of a delete; what an emulator says is the JSON of nothing.
         if answer.content.strip() not in {b"", b"null"}:
             raise HttpFailure("NoAnswer", f"a delete was answered with {answer.content[:80]!r}")
 
-    def _require_bucket_exists(self) -> None:
-        """Without its bucket an object is not known to be missing. Raises HttpFailure."""
-        try:
-            self._require_bucket()
-        except ConfigurationError as error:
-            raise HttpFailure("NoSuchBucket", error) from error
-        except StorageError as error:
-            raise HttpFailure("NoAnswer", error) from error
-
-    def _is_there(self, one: GcsObject) -> bool:
-        try:
-            one.fetch_state()
-        except HttpFailure as failure:
-            if error_class(failure.code) is not ObjectNotFoundError:
-                raise
-            self._require_bucket_exists()
-            return False
-        return True
-
     def _list_page(self, query: Mapping[str, str], where: str) -> requests.Response:
         try:
             with explaining(where):
-                return self._send("GET", f"{self._bucket_url}/o?{urlencode(query)}")
+                return self.service.send("GET", f"{self._bucket_url}/o?{urlencode(query)}")
         except ObjectNotFoundError as error:
             raise ConfigurationError(
                 f"{where}: the bucket does not exist: check its name and the endpoint ({error})"
@@ -236,7 +123,7 @@ class GcsStore(BucketStore[GcsObject]):
 
     def _pages(self, wanted: KeyRange, *, one_level: bool = False) -> Iterator[Page]:
         where = self._listing(wanted.prefix)
-        prefix = self._prefix + wanted.prefix
+        prefix = self.prefix + wanted.prefix
         query = {
             "prefix": prefix,
             "maxResults": str(self.config.page_size),
@@ -244,12 +131,12 @@ class GcsStore(BucketStore[GcsObject]):
             **({"delimiter": "/"} if one_level else {}),
         }
         if wanted.start_after:
-            query["startOffset"] = self._prefix + _ODD.split(wanted.start_after, maxsplit=1)[0]
+            query["startOffset"] = self.prefix + _ODD.split(wanted.start_after, maxsplit=1)[0]
         if wanted.end_before:
             # A space sorts after every control character; what is too much is left out later.
             plain, *odd = _ODD.split(wanted.end_before, maxsplit=1)
             if not odd or not wanted.end_before.startswith(plain + _LAST):
-                query["endOffset"] = self._prefix + plain + (" " if odd else "")
+                query["endOffset"] = self.prefix + plain + (" " if odd else "")
 
         def ask(token: str | None) -> Page:
             if token is not None:
@@ -257,4 +144,4 @@ class GcsStore(BucketStore[GcsObject]):
             return read_page(self._list_page(query, where).content, where)
 
         for page in follow(ask, prefix, where, one_level=one_level):
-            yield relative(page, self._prefix)
+            yield relative(page, self.prefix)

@@ -1,11 +1,9 @@
 """Generations, deleted objects and uploads in parts of a bucket of GCS, which usual listings lack.
 
-The generation of an object, which is its etag here, names it for good: where versioning is on it is
-copied to its name again, and where soft delete is on it is restored, both on the condition that no
-object has the name now.
-
-Uploads in parts of the XML API keep their parts until somebody completes or aborts them. Resumable
-uploads, which the JSON API makes, end by themselves after a week and are in no list.
+The generation of an object, which is its etag here, names it for good: with versioning it is copied
+to its name again, with soft delete it is restored, both if no object has the name now. Uploads of
+the XML API keep their parts until somebody ends them; resumable uploads, of the JSON API, end by
+themselves after a week.
 
 Format: https://cloud.google.com/storage/docs/json_api/v1/objects/restore and
 https://cloud.google.com/storage/docs/xml-api/get-bucket-uploads
@@ -16,24 +14,31 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-import requests
-
-from lakegc_assets.storage.bucket_store import undelete_each
-from lakegc_assets.storage.errors import ObjectNotFoundError, error_class
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.storage.bucket_store import UploadingStore, undelete_each
+from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.storage.gcs.objects import GcsObject, is_generation, rewrite
-from lakegc_assets.storage.gcs.service import GcsService
+from lakegc_assets.storage.gcs.service import GcsService, open_service
 from lakegc_assets.storage.http import HttpFailure, explaining
-from lakegc_assets.storage.values import Lost, MultipartUpload, Recovery, Retained, UndeleteOutcome
+from lakegc_assets.storage.values import (
+    DataProtection,
+    Lost,
+    MultipartUpload,
+    Recovery,
+    Retained,
+    UndeleteOutcome,
+)
 
 _DAY_S: Final = 86400
-#: The fields of a bucket that ``recovery_of`` and ``locks_of`` read.
-SETTINGS: Final = (
+#: The fields of a bucket that ``_recovery_of`` and ``_locks_of`` read.
+_SETTINGS: Final = (
     "softDeletePolicy,versioning,lifecycle,retentionPolicy,defaultEventBasedHold,objectRetention"
 )
 #: The field that only objects that are not the latest have, by the kind of list.
@@ -41,7 +46,6 @@ _ENDED: Final = {"versions": "timeDeleted", "softDeleted": "softDeleteTime"}
 
 #: The fields of an object about its locks.
 _LOCKS: Final = ("temporaryHold", "eventBasedHold", "retentionExpirationTime", "retention")
-_GONE: Final = frozenset({"NoSuchUpload", "notFound", "NoSuchKey"})
 #: The list that has elements of a tag, and where what a request has to go on with stands in it.
 _LISTS: Final = {
     "Upload": (
@@ -52,39 +56,142 @@ _LISTS: Final = {
 }
 
 
-def undelete(
-    objects: Sequence[Lost],
-    object_at: Callable[[str], GcsObject],
-    exists: Callable[[GcsObject], bool],
-    where: str,
-    *,
-    dry_run: bool,
-) -> list[UndeleteOutcome]:
-    """See ``ObjectStore.undelete_many``, and ``kept_many`` in a dry run.
+class GcsVersions(UploadingStore[GcsObject]):
+    """A bucket, with what Google keeps in it of deleted objects, and unfinished uploads."""
 
-    Args:
-        objects: each key once.
-        object_at: an object. Raises InvalidKeyError.
-        exists: True if an object is there. Raises HttpFailure.
-        where: URL of the store, for messages.
-        dry_run: change nothing.
-    """
-    ways = (_is_kept,) if dry_run else (_copied, _restored)
+    @property
+    def service(self) -> GcsService:
+        """Of the endpoint; the same one in all stores of one configuration."""
+        return open_service(self.config)
 
-    def bring_back(lost: Lost) -> UndeleteOutcome:
-        if not is_generation(lost.etag):
-            detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
-            return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
-        one = object_at(lost.key)
-        # The condition is what counts; but emulators know none, and would overwrite.
-        if exists(one):
-            return UndeleteOutcome(lost.key, "already_there")
-        if any(way(one, lost.etag) for way in ways):
-            return UndeleteOutcome(lost.key, "restored")
-        detail = f"the bucket keeps no generation {lost.etag} of it"
-        return UndeleteOutcome(lost.key, "not_kept", None, detail)
+    def _object(self, full_key: str, where: str, config: StoreConfig) -> GcsObject:
+        """See ``BucketStore``. The service itself cuts what takes long into several requests."""
+        return GcsObject(self.service, self.bucket, full_key, where, config.max_attempts)
 
-    return undelete_each(objects, bring_back, where)
+    @property
+    def _bucket_url(self) -> str:
+        return f"{self.service.url}/storage/v1/b/{quote(self.bucket, safe='')}"
+
+    def recovery(self) -> Recovery:
+        """See ``ObjectStore``: soft delete, versions and retention policies of the bucket."""
+        return self._settings()[0]
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``: the same, and what holds single objects."""
+        recovery, locks = self._settings()
+        return DataProtection.of(recovery).with_locks(locks)
+
+    def _settings(self) -> tuple[Recovery, Sequence[str]]:
+        """The protection of deleted objects by the bucket, and what may hold single ones."""
+        fields = urlencode({"fields": _SETTINGS})
+        try:
+            answer = self.service.send("GET", f"{self._bucket_url}?{fields}")
+            settings = json.loads(answer.content)
+            return _recovery_of(settings, self.prefix, self._url), _locks_of(settings)
+        except (HttpFailure, ValueError, AttributeError, TypeError) as error:
+            code = error.code if isinstance(error, HttpFailure) else error
+            advice = ": look at its soft delete and its versioning, or allow storage.buckets.get"
+            return Recovery.unknown(self._url, code, advice), ()
+
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
+        # That is in no list of versions, and who may not see it sees a refusal.
+        with explaining(f"{self._url}: listing versions"):
+            found = (self._kept(which, self.prefix + prefix) for which in _ENDED)
+            return Retained.counting(chain.from_iterable(found))
+
+    def _kept(self, which: str, prefix: str) -> Iterator[tuple[int, bool, datetime | None]]:
+        """Size, hold and last lock of what a kind of list has besides the latest generations."""
+        fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),nextPageToken"
+        query, seen = {which: "true", "prefix": prefix, "fields": fields}, set[str]()
+        while True:
+            answer = self.service.send("GET", f"{self._bucket_url}/o?{urlencode(query)}")
+            try:
+                page = json.loads(answer.content)
+                old = [one for one in page.get("items", ()) if one.get(_ENDED[which])]
+                yield from [(int(one["size"]), _is_held(one), _locked_until(one)) for one in old]
+                token = page.get("nextPageToken")
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise HttpFailure("NoAnswer", "a damaged list of versions") from error
+            if not token:
+                return
+            if token in seen:
+                raise HttpFailure("NoAnswer", "the list of versions does not go on")
+            seen.add(token)
+            query["pageToken"] = token
+
+    def _uploads(self) -> Iterator[MultipartUpload]:
+        """See ``UploadingStore``: those of the XML API."""
+        for element in self._listed("", {"uploads": "", "prefix": self.prefix}, "Upload"):
+            names = ("Key", "UploadId", "Initiated")
+            key, upload_id, begun = (_text(element, name) for name in names)
+            yield MultipartUpload(key, upload_id, _time(begun), _time(begun), 0)
+
+    def _parts(self, upload: MultipartUpload) -> Iterator[tuple[int, datetime]]:
+        for element in self._listed(upload.key, {"uploadId": upload.upload_id}, "Part"):
+            size = _text(element, "Size")
+            if not size.isdecimal():
+                raise HttpFailure("NoAnswer", f"a part has the size {size!r}")
+            yield int(size), _time(_text(element, "LastModified"))
+
+    def _listed(self, full_key: str, query: Mapping[str, str], tag: str) -> Iterator[ET.Element]:
+        """The elements of a list of the XML API. Raises HttpFailure."""
+        root_tag, markers = _LISTS[tag]
+        while True:
+            asked = urlencode(query, quote_via=quote)
+            answer = self.service.send("GET", f"{self._xml_url(full_key)}?{asked}")
+            try:
+                root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
+            except ET.ParseError as error:
+                raise HttpFailure("NoAnswer", f"a damaged list of {tag}s: {error}") from error
+            for element in root.iter():
+                element.tag = element.tag.rpartition("}")[2]
+            if root.tag != root_tag:
+                raise HttpFailure("NoAnswer", f"the answer is no list of {tag}s, but a {root.tag}")
+            yield from root.iter(tag)
+            if (root.findtext("IsTruncated") or "").lower() != "true":
+                return
+            following = {name: root.findtext(tag) or "" for name, tag in markers.items()}
+            if following.items() <= query.items():
+                raise HttpFailure("NoAnswer", f"the list of {tag}s does not go on")
+            query = {**query, **following}
+
+    def _abort(self, full_key: str, upload_id: str) -> None:
+        query = urlencode({"uploadId": upload_id}, quote_via=quote)
+        self.service.send("DELETE", f"{self._xml_url(full_key)}?{query}")
+
+    def _xml_url(self, full_key: str = "") -> str:
+        """The URL of an object, or of the bucket, in the XML API."""
+        name = f"{self.bucket}/{full_key}" if full_key else self.bucket
+        return f"{self.service.url}/{quote(name, safe='/~')}"
+
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        ways = (_is_kept,) if dry_run else (_copied, _restored)
+
+        def bring_back(lost: Lost) -> UndeleteOutcome:
+            if not is_generation(lost.etag):
+                detail = f"it cannot have the etag {lost.etag!r}: generations are numbers"
+                return UndeleteOutcome(lost.key, "failed", "InvalidKey", detail)
+            one = self.object_at(lost.key)
+            # The condition is what counts; but emulators know none, and would overwrite.
+            if _found(one.fetch_state):
+                return UndeleteOutcome(lost.key, "already_there")
+            self._require_bucket_exists()
+            if any(way(one, lost.etag) for way in ways):
+                return UndeleteOutcome(lost.key, "restored")
+            detail = f"the bucket keeps no generation {lost.etag} of it"
+            return UndeleteOutcome(lost.key, "not_kept", None, detail)
+
+        return undelete_each(objects, bring_back, self._url)
+
+    def _require_bucket_exists(self) -> None:
+        """Without its bucket an object is not known to be missing. Raises HttpFailure."""
+        try:
+            self._require_bucket()
+        except ConfigurationError as error:
+            raise HttpFailure("NoSuchBucket", error) from error
+        except StorageError as error:
+            raise HttpFailure("NoAnswer", error) from error
 
 
 def _copied(one: GcsObject, generation: str) -> bool:
@@ -96,14 +203,14 @@ def _copied(one: GcsObject, generation: str) -> bool:
 def _restored(one: GcsObject, generation: str) -> bool:
     """Restore a generation that soft delete keeps; False if there is none."""
     query = urlencode({"generation": generation, "ifGenerationMatch": "0"})
-    return _found(lambda: one.service.client.send("POST", f"{one.url()}/restore?{query}"))
+    return _found(lambda: one.service.send("POST", f"{one.url()}/restore?{query}"))
 
 
 def _is_kept(one: GcsObject, generation: str) -> bool:
     """True if versions or soft delete have a generation."""
     query = {"generation": generation, "fields": "generation"}
     urls = [one.url(**query), one.url(**query, softDeleted="true")]
-    return any(_found(partial(one.service.client.send, "GET", url)) for url in urls)
+    return any(_found(partial(one.service.send, "GET", url)) for url in urls)
 
 
 def _found(send: Callable[[], object]) -> bool:
@@ -111,62 +218,27 @@ def _found(send: Callable[[], object]) -> bool:
     try:
         send()
     except HttpFailure as failure:
-        if error_class(failure.code) is not ObjectNotFoundError:
+        if failure.kind is not ObjectNotFoundError:
             raise
         return False
     return True
 
 
-def retained_by(
-    send: Callable[[str, str], requests.Response], bucket_url: str, prefix: str
-) -> Retained:
-    """Generations below a prefix that are not the latest, and what soft delete has.
-
-    Raises:
-        HttpFailure: a request was refused, or its answer is damaged.
-    """
-    objects = size = locked = 0
-    until: list[datetime] = []
-    # What soft delete has is in no list of versions, and who may not see it sees a refusal.
-    for which in ("versions", "softDeleted"):
-        fields = f"items({','.join(['size', *_LOCKS, _ENDED[which]])}),nextPageToken"
-        query = {which: "true", "prefix": prefix, "fields": fields}
-        while True:
-            answer = send("GET", f"{bucket_url}/o?{urlencode(query)}")
-            try:
-                page = json.loads(answer.content)
-                old = [one for one in page.get("items", ()) if one.get(_ENDED[which])]
-                objects, size = objects + len(old), size + sum(int(one["size"]) for one in old)
-                ends = [_locked_until(one) for one in old]
-                token = page.get("nextPageToken")
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise HttpFailure("NoAnswer", "a damaged list of versions") from error
-            locked += sum(held or end is not None for held, end in ends)
-            until = sorted([*until, *(end for _, end in ends if end)])[-1:]
-            if not token or token == query.get("pageToken"):
-                break
-            query["pageToken"] = token
-    return Retained(objects, size, 0, locked, *until)
+def _is_held(listed: Mapping[str, Any]) -> bool:
+    return bool(listed.get("temporaryHold") or listed.get("eventBasedHold"))
 
 
-def _locked_until(listed: Mapping[str, Any]) -> tuple[bool, datetime | None]:
-    """True if an object is on hold; and when the last of its locks ends, if one has not ended."""
+def _locked_until(listed: Mapping[str, Any]) -> datetime | None:
+    """The end of the last lock of an object, UTC; None where it never had any."""
     dates = (
         listed.get("retentionExpirationTime"),
         listed.get("retention", {}).get("retainUntilTime"),
     )
-    times = [datetime.fromisoformat(one.replace("Z", "+00:00")) for one in dates if one]
-    now = datetime.now(timezone.utc)
-    held = bool(listed.get("temporaryHold") or listed.get("eventBasedHold"))
-    return held, max((one for one in times if one > now), default=None)
+    return max(map(_time, filter(None, dates)), default=None)
 
 
-def recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
-    """The protection of deleted objects below a prefix by the settings (``SETTINGS``) of a bucket.
-
-    Raises:
-        ValueError, AttributeError, TypeError: these are no settings.
-    """
+def _recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recovery:
+    """The protection below a prefix by ``_SETTINGS``. Raises ValueError and others: it is none."""
     soft = int(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / _DAY_S
     versions = bool(settings.get("versioning", {}).get("enabled"))
     rules = settings.get("lifecycle", {}).get("rule", [])
@@ -191,7 +263,7 @@ def recovery_of(settings: Mapping[str, Any], prefix: str, where: str) -> Recover
     return Recovery("soft_delete", soft, notice) if soft else Recovery("nothing", None, notice)
 
 
-def locks_of(settings: Mapping[str, Any]) -> list[str]:
+def _locks_of(settings: Mapping[str, Any]) -> list[str]:
     """Holds on single objects besides the policy of the bucket, each as a sentence."""
     found = []
     if settings.get("defaultEventBasedHold"):
@@ -211,80 +283,6 @@ def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
     if rule.get("action", {}).get("type") != "Delete" or not concerns or spared:
         return None
     return float(condition.get("daysSinceNoncurrentTime", 0))
-
-
-@dataclass(frozen=True)
-class GcsUnfinished:
-    """The unfinished uploads of a bucket below a prefix; ``where`` is the URL of the store."""
-
-    service: GcsService
-    bucket: str
-    prefix: str
-    where: str
-
-    def begun_before(self, moment: datetime) -> Sequence[MultipartUpload]:
-        """See ``ObjectStore.multipart_uploads``."""
-        found: list[MultipartUpload] = []
-        with explaining(f"{self.where}: listing uploads in parts"):
-            for element in self._items("", {"uploads": "", "prefix": self.prefix}, "Upload"):
-                begun = _time(_text(element, "Initiated"))
-                name = _text(element, "Key")
-                if begun < moment and name.startswith(self.prefix):
-                    one = self._with_parts(name, _text(element, "UploadId"), begun)
-                    found += [one] if one else []
-        return found
-
-    def abort(self, upload: MultipartUpload) -> bool:
-        """See ``ObjectStore.abort_upload``."""
-        query = {"uploadId": upload.upload_id}
-        with explaining(f"{self.where}: aborting the upload of {upload.key!r}"):
-            try:
-                self.service.client.send("DELETE", self._url(self.prefix + upload.key, query))
-            except HttpFailure as failure:
-                if failure.code not in _GONE:
-                    raise
-                return False
-        return True
-
-    def _with_parts(self, name: str, upload_id: str, begun: datetime) -> MultipartUpload | None:
-        """An upload with size and time of its parts; None if it has ended meanwhile."""
-        try:
-            parts = list(self._items(name, {"uploadId": upload_id}, "Part"))
-        except HttpFailure as failure:
-            if failure.code not in _GONE:
-                raise
-            return None
-        newest = max([begun, *(_time(_text(part, "LastModified")) for part in parts)])
-        size = sum(int(_text(part, "Size")) for part in parts)
-        return MultipartUpload(name.removeprefix(self.prefix), upload_id, begun, newest, size)
-
-    def _items(self, name: str, query: dict[str, str], tag: str) -> Iterator[ET.Element]:
-        """The elements of a list, page by page. Raises HttpFailure."""
-        root_tag, markers = _LISTS[tag]
-        while True:
-            answer = self.service.client.send("GET", self._url(name, query))
-            try:
-                root = ET.fromstring(answer.content)  # noqa: S314 - expat refuses what would grow
-                for element in root.iter():
-                    element.tag = element.tag.rpartition("}")[2]
-                if root.tag != root_tag:
-                    raise ValueError(f"it is a {root.tag}")  # noqa: TRY301 - it is damage
-                yield from root.iter(tag)
-                more = (root.findtext("IsTruncated") or "").lower() == "true"
-                following = {name: root.findtext(tag) or "" for name, tag in markers.items()}
-            except (ET.ParseError, ValueError) as error:
-                raise HttpFailure(
-                    "NoAnswer", f"the answer is no list of {tag}s: {error}"
-                ) from error
-            if not more:
-                return
-            if following.items() <= query.items():
-                raise HttpFailure("NoAnswer", f"the list of {tag}s does not go on")
-            query = {**query, **following}
-
-    def _url(self, name: str, query: dict[str, str]) -> str:
-        path = f"{quote(self.bucket, safe='')}/{quote(name, safe='/')}".rstrip("/")
-        return f"{self.service.url}/{path}?{urlencode(query, quote_via=quote)}"
 
 
 def _text(element: ET.Element, tag: str) -> str:

@@ -7,8 +7,6 @@ Format: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import re
@@ -48,11 +46,17 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.storage.bulk import Deadline
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import usual_code
-from lakegc_assets.storage.files import read_private_file, write_private_file
-from lakegc_assets.storage.http import HttpFailure, explaining, require_soon, seconds
-from lakegc_assets.storage.process_cache import once_per_process
+from lakegc_assets.storage.files import read_private_fields, write_private_file
+from lakegc_assets.storage.http import (
+    HttpFailure,
+    explaining,
+    once_per_process,
+    require_soon,
+    seconds,
+)
 from lakegc_assets.storage.s3.listing import keep_page
 from lakegc_assets.storage.s3.small_objects import SmallObjects, answer_probes
+from lakegc_assets.storage.streams import base64_of, md5_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -74,8 +78,8 @@ _LIFETIME: Final = timedelta(minutes=20)
 def failure_of(error: BotoError) -> HttpFailure:
     """The failure that boto3 raised, with the store's own code where it has answered.
 
-    A 404 without the code ``NoSuchKey`` is not the store's word that an object is missing: proxies
-    and wrong endpoints answer so, too. Only answers to HEAD cannot carry a code.
+    A 404 without the code ``NoSuchKey`` does not say that an object is missing: proxies and wrong
+    endpoints answer so, too. Only answers to HEAD cannot carry a code.
     """
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
@@ -118,10 +122,8 @@ def translated(where: str) -> Iterator[None]:
 class Clients:
     """The clients of one server, which threads may share.
 
-    Attributes:
-        usual: repeats a request that failed.
-        once: sends a request once, for writes that must not be repeated blindly.
-        small: sends what concerns small objects, where that is simple.
+    ``usual`` repeats a request that failed, ``once`` sends it once, for writes that must not be
+    repeated blindly, and ``small`` sends what concerns small objects, where that is simple.
     """
 
     usual: S3Client
@@ -136,11 +138,7 @@ class Clients:
 
 @once_per_process("AWS_")
 def clients(config: StoreConfig) -> Clients:
-    """The clients for a configuration; the same ones as long as the AWS variables stay the same.
-
-    Raises:
-        ConfigurationError: a profile, a region or an endpoint cannot be used.
-    """
+    """Those of a configuration, as long as the AWS variables stay. Raises ConfigurationError."""
     own = open_session(config.profile, config.credentials_file)
     session = boto3.Session(botocore_session=own)
     region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
@@ -207,8 +205,7 @@ def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN4
 
 def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
     """Add the digest of a bulk delete's body that older compatible servers ask for."""
-    digest = hashlib.md5(request.body, usedforsecurity=False).digest()
-    request.headers["Content-MD5"] = base64.b64encode(digest).decode()
+    request.headers["Content-MD5"] = base64_of(md5_of(request.body))
 
 
 def _send_alone(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
@@ -279,39 +276,23 @@ def write_credentials_file(
 ) -> None:
     """Write a file for ``StoreConfig.credentials_file``, readable by its owner only, atomically.
 
-    It is JSON with the fields ``access_key``, ``secret_key`` and ``session_token``. Writing it
-    again renews the credentials of the stores that use it.
+    It is JSON with ``access_key``, ``secret_key`` and ``session_token``. Writing it again renews
+    the credentials of the stores that use it.
     """
     content = {"access_key": access_key, "secret_key": secret_key, "session_token": session_token}
     write_private_file(path, json.dumps(content))
 
 
 def read_credentials_file(path: str | os.PathLike[str]) -> Mapping[str, str | None]:
-    """The fields of a file that ``write_credentials_file`` wrote.
-
-    Raises:
-        ConfigurationError: it is missing, damaged, or others can read it.
-    """
-    try:
-        content = json.loads(read_private_file(path))
-        if not (content["access_key"] and content["secret_key"]):
-            raise ConfigurationError(
-                f"the credentials file {path} has an empty key: write it again"
-            )
-        return {name: content.get(name) for name in ("access_key", "secret_key", "session_token")}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        # The error is not chained: it could quote what the file holds.
-        raise ConfigurationError(
-            f"the credentials file {path} is damaged: write it again with write_credentials_file"
-        ) from None
+    """The fields of a file that ``write_credentials_file`` wrote. Raises ConfigurationError."""
+    content = read_private_fields(path, "write_credentials_file")
+    if not (content.get("access_key") and content.get("secret_key")):
+        raise ConfigurationError(f"the credentials file {path} lacks a key: write it again")
+    return {name: content.get(name) for name in ("access_key", "secret_key", "session_token")}
 
 
 def open_session(profile: str | None, credentials_file: str | None) -> botocore.session.Session:
-    """A session with credentials that renew themselves.
-
-    Raises:
-        ConfigurationError: there is no such profile, or the file cannot be used.
-    """
+    """A session with credentials that renew themselves. Raises ConfigurationError: it has none."""
     session = botocore.session.Session(profile=profile)
     try:
         session.get_scoped_config()

@@ -3,12 +3,12 @@
 Conditions: ``If-Match`` of DeleteObject, and ``ETag`` of a key in DeleteObjects. AWS honours both,
 and asks for ``s3:GetObject`` besides ``s3:DeleteObject``; other servers honour one, both or none.
 
-In a bucket with versions a delete puts a marker on top of an object's versions, and so does each
-delete of what is deleted already; the object is back once all markers on top are gone. Only markers
-are ever removed here, by their ids, and only where the newest version below has the etag and size
-of what is to come back. Whoever writes meanwhile puts a version on top of the marker, which then is
-no longer what its readers see, so that nothing they wrote is touched. A marker without an id of its
-own (``null``) is never removed: a writer's object may have taken its place, and its id.
+In a bucket with versions each delete puts a marker on top of an object's versions, also of what is
+deleted already; the object is back once all markers on top are gone. Only markers are ever removed
+here, by their ids, and only where the newest version below has the etag and size of what is to come
+back. Whoever writes meanwhile puts a version on top of the marker, which then is no longer what its
+readers see. A marker without an id of its own (``null``) is never removed: a writer's object may
+have taken its place, and its id.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html and
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeleteMarker.html
@@ -23,12 +23,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lakegc_assets.storage.bucket_store import key_problem, path_problem
 from lakegc_assets.storage.bulk import UNNAMED, Answer, Deadline, answer_of_one
-from lakegc_assets.storage.errors import AccessDeniedError, error_class, explained, usual_code
+from lakegc_assets.storage.errors import AccessDeniedError, usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
-from lakegc_assets.storage.keys import key_problem, path_problem
 from lakegc_assets.storage.pages import shared_prefix
-from lakegc_assets.storage.s3.client import ending, failing
+from lakegc_assets.storage.s3.client import clients, ending, failing
+from lakegc_assets.storage.s3.retention_settings import S3Retention
 from lakegc_assets.storage.values import KeyRange, Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
@@ -54,13 +55,8 @@ _ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
 class S3Deletes:
     """The calls of ``Bulk`` on S3; a repeated delete does no harm.
 
-    Attributes:
-        client: its retries are the retries of the calls.
-        bucket: of the keys.
-        prefix: that keys are relative to.
-        singly: one DeleteObject for each key.
-        deadline: after which the store is to refuse them.
-        versions: ids of those that are deleted, by key; by default the latest are.
+    ``singly`` sends one DeleteObject for each key. ``versions`` are the ids of those that are
+    deleted, by key; by default the latest are.
     """
 
     client: S3Client
@@ -187,21 +183,16 @@ class _Page(NamedTuple):
         return any(named < key for named in self.histories)
 
 
-@dataclass(frozen=True)
-class S3Versions:
-    """The versions of a bucket; keys are relative to the prefix, ``where`` is the store's URL.
+class S3Versions(S3Retention):
+    """A bucket, and the recovery of what was deleted in it. All of its calls may be repeated."""
 
-    The client's retries are those of the calls; all of them may be repeated.
-    """
+    @property
+    def _patient_client(self) -> S3Client:
+        # What is asked again while it still works on it, some servers bring back not at all.
+        return clients(self._patient()).usual
 
-    client: S3Client
-    bucket: str
-    prefix: str
-    where: str
-    page_size: int
-
-    def undelete(self, objects: Sequence[Lost], *, dry_run: bool) -> list[UndeleteOutcome]:
-        """Remove the markers of deletes: ``ObjectStore.undelete_many``, ``kept_many`` if dry."""
+    def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
+        """Remove delete markers, or look whether they could be removed."""
         outcomes: dict[str, UndeleteOutcome] = {}
         wanted: dict[str, Lost] = {}
         for one in objects:
@@ -265,8 +256,8 @@ class S3Versions:
         return latest.version
 
     def _failed(self, lost: Lost, failure: HttpFailure) -> UndeleteOutcome:
-        detail = str(explained(failure.code, failure.message, self.where))
-        if error_class(failure.code) is AccessDeniedError:
+        detail = str(failure.explained(self._url))
+        if failure.kind is AccessDeniedError:
             detail = f"{detail}: {_ADVICE}"
         return UndeleteOutcome(lost.key, "failed", failure.code, detail)
 
@@ -274,7 +265,7 @@ class S3Versions:
         """Look at keys in their order, page by page, past what lies between them."""
         found: dict[str, History | HttpFailure] = {}
         prefix = shared_prefix(KeyRange("", keys[0], keys[-1]))
-        size, at, last = self.page_size, 0, ""
+        size, at, last = self.config.page_size, 0, ""
         try:
             while at < len(keys):
                 start = max(last, keys[at][:-1])
@@ -296,7 +287,7 @@ class S3Versions:
                     found[keys[at]] = self._alone(keys[at])
                     at += 1
                 last = page.last
-                size = min(self.page_size, max(_FEW, 8 * used))
+                size = min(self.config.page_size, max(_FEW, 8 * used))
         except HttpFailure as failure:
             return dict.fromkeys(keys[at:], failure) | found
         return found
@@ -319,7 +310,7 @@ class S3Versions:
     def read_page(self, prefix: str, start: Mapping[str, str], size: int) -> _Page:
         """One page of the versions. Raises HttpFailure."""
         with failing():
-            answer: Any = self.client.list_object_versions(
+            answer: Any = self._patient_client.list_object_versions(
                 Bucket=self.bucket,
                 Prefix=prefix,
                 MaxKeys=size,
@@ -353,7 +344,7 @@ class S3Versions:
 
     def remove_markers(self, markers: Mapping[str, str]) -> dict[str, HttpFailure | None]:
         """Remove markers by their ids, and say what the store answered."""
-        calls = S3Deletes(self.client, self.bucket, "", singly=False, versions=markers)
+        calls = S3Deletes(self._patient_client, self.bucket, "", singly=False, versions=markers)
         together = [key for key in markers if not calls.alone(key)]
         batches = [together[at : at + _PORTION] for at in range(0, len(together), _PORTION)]
         batches += [[key] for key in markers if calls.alone(key)]

@@ -1,15 +1,10 @@
 """S3 listings, exact for every key that S3 can hold, at ten times boto3's speed.
 
-boto3's general parser would take most of the time of a listing (``bench/listing.py`` has both). So
-the body of a page is taken out of boto3's answer before that parser sees it, and read into Arrow.
-The listing of obstore (Rust's object_store) is faster still, but it gives ``a/`` and ``/a`` as
-``a`` without an error: a key that a listing names must be the key that would be deleted.
-
-The run of objects in a page is read by one regular expression, if that matches it from end to end;
-the rest of the page, and whole pages of any other form, go through an XML parser.
-
-A page that says anything inconsistent (not a listing, out of order, outside of what was asked for,
-a count that is wrong, no token for the next page) is an error and never a shorter listing.
+boto3's general parser would take most of the time of a listing (``bench/listing.py`` has both), so
+the body of a page is taken out of boto3's answer before it, and read into Arrow. obstore's listing
+is faster still, but it gives ``a/`` and ``/a`` as ``a`` without an error. The run of objects in a
+page is read by one regular expression, if that matches it from end to end; all else by an XML
+parser. A page that says anything inconsistent is an error and never a shorter listing.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
@@ -54,8 +49,7 @@ def keep_page(
 ) -> None:
     """The ``before-parse`` handler for botocore: take a page out of an answer.
 
-    Whatever is not a good answer with well-formed XML is left to botocore, which knows what to
-    raise and what to repeat.
+    Whatever is no good answer is left to botocore, which knows what to raise and to repeat.
     """
     if response_dict["status_code"] != _OK:
         return
@@ -69,11 +63,7 @@ def keep_page(
 
 
 def page_in(body: bytes) -> dict[str, Any]:
-    """The input of ``read_page``, from the body of a good answer; empty if it is no listing.
-
-    Raises:
-        ET.ParseError: it is no well-formed XML.
-    """
+    """The input of ``read_page``, from a good answer; empty for others. Raises ParseError."""
     answer = _split(body)
     listing = answer.root.tag.rpartition("}")[2] == "ListBucketResult"
     return {_PAGE: answer} if listing else {}
@@ -107,11 +97,7 @@ def _space(root: ET.Element) -> str:
 
 
 def read_page(answer: Any, where: str) -> Page:  # noqa: ANN401 - botocore's answer plus our page
-    """Read the page in an answer: what ``page_in`` found.
-
-    Raises:
-        StorageError: it is not a listing, or contradicts itself.
-    """
+    """Read the page in an answer, which ``page_in`` found. Raises StorageError: it is damaged."""
     page = answer.get(_PAGE)
     if page is None:
         raise StorageError(f"{where}: the answer is not a listing: check the endpoint")

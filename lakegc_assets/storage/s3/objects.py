@@ -9,8 +9,6 @@ yet: that takes less time than to ask for a copy.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +29,6 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
     StoreThrottledError,
-    error_class,
-    explained,
 )
 from lakegc_assets.storage.http import (
     HttpFailure,
@@ -44,7 +40,17 @@ from lakegc_assets.storage.http import (
 )
 from lakegc_assets.storage.s3.client import Clients, clients, failing, translated
 from lakegc_assets.storage.s3.small_objects import PAUSE_S, AlreadyThereError, SmallObjects
-from lakegc_assets.storage.streams import PIECE, Opened, counted, in_parts, md5_of, part_size, whole
+from lakegc_assets.storage.streams import (
+    PIECE,
+    Opened,
+    base64_of,
+    checksums_in,
+    counted,
+    in_parts,
+    md5_of,
+    part_size,
+    whole,
+)
 from lakegc_assets.storage.values import Copied, CopyRequest
 
 _Answer = TypeVar("_Answer")
@@ -123,7 +129,7 @@ class S3Object(BucketObject):
     ) -> tuple[str, Mapping[str, Any]]:
         """Write it at once. Returns its etag, and the answer."""
         # Without the digest S3 refuses to write into a bucket with a default lock.
-        asked = {**self.named, "Body": data, "ContentMD5": _encoded(md5_of(data))}
+        asked = {**self.named, "Body": data, "ContentMD5": base64_of(md5_of(data))}
         if if_absent or etag is not None:
             condition: Any = {"IfNoneMatch": "*"} if if_absent else {"IfMatch": f'"{etag}"'}
             answer = self.once(lambda: self.clients.once.put_object(**asked, **condition))
@@ -134,19 +140,19 @@ class S3Object(BucketObject):
             return etag_in(answer.get("ETag")), answer
 
     def once(self, send: Callable[[], _Answer]) -> _Answer:
-        """Send a conditional write, again only after an answer that says it was not carried out.
+        """Send a conditional write, again only after an answer that it was not carried out.
 
         A repeated one would meet its own first try, and report that as somebody else's.
         """
 
         def again(failure: HttpFailure) -> bool:
             conflict = failure.code in _CONFLICTS
-            return conflict or error_class(failure.code) is StoreThrottledError
+            return conflict or failure.kind is StoreThrottledError
 
         try:
             return repeated(failing()(send), self.config.max_attempts, again)
         except HttpFailure as failure:
-            error = explained(failure.code, failure.message, self.where)
+            error = failure.explained(self.where)
             if failure.code in _CONFLICTS:
                 raise PreconditionFailedError(str(error)) from failure
             raise error from failure
@@ -192,13 +198,9 @@ class S3Object(BucketObject):
 
 @dataclass
 class Upload:
-    """An upload in parts.
+    """An upload in parts, by the id and the etags of its parts so far.
 
-    Attributes:
-        target: what it will be.
-        id: by which the server knows it.
-        etags: of the parts so far.
-        compared: whether all parts that were sent have the MD5 that their etags name.
+    ``compared`` is True if all parts that were sent have the MD5 that their etags name.
     """
 
     target: S3Object
@@ -216,7 +218,7 @@ class Upload:
         digest = md5_of(data)
         with translated(self.target.where):
             answer = self.target.clients.usual.upload_part(
-                **self.part, Body=data, ContentMD5=_encoded(digest)
+                **self.part, Body=data, ContentMD5=base64_of(digest)
             )
             etag = etag_in(answer.get("ETag"))
         named = is_md5(etag) and tells_md5(answer, self.target.bucket)
@@ -226,11 +228,7 @@ class Upload:
         self.etags.append(etag)
 
     def complete(self, *, if_absent: bool) -> tuple[str, bool]:
-        """Give the object its name.
-
-        Returns:
-            Its etag, and whether that proves that it is made of these parts.
-        """
+        """Give the object its name. Returns its etag, and True if that proves its parts."""
         parts = [{"ETag": f'"{e}"', "PartNumber": n} for n, e in enumerate(self.etags, 1)]
         asked: dict[str, Any] = {
             **self.target.named, "UploadId": self.id, "MultipartUpload": {"Parts": parts}
@@ -258,10 +256,6 @@ def _pieces(body: Any) -> Iterator[bytes]:  # noqa: ANN401 - botocore's Streamin
         raise HttpFailure("ConnectionFailed", f"it broke off: {type(error).__name__}") from error
 
 
-def _encoded(digest: bytes) -> str:
-    return base64.b64encode(digest).decode()
-
-
 def is_md5(etag: str) -> bool:
     """True if an etag has the form of the MD5 of a content that was written at once."""
     return _MD5.fullmatch(etag) is not None
@@ -284,13 +278,7 @@ def named_by(answer: Mapping[str, Any], bucket: str) -> dict[str, str]:
         named["md5"] = etag
     # Of an upload in parts they may be checksums of the parts' checksums.
     if answer.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
-        for name, member in _NAMED.items():
-            try:
-                value = base64.b64decode(answer.get(member, ""), validate=True)
-            except binascii.Error:
-                continue
-            if value:
-                named[name] = value.hex()
+        named |= checksums_in({name: answer.get(member) for name, member in _NAMED.items()})
     return named
 
 
@@ -340,8 +328,8 @@ def _by_value(source: S3Object, target: S3Object, asked: CopyRequest) -> Copied 
     """A small object read and put where nothing is; None where it is to be done in the usual way.
 
     Only what the MD5 in its etag proves is put, and only the store's word that something is there
-    already is believed. Whatever else goes wrong is done once more: the usual put finds what this
-    one may have left.
+    is believed. Whatever else goes wrong is done once more: the usual put finds what this one has
+    left.
     """
     small = target.clients.small
     data = _read(small, source, asked)
@@ -418,18 +406,18 @@ def _from(source: S3Object, asked: CopyRequest) -> dict[str, Any]:
 
 def _explained(failure: HttpFailure, source: S3Object, target: S3Object) -> Exception:
     """The error for a copy that was refused: stores do not say for the sake of which object."""
-    kind = error_class(failure.code)
+    kind = failure.kind
     if failure.code in _TOO_SHORT:
         return ChangedError(f"{source.where} is shorter than was expected")
     if kind in {PreconditionFailedError, ObjectNotFoundError}:
-        error = explained(failure.code, failure.message, source.where)
+        error = failure.explained(source.where)
         return error if kind is ObjectNotFoundError else ChangedError(str(error))
     if kind is ConfigurationError:
         where = f"{target.where}, copied from {source.where}"
-        return explained(failure.code, failure.message, where)
+        return failure.explained(where)
     if kind is AccessDeniedError or failure.status == _NOT_FOUND:
         try:
             source.state()
         except StorageError as error:
             return error
-    return explained(failure.code, failure.message, target.where)
+    return failure.explained(target.where)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lakegc_assets.storage.http import HttpFailure
-from lakegc_assets.storage.s3.client import failing
+from lakegc_assets.storage.bucket_store import UploadingStore
+from lakegc_assets.storage.http import HttpFailure, explaining
+from lakegc_assets.storage.s3.client import Clients, clients, failing
+from lakegc_assets.storage.s3.objects import S3Object
 from lakegc_assets.storage.values import DataProtection, Recovery, Retained
 
 if TYPE_CHECKING:
@@ -29,61 +31,118 @@ class ObjectLock(NamedTuple):
     days: float = 0
 
 
-def recovery_of(client: S3Client, bucket: str, prefix: str, where: str) -> Recovery:
-    """The protection of keys below a prefix by versioning and lifecycle rules; never an error."""
-    return _settings(client, bucket, prefix, where)[0]
+class S3Retention(UploadingStore[S3Object]):
+    """A bucket, with what S3 keeps of deleted objects: versions, lifecycle rules, locks."""
 
+    @property
+    def clients(self) -> Clients:
+        """Of the server; the same ones in all stores of one configuration."""
+        return clients(self.config)
 
-def _settings(
-    client: S3Client, bucket: str, prefix: str, where: str
-) -> tuple[Recovery, str, Sequence[Any] | None]:
-    """Recovery, versioning and lifecycle rules of a bucket; None for rules that are not known."""
-    try:
-        versioning = _versioning(client, bucket)
-    except HttpFailure as failure:
-        notice = (
-            f"{where}: whether the bucket keeps deleted objects could not be found out "
-            f"({failure.code}): look at its versioning, or allow s3:GetBucketVersioning"
-        )
-        return Recovery("unknown", None, notice), "unknown", ()
-    if versioning != "enabled":
-        notice = f"{where}: the bucket keeps nothing of what is deleted"
+    @property
+    def client(self) -> S3Client:
+        """The one whose requests are repeated."""
+        return self.clients.usual
+
+    def recovery(self) -> Recovery:
+        return self._settings()[0]
+
+    def _settings(self) -> tuple[Recovery, str, Sequence[Any] | None]:
+        """Recovery, versioning and lifecycle rules; None for rules that are not known."""
+        where = self._url
+        try:
+            versioning = self._versioning()
+        except HttpFailure as failure:
+            advice = ": look at the versioning of the bucket, or allow s3:GetBucketVersioning"
+            return Recovery.unknown(where, failure.code, advice), "unknown", ()
+        if versioning != "enabled":
+            notice = f"{where}: the bucket keeps nothing of what is deleted"
+            if versioning == "suspended":
+                notice = (
+                    f"{where}: versioning is suspended: what is written and deleted now is not "
+                    "kept, and older versions stay, and are paid for, until a lifecycle rule ends "
+                    "them"
+                )
+            return Recovery("nothing", None, notice), versioning, ()
+        kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for"
+        try:
+            rules = self._rules()
+        except HttpFailure as failure:
+            why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
+            notice = f"{kept}, until when could not be found out ({why})"
+            return Recovery("versions", None, notice), versioning, None
+        ends = [days for one in rules if (days := _days(one, self.prefix)) is not None]
+        until = "until a lifecycle rule ends them; none does now"
+        if ends:
+            until = f"for {min(ends):g} days, by a lifecycle rule"
+        notice = f"{kept}, {until}"
+        return Recovery("versions", min(ends, default=None), notice), versioning, rules
+
+    def data_protection(self) -> DataProtection:
+        """See ``ObjectStore``.
+
+        A delete that names no version leaves a marker, whatever is locked, and the space is freed
+        when a lifecycle rule may remove the version below.
+        """
+        recovery, versioning, rules = self._settings()
+        found, lock = DataProtection.of(recovery), self._object_lock()
         if versioning == "suspended":
-            notice = (
-                f"{where}: versioning is suspended: what is written and deleted now is not kept, "
-                "and older versions stay, and are paid for, until a lifecycle rule ends them"
-            )
-        return Recovery("nothing", None, notice), versioning, ()
-    kept = f"{where}: versioning is enabled: deleted objects stay as versions, and are paid for,"
-    try:
-        rules = _rules(client, bucket)
-    except HttpFailure as failure:
-        why = f"{failure.code}: allow s3:GetLifecycleConfiguration"
-        notice = f"{kept} until when could not be found out ({why})"
-        return Recovery("versions", None, notice), versioning, None
-    days = min((ends for one in rules if (ends := _days(one, prefix)) is not None), default=None)
-    until = "until a lifecycle rule ends them; none does now"
-    if days is not None:
-        until = f"for {days:g} days, by a lifecycle rule"
-    return Recovery("versions", days, f"{kept} {until}"), versioning, rules
+            # What was written before that has a version, which stays.
+            found = found._replace(held=None)
+        if rules is not None:
+            concerned = [rule for rule in rules if _days(rule, self.prefix) is not None]
+            exact = len(concerned) == 1 and _ends_all(concerned[0], self.prefix)
+            found = found._replace(at_least=not exact)
+        return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
 
+    def retained(self, prefix: str = "") -> Retained:
+        """See ``ObjectStore``. Locks of single objects are in no list: the default counts."""
+        markers = 0
 
-def protection_of(client: S3Client, bucket: str, prefix: str, where: str) -> DataProtection:
-    """The use of space below a prefix by versioning, lifecycle rules and Object Lock.
+        def kept(lock: timedelta | None) -> Iterator[tuple[int, bool, datetime | None]]:
+            nonlocal markers
+            pages = self.client.get_paginator("list_object_versions")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix):
+                markers += len(page.get("DeleteMarkers", ()))
+                for one in page.get("Versions", ()):
+                    if not one.get("IsLatest"):
+                        yield one["Size"], False, one["LastModified"] + lock if lock else None
 
-    A delete that names no version leaves a delete marker, whatever is locked: it succeeds, and the
-    space is freed when a lifecycle rule may remove the version below.
-    """
-    recovery, versioning, rules = _settings(client, bucket, prefix, where)
-    found, lock = DataProtection.of(recovery), object_lock(client, bucket)
-    if versioning == "suspended":
-        # What was written before that has a version, which stays.
-        found = found._replace(held=None)
-    if rules is not None:
-        concerned = [rule for rule in rules if _days(rule, prefix) is not None]
-        exact = len(concerned) == 1 and _ends_all(concerned[0], prefix)
-        found = found._replace(at_least=not exact)
-    return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
+        with explaining(f"{self._url}: listing versions"), failing():
+            if not self._versioning():
+                return Retained()
+            lock = self._object_lock()
+            found = Retained.counting(kept(timedelta(lock.days) if lock and lock.days else None))
+        return found._replace(markers=markers, locked=None if lock is None else found.locked)
+
+    def _object_lock(self) -> ObjectLock | None:
+        """Object Lock of the bucket; None where nobody can tell."""
+        try:
+            with failing():
+                answer = self.client.get_object_lock_configuration(Bucket=self.bucket)
+        except HttpFailure as failure:
+            return ObjectLock(enabled=False) if failure.code in _NO_LOCK else None
+        lock = answer.get("ObjectLockConfiguration", {})
+        default = lock.get("Rule", {}).get("DefaultRetention", {})
+        days = default.get("Days", 0) + _YEAR * default.get("Years", 0)
+        return ObjectLock(lock.get("ObjectLockEnabled") == "Enabled", default.get("Mode", ""), days)
+
+    def _versioning(self) -> str:
+        """``enabled``, ``suspended``, or nothing where there never were any. Raises HttpFailure."""
+        with failing():
+            answer = self.client.get_bucket_versioning(Bucket=self.bucket)
+        return str(answer.get("Status", "")).lower()
+
+    def _rules(self) -> Sequence[Any]:
+        """The lifecycle rules of the bucket. Raises HttpFailure."""
+        try:
+            with failing():
+                answer = self.client.get_bucket_lifecycle_configuration(Bucket=self.bucket)
+                return answer.get("Rules", [])
+        except HttpFailure as failure:
+            if failure.code != _NO_RULES:
+                raise
+            return []
 
 
 def _in_words(lock: ObjectLock | None) -> Sequence[str]:
@@ -98,65 +157,6 @@ def _in_words(lock: ObjectLock | None) -> Sequence[str]:
     if lock.enabled:
         return ["Object Lock is enabled: objects may have locks and legal holds of their own"]
     return []
-
-
-def retained_by(client: S3Client, bucket: str, prefix: str) -> Retained:
-    """Versions below a prefix that are not the latest, and delete markers. Raises HttpFailure.
-
-    Locks are counted by the default of the bucket; of those of single objects no list tells.
-    """
-    objects = size = markers = locked = 0
-    until = now = datetime.now(timezone.utc)
-    if not _versioning(client, bucket):
-        return Retained()
-    lock = object_lock(client, bucket)
-    with failing():
-        pages = client.get_paginator("list_object_versions")
-        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
-            old = [one for one in page.get("Versions", ()) if not one.get("IsLatest")]
-            objects += len(old)
-            size += sum(one["Size"] for one in old)
-            markers += len(page.get("DeleteMarkers", ()))
-            ends = [one["LastModified"] + timedelta(lock.days if lock else 0) for one in old]
-            locked += sum(end > now for end in ends)
-            until = max([until, *ends])
-    return Retained(
-        objects, size, markers, None if lock is None else locked, until if until > now else None
-    )
-
-
-def object_lock(client: S3Client, bucket: str) -> ObjectLock | None:
-    """Object Lock of a bucket; None where nobody can tell."""
-    try:
-        with failing():
-            answer = client.get_object_lock_configuration(Bucket=bucket)
-    except HttpFailure as failure:
-        return ObjectLock(enabled=False) if failure.code in _NO_LOCK else None
-    lock = answer.get("ObjectLockConfiguration", {})
-    default = lock.get("Rule", {}).get("DefaultRetention", {})
-    days = default.get("Days", 0) + _YEAR * default.get("Years", 0)
-    return ObjectLock(lock.get("ObjectLockEnabled") == "Enabled", default.get("Mode", ""), days)
-
-
-def _versioning(client: S3Client, bucket: str) -> str:
-    """``enabled``, ``suspended``, or nothing where a bucket never had versions. Raises HttpFailure.
-
-    S3 answers without a status of a bucket that never had any.
-    """
-    with failing():
-        answer = client.get_bucket_versioning(Bucket=bucket)
-    return str(answer.get("Status", "")).lower()
-
-
-def _rules(client: S3Client, bucket: str) -> Sequence[Any]:
-    """The lifecycle rules of a bucket. Raises HttpFailure."""
-    try:
-        with failing():
-            return client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
-    except HttpFailure as failure:
-        if failure.code != _NO_RULES:
-            raise
-        return []
 
 
 def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's

@@ -1,11 +1,10 @@
 """Reads small objects and puts them where none is, by obstore, for copies within one S3 server.
 
 boto3 needs 2.1 ms of CPU time for such a request and obstore 0.2 ms, which is most of the time of a
-backup or restore of small objects (``bench/recovery.py`` has a bare loop of boto3 beside it). A
-request is sent once, and only in the simplest case. After any failure the caller does the same by
-boto3, which repeats it where that is harmless and reports the store's own code. A PUT may have been
-carried out all the same; the PUT by boto3 is conditional too, and finds it. The signature covers
-the SHA-256 of what is put, so that a store refuses a content that was damaged on its way.
+backup or restore of small objects (``bench/recovery.py``). A request is sent once, and only in the
+simplest case; after any failure the caller does the same by boto3, whose PUT is conditional too,
+and finds one that was carried out all the same. The signature covers the SHA-256 of what is put, so
+that a store refuses a content that was damaged on its way.
 
 All else is boto3's, since obstore changes some keys, follows redirects and hides the store's codes.
 """
@@ -55,15 +54,7 @@ class AlreadyThereError(Exception):
 
 @dataclass(frozen=True)
 class SmallObjects:
-    """The small objects of all buckets that a client reaches.
-
-    Attributes:
-        session: has the credentials, which renew themselves.
-        client: resolves endpoints and regions.
-        connect_timeout_s: seconds.
-        read_timeout_s: seconds without a byte.
-        ca_bundle: file of the certificates that are trusted; None for the usual ones.
-    """
+    """The small objects of all buckets that a client reaches; ``ca_bundle`` is a file or None."""
 
     session: boto3.Session
     client: S3Client
@@ -78,10 +69,9 @@ class SmallObjects:
         return all(self._paused.get(bucket, 0.0) <= monotonic() for bucket in buckets)
 
     def pause(self, bucket: str, seconds: float) -> None:
-        """Leave copies of and to a bucket, where boto3 can make them, to it for some seconds.
+        """Leave copies of and to a bucket to boto3 for some seconds; ``inf`` is for good.
 
-        That is one that refused a put, or whose etags are not the MD5s of what it holds. ``inf`` is
-        for the rest of this process.
+        That is one that refused a put, or whose etags are not the MD5s of what it holds.
         """
         self._paused[bucket] = max(monotonic() + seconds, self._paused.get(bucket, 0.0))
 
@@ -99,10 +89,9 @@ class SmallObjects:
         return None
 
     def put(self, bucket: str, key: str, data: bytes) -> str | None:
-        """Put an object where none is. Returns its etag; None if it may not have been written.
+        """Put an object where none is. Raises AlreadyThereError: the store says that there is one.
 
-        Raises:
-            AlreadyThereError: the store says that there is one.
+        Returns its etag; None if it may not have been written.
         """
         store = self._store(bucket, key)
         if store is None:

@@ -12,10 +12,10 @@ from threading import Barrier
 
 import pytest
 
-from lakegc_assets.storage import process_cache
+from lakegc_assets.storage import http
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.http import once_per_process
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.process_cache import once_per_process
 
 _OPENED = {
     "s3://bkt/ns": StoreConfig(endpoint_url="http://127.0.0.1:9"),
@@ -27,7 +27,7 @@ _OPENED = {
 # The fork happens while another thread makes something, as where Spark's daemon forks.
 _FORK = """
 import os, threading, time
-from lakegc_assets.storage.process_cache import once_per_process
+from lakegc_assets.storage.http import once_per_process
 
 @once_per_process()
 def made(seconds):
@@ -103,5 +103,5 @@ def test_a_store_that_was_used_before_a_fork_has_other_clients_after_it(
 ) -> None:
     store = open_store("gs://bkt/ns", _OPENED["gs://bkt/ns"])
     before = store.service  # type: ignore[attr-defined]
-    monkeypatch.setattr(process_cache, "getpid", lambda: -1)
+    monkeypatch.setattr(http, "getpid", lambda: -1)
     assert store.service is not before  # type: ignore[attr-defined]
