@@ -62,7 +62,7 @@ class Collector:
         session = Session()
         stores = StoreConfig(local_root=str(local_root) if local_root else None)
         root = ArtifactRoot(f"{folder}/artifacts", stores)
-        chosen = Settings(**settings)  # type: ignore[arg-type]
+        chosen = Settings(**{"longest_commit_seconds": 0, **settings})  # type: ignore[arg-type]
         ctx = RunContext(repository, "run", chosen, LakeFSConfig(), root, session)
         return cls(session, ctx)
 

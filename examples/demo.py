@@ -285,7 +285,9 @@ def _show_cost(repository: str) -> None:
 
 def _collect(repository: str, engine: str) -> None:
     """Run the collection."""
-    _command("run", repository, "--run", _FIRST, *_asked(engine))
+    # No commit is under way here.
+    at_once = ("--set", "longest_commit_seconds=0")
+    _command("run", repository, "--run", _FIRST, *at_once, *_asked(engine))
 
 
 def _asked(engine: str) -> tuple[str, ...]:

@@ -100,6 +100,8 @@ def component(cron: str) -> GarbageCollection:
         cron=cron,
         running=True,
         include=[SWEPT, WAITS, REFUSED],
+        # No commit is under way here.
+        longest_commit_seconds=0,
         forecast=ForecastSection(default_retention_days=_SHORTER_DAYS),
         repositories=[
             Override(include=[SWEPT], sweep="auto"),

@@ -58,6 +58,12 @@ class RepositorySettings(BaseModel):
         description="younger objects are never candidates; less than 24 takes a run with "
         "`allow_unsafe_min_age`",
     )
+    longest_commit_seconds: _Seconds = Field(
+        default=300.0,
+        description="the longest that a commit takes, with the hooks before it: until it has "
+        "ended, what it is about to commit may be on no list of lakeFS's. A sweep begins to delete "
+        "no earlier than that long after its mark has read what is staged",
+    )
     max_candidate_share: Annotated[float, Bounds(0, 1)] = Field(
         default=0.5,
         description="a larger share of the listing, 0 to 1, stops the run; raise it to approve",
@@ -327,6 +333,11 @@ class Settings(CollectorSettings):
     def inventory_max_age(self) -> timedelta:
         """Inventory reports that were begun earlier are refused."""
         return timedelta(days=self.inventory_max_age_days)
+
+    @property
+    def longest_commit(self) -> timedelta:
+        """The longest that a commit takes, with the hooks before it."""
+        return timedelta(seconds=self.longest_commit_seconds)
 
     @property
     def lease_duration(self) -> timedelta:

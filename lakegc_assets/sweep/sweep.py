@@ -98,6 +98,8 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     rounds = Rounds(recorded, deltas, lease, means)
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
+    if candidates.rows:
+        await_commits(ctx, chain["committed_addresses"])
     with ending.told():
         number = _delete(rounds, ending)
         recorded.require_whole()
@@ -177,6 +179,30 @@ def _facts_of(
         else _deleted(recorded.totals_of_others(), kept=recovery.kind == "nothing"),
         "put_back": _put_back(recorded, parts, swept),
     }
+
+
+def await_commits(ctx: RunContext, read: Manifest) -> None:
+    """Wait until a commit has ended that was under way when the mark read what is staged.
+
+    A commit seals what is staged, runs the hooks before it, and commits what it has sealed. What
+    somebody has overwritten or deleted meanwhile is on no list of lakeFS's until it is at a HEAD,
+    where the delta mark finds it.
+
+    Args:
+        ctx: the run of the sweep.
+        read: the last stage of the mark that reads what is staged, here or in other repositories.
+    """
+    if ctx.settings.allow_unsafe_min_age or read.settings["allow_unsafe_min_age"]:
+        return
+    ended = read.finished + ctx.settings.longest_commit
+    left = min(ended - ctx.clocks.now(), ctx.settings.longest_commit).total_seconds()
+    if left > 0:
+        ctx.log.info(
+            "waiting until %s: what a commit under way was about to commit may be on no list "
+            "(longest_commit_seconds)",
+            f"{ended:%H:%M:%S} UTC",
+        )
+        ctx.clocks.sleep(left)
 
 
 def _delete(rounds: Rounds, ending: Ending) -> int:

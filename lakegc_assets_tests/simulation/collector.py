@@ -72,7 +72,15 @@ def context(world: World, run: str, batch: int, tasks: int = 1, **settings: Any)
         tasks: that delete, at most.
         settings: besides those of the world.
     """
-    given = {"sweep_batch": batch, "sweep_num_partitions": tasks, **world.settings, **settings}
+    # Here a commit is one step, so that none is under way between two looks.
+    fixed = {"longest_commit_seconds": 0}
+    given = {
+        **fixed,
+        "sweep_batch": batch,
+        "sweep_num_partitions": tasks,
+        **world.settings,
+        **settings,
+    }
     config: Any = SimConfig(world)
     root = ArtifactRoot(ARTIFACTS, _STORES)
     found = _settings(tuple(given.items()))
