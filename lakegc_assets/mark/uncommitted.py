@@ -3,7 +3,10 @@
 The answers of ``prepare_uncommited`` are not taken as they are. Every page counts; a page without
 a location is believed only if the branches it covered show no change; a branch that vanished while
 the pages were made, or a 404 in the middle, starts the snapshot again, and what the earlier tries
-found stays in it: too many staged addresses are safe, one too few is not.
+found stays in it: too many staged addresses are safe, one too few is not. A branch that vanished
+takes rows of others only from a page that is left without a location (lakeFS's
+``gc_write_uncommitted.go``, 1.74 and newer; older ones answer 404), so where branches come and go
+all the time the last try stands all the same.
 """
 
 from __future__ import annotations
@@ -149,10 +152,10 @@ def prepare_uncommitted(
         gone = seen - read_heads(client, ctx.repository, seen).keys()
         if lost:
             reason = lost
-        elif gone:
-            reason = f"branches were deleted while it was made: {', '.join(sorted(gone)[:5])}"
         elif suspect:
             reason = f"it lists nothing for branches that have changes: {', '.join(suspect[:5])}"
+        elif gone and files.tries < ctx.settings.snapshot_attempts:
+            reason = f"branches were deleted while it was made: {', '.join(sorted(gone)[:5])}"
         else:
             return files
         ctx.log.warning("uncommitted snapshot of %s starts again: %s", ctx.repository, reason)

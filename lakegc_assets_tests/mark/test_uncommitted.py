@@ -190,7 +190,9 @@ def test_a_branch_that_vanished_in_the_middle_starts_the_snapshot_again(paged: P
 
 
 @pytest.mark.parametrize("position", [0, 4], ids=["there before", "made in the middle"])
-def test_branches_that_vanish_all_the_time_stop_the_run(position: int, paged: Paged) -> None:
+def test_where_branches_vanish_all_the_time_the_last_try_stands(
+    position: int, paged: Paged
+) -> None:
     told: list[Request] = []
 
     def listed(request: Request) -> Answer | None:
@@ -202,9 +204,21 @@ def test_branches_that_vanish_all_the_time_stop_the_run(position: int, paged: Pa
         return branches_with(paged.server, "zz-gone") if with_one_more else None
 
     paged.server.overrides[BRANCHES] = listed
-    with pytest.raises(IntegrityError, match="branches were deleted while it was made: zz-gone"):
-        paged.prepare()
+    assert paged.prepare().tries == 3
     assert len(told) == 33
+
+
+def test_a_branch_that_vanished_explains_no_page_without_location(paged: Paged) -> None:
+    paged.change(lambda _, page, body: without_location(body) if page == 3 else None)
+    told: list[Request] = []
+
+    def at_first(request: Request) -> Answer | None:
+        told.append(request)
+        return branches_with(paged.server, "zz-gone") if len(told) == 1 else None
+
+    paged.server.overrides[BRANCHES] = at_first
+    with pytest.raises(IntegrityError, match=r"it lists nothing .*: b-05, b-06. Run again"):
+        paged.prepare()
 
 
 def test_a_404_in_the_middle_starts_the_snapshot_again(paged: Paged) -> None:
