@@ -17,10 +17,6 @@ from lakegc_assets.run.table_cache import TableCache
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
 REPOSITORY = "gamma"
 _MARK = ("--max-candidate-share", "1", "--set", "skip_new_slices=false")
 

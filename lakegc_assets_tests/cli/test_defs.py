@@ -22,13 +22,7 @@ from lakegc_assets.run.command_line import Source, command_line, printing
 from lakegc_assets.run.settings import Settings
 from lakegc_assets_tests.site import Site
 
-# Dagster itself reads YAML, and makes nested resources and tags of partitions, in these ways.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
     pytest.mark.filterwarnings("ignore::dagster.PreviewWarning"),
 ]

@@ -16,11 +16,6 @@ from lakegc_assets.estate.metrics import repository_metrics
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.site import Completed, Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 NOWHERE = "data/no where\n|é"
 
 

@@ -18,11 +18,6 @@ from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Completed, Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 
 @pytest.fixture(scope="module")
 def reported(site: Site) -> Completed:

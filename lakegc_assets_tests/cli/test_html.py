@@ -30,11 +30,6 @@ from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 _HOSTILE = (
     "\"><script>alert('1')</script><img src=https://evil.example/x onerror=alert(1)>&amp;\u202e\0"
 )

@@ -14,11 +14,6 @@ from lakegc_assets_tests.files import age
 from lakegc_assets_tests.leftovers.conftest import orphan
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 
 @pytest.fixture(scope="module")
 def reported(site: Site) -> Site:

@@ -21,11 +21,6 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 _LAKEGC = (sys.executable, "-m", "lakegc_assets.cli")
 _PATIENCE_S: Final = 600
 

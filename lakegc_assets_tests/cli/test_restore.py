@@ -22,11 +22,6 @@ COMMANDS = [
 ]
 REPOSITORY = "my-repo"
 
-pytestmark = [
-    # Dagster itself makes nested resources in this way.
-    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning"),
-]
-
 
 def follow(command: str) -> Result:
     program, *arguments = shlex.split(command)

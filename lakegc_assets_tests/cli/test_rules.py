@@ -16,11 +16,6 @@ from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 TEXT = """\
 - repositories: "ml-*"
   exclude: [ml-legal]

@@ -15,11 +15,6 @@ from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.site import Completed, Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 _COMMAND = "lakegc sweep stopped --run m1 --set sweep_batch=1"
 
 

@@ -22,11 +22,6 @@ from lakegc_assets_tests.site import Site
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.xdist_group("cluster"),
-    # Dagster itself reads YAML, makes nested resources, and opens sessions of Pipes, in these ways.
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
     pytest.mark.filterwarnings(
         "ignore:AssetExecutionContext.[a-z_]+ is deprecated:DeprecationWarning"
     ),

@@ -29,14 +29,6 @@ from lakegc_assets.retention.retain import OfBranches, Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep.approval import Limits
 
-# Dagster itself reads YAML, and makes nested resources, in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-]
-
 _PROJECT = Path(__file__).parents[2]
 
 
@@ -346,7 +338,6 @@ def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert swept.specs_by_key[dg.AssetKey("swept_set")].owners == ["team:data"]
 
 
-@pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning")
 def test_what_a_run_configures_leaves_the_rest_as_the_file_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,14 +14,6 @@ from pathlib import Path
 import pytest
 from dagster.components.core.component_tree import ComponentTreeException
 
-# Dagster itself reads YAML, and makes nested resources, in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-]
-
 _PROJECT = Path(__file__).parents[2]
 _SIX_LINES = """\
 type: lakegc_assets.GarbageCollection

@@ -28,11 +28,6 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets_tests.defs.daemon import turn_on
 from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
 _AFTER = _SUNDAY + timedelta(minutes=1)
 

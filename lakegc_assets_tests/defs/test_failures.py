@@ -20,11 +20,6 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 
 @pytest.fixture(scope="module")
 def instance(site: Site) -> Iterator[dg.DagsterInstance]:

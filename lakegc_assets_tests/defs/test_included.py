@@ -18,11 +18,6 @@ from lakegc_assets.defs.policy import StoresSection
 from lakegc_assets.defs.sensors import is_included
 from lakegc_assets_tests.defs.daemon import code_location, ticked
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 
 @dataclass
 class Location:

@@ -21,11 +21,6 @@ from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.sweep.approval import when
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 _RUN = "wave-1"
 
 

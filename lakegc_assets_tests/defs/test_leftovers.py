@@ -10,11 +10,6 @@ from lakegc_assets.defs.policy import StoresSection
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 
 def test_the_job_shows_what_is_left_over(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.tell("alpha")

@@ -13,14 +13,6 @@ from dagster.components.resolved.errors import ResolutionException
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets_tests.left import root_at, swept
 
-# Dagster itself reads YAML, and makes nested resources, in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-]
-
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:

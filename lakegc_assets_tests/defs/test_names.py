@@ -17,13 +17,6 @@ from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import ASSETS, OTHER_JOBS, PLAIN, RUN_ASSETS, RUN_JOBS, Names
 from lakegc_assets.defs.policy import StoresSection
 
-# Dagster itself reads YAML, and makes nested resources, in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-]
 _RESOURCES = ("collector", "lakefs", "stores", "pyspark")
 _SENSORS = (
     "approvals", "failures", "repositories", "resume", "rules", "staleness", "waiting", "waves",

@@ -26,9 +26,6 @@ from lakegc_assets.estate import notices as delivery
 from lakegc_assets.estate.notices import NoticeError, document, in_form, mail, post
 from lakegc_assets_tests.defs.daemon import Daemon
 
-# Dagster itself tags partitions in this way.
-pytestmark = pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning")
-
 _POLICIES = Policies(overrides=[Override(include=["repo"], owners=["ada@example.com", "team:x"])])
 
 

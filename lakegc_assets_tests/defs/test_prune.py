@@ -25,11 +25,6 @@ from lakegc_assets_tests.files import contents
 from lakegc_assets_tests.prune.past import long_ago
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
-
 KEEP = timedelta(days=30)
 NOW = datetime.now(timezone.utc)
 ENDED = dg.DagsterRunStatus.SUCCESS

@@ -168,10 +168,6 @@ class _Probe(dg.ConfigurableResource[Any]):
 _SEEN: list[dg.DagsterInstance | None] = []
 
 
-# Dagster itself makes nested resources (S3Resource) in this way.
-@pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-)
 def test_a_run_changes_single_fields_and_variables_are_looked_up_with_its_instance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,16 +29,10 @@ from lakegc_assets.defs.stages import Result, Stage
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets_tests.site import Site
 
-# Dagster itself reads YAML, makes nested resources, and opens sessions of Pipes in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-    pytest.mark.filterwarnings(
-        "ignore:AssetExecutionContext.[a-z_]+ is deprecated:DeprecationWarning"
-    ),
-]
+# Dagster itself opens sessions of Pipes in this way.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:AssetExecutionContext.[a-z_]+ is deprecated:DeprecationWarning"
+)
 
 #: What two marks of the same objects differ in: the second finds tables in the cache.
 _OF_A_MARK = {

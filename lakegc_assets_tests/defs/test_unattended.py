@@ -28,14 +28,6 @@ from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) and tags of partitions in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
-]
-
 _RUN = "wave-1"
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

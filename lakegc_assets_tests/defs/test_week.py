@@ -31,14 +31,6 @@ from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
 
-# Dagster itself makes nested resources (S3Resource) and tags of partitions in these ways.
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
-]
-
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
 _DAY_S = 86_400
 

@@ -20,11 +20,6 @@ from lakegc_assets_tests.sessions import Session
 
 _REPOSITORY = "demo-told"
 
-# Of the job that a demo runs.
-_AS_DAGSTER_WARNS = pytest.mark.filterwarnings(
-    "ignore:InitResourceContext.dagster_run:DeprecationWarning"
-)
-
 
 @dataclass(frozen=True)
 class Completed:
@@ -102,7 +97,6 @@ def test_a_live_object_that_is_lost_fails_it(told: Completed) -> None:
         told.prove()
 
 
-@_AS_DAGSTER_WARNS
 def test_it_ends_with_an_undo(ran: tuple[Path, str]) -> None:
     text = " ".join(ran[1].split())
     assert "answers 410 Gone." in text
@@ -113,7 +107,6 @@ def test_it_ends_with_an_undo(ran: tuple[Path, str]) -> None:
     assert "and the next mark names none of them: they are pinned (docs/undo.md)." in text
 
 
-@_AS_DAGSTER_WARNS
 def test_it_shows_who_holds_the_storage_and_what_other_rules_would_free(
     ran: tuple[Path, str],
 ) -> None:
@@ -125,7 +118,6 @@ def test_it_shows_who_holds_the_storage_and_what_other_rules_would_free(
     assert "in 7 days 21 objects 65.2 KiB (at least)" in text
 
 
-@_AS_DAGSTER_WARNS
 def test_it_can_be_run_twice_in_a_row(
     ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

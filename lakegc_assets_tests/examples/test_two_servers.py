@@ -17,16 +17,7 @@ import pytest
 from lakegc_assets.defs.names import Names
 from lakegc_assets_tests.sessions import Session
 
-# Dagster itself reads YAML, and makes nested resources and tags of partitions, in these ways.
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"
-    ),
-    pytest.mark.filterwarnings("ignore:Non-compliant tag keys like:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
+pytestmark = [pytest.mark.conformance, pytest.mark.filterwarnings("ignore::dagster.BetaWarning")]
 
 _EXAMPLE = Path(__file__).parents[2] / "examples/two_servers"
 _MODELS = "models"

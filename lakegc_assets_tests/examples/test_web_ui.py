@@ -72,7 +72,6 @@ def test_the_trial_makes_the_estate_at_once_and_again_after_each_run() -> None:
 
 
 # Dagster's own tags of two dimensions.
-@pytest.mark.filterwarnings("ignore:Non-compliant tag keys:DeprecationWarning")
 def test_the_trial_forecasts_by_each_mark_once(tmp_path: Path) -> None:
     component = trial.component("* * * * *")
     assert component.policies().of(trial.SWEPT).forecast is not None

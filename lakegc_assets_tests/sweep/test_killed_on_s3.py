@@ -30,8 +30,6 @@ from lakegc_assets_tests.sweep.sweeper import log_of
 
 pytestmark = [
     pytest.mark.stores,
-    # Dagster itself makes nested resources in this way.
-    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning"),
 ]
 
 SEED = 20
