@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from lakegc_assets.cli.options import (
+    dry_run_option,
     duration,
     json_option,
     run_id_option,
@@ -104,7 +105,7 @@ def _line(one: dict[str, Any]) -> str:
     metavar="REPOSITORY/RUN",
     help="Look at this one only, and let it go even if its mark was not swept. May be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@dry_run_option
 @json_option
 @click.pass_obj
 def prune(

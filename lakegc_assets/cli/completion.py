@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from lakegc_assets.cli.definition_source import chosen
+from lakegc_assets.cli.options import chosen
 
 if TYPE_CHECKING:
     from lakegc_assets.run.artifacts import ArtifactRoot

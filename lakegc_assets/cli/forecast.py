@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click import confirm
 
-from lakegc_assets.cli.options import json_option, parsed, require_answer, retain_of, yes_option
+from lakegc_assets.cli.options import (
+    FILE,
+    json_option,
+    parsed,
+    require_answer,
+    retain_of,
+    yes_option,
+)
 from lakegc_assets.cli.output import echo_json, figures
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import counted
@@ -39,7 +46,7 @@ def _branch_days(value: str) -> tuple[str, int]:
 @click.option(
     "--rules",
     "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Other rules, as JSON in lakeFS's form, or as YAML. Default: today's rules.",
 )
@@ -63,7 +70,7 @@ def _branch_days(value: str) -> tuple[str, int]:
 )
 @click.option(
     "--retain",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Other rules that lakeFS does not have, which keep more, as YAML. Default: today's.",
 )
@@ -225,7 +232,7 @@ def _amount(name: str, amount: Amount, indent: int = 2) -> str:
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.option(
     "--replace", is_flag=True, help="Also where a repository has other rules; else these stay."
 )

@@ -42,7 +42,7 @@ def adopt(
     Our own mark is made now, and every object that the other one names is judged by it: what we
     would not delete is spared, with the reason. The run is then swept like any other.
     """
-    from lakegc_assets.cli.queries import adoptable
+    from lakegc_assets.cli.site import adoptable
 
     settings = settings_of(**options)
     if "adopt" in settings:

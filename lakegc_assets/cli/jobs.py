@@ -20,7 +20,7 @@ import click
 import dagster as dg
 import pydantic
 
-from lakegc_assets.cli import definition_source
+from lakegc_assets.cli import options
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
@@ -53,7 +53,7 @@ _STEPS = {
 
 def dagster_home() -> Path:
     """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used."""
-    home = definition_source.dagster_home()
+    home = options.dagster_home()
     os.environ["DAGSTER_HOME"] = str(home)
     try:
         home.mkdir(parents=True, exist_ok=True)

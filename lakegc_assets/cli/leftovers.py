@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakegc_assets.cli.exits import FAILURE
-from lakegc_assets.cli.options import json_option, yes_option
+from lakegc_assets.cli.options import dry_run_option, json_option, yes_option
 from lakegc_assets.cli.output import echo, echo_json, printable
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
@@ -98,7 +98,7 @@ def leftovers(
     "backup_url is set.",
 )
 @click.option("--by", help="Who removes it. Default: the name of this user.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@dry_run_option
 @yes_option
 @click.option("--id", "plan_id", metavar="ID", help="Remove only what --dry-run said under it.")
 @json_option

@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.completion import completed
-from lakegc_assets.cli.definition_source import POINTER, chosen
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import (
+    POINTER,
+    chosen,
     json_option,
     new_run_id,
     new_run_option,
@@ -26,8 +27,7 @@ from lakegc_assets.cli.options import (
     settings_of,
     sweep_options,
 )
-from lakegc_assets.cli.output import echo, echo_rows
-from lakegc_assets.cli.run_summary import summary
+from lakegc_assets.cli.output import echo, echo_rows, summary
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted
@@ -109,7 +109,7 @@ def main(ctx: click.Context, defs: str | None) -> None:
 def start(job: str, repository: str, run: str, settings: dict[str, Any], as_json: bool) -> None:
     """Run a job and show what became of it."""
     from lakegc_assets.cli.jobs import run_job
-    from lakegc_assets.cli.queries import outcome
+    from lakegc_assets.cli.site import outcome
 
     run_job(job, repository, run, settings)
     echo(outcome(repository, run), as_json, summary)
@@ -185,7 +185,7 @@ def approve(
     sweep follows by itself.
     """
     from lakegc_assets.cli.maintenance import approve as record
-    from lakegc_assets.cli.queries import sweep_command
+    from lakegc_assets.cli.site import sweep_command
 
     found = record(repository, run_id, by, max_candidate_share, settings_of(others))
     click.echo(
@@ -255,7 +255,7 @@ def report(
             "all repositories"
         )
     elif file is None:
-        from lakegc_assets.cli.queries import outcome
+        from lakegc_assets.cli.site import outcome
 
         echo(outcome(repository, run_id), as_json, summary)
     else:
@@ -287,8 +287,7 @@ def why(
     """
     if (branch is None) != (path is None) or (address is None) == (path is None):
         raise click.UsageError("say of which object: ADDRESS, or --branch and --path")
-    from lakegc_assets.cli.queries import address_at
-    from lakegc_assets.cli.site import run_context
+    from lakegc_assets.cli.site import address_at, run_context
     from lakegc_assets.estate.explanation import explain
 
     ctx = run_context(repository, run_id)
@@ -303,7 +302,7 @@ def why(
 @json_option
 def repositories(as_json: bool) -> None:
     """List the repositories of the server, and the runs of each."""
-    from lakegc_assets.cli.queries import known_runs
+    from lakegc_assets.cli.site import known_runs
 
     def line(one: dict[str, Any]) -> str:
         runs = ", ".join(f"{run['run']} ({run['summary']})" for run in one["runs"])

@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
 
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.run.bounds import Bounds
+from lakegc_assets.run.command_line import Source
 from lakegc_assets.run.settings import CollectorSettings
 
 if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain
 
+#: A file below DAGSTER_HOME, whose first line is what ``--defs`` takes.
+POINTER: Final = "lakegc-defs"
+#: A file that is read.
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 #: The option of a command behind the description of a setting.
 _IN_DESCRIPTION = re.compile(r" \(`-.*`\)$")
+
+
+def dagster_home() -> Path:
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory."""
+    return Path(os.environ.get("DAGSTER_HOME") or ".lakegc/dagster").expanduser().resolve()
+
+
+def chosen(defs: str | None) -> Source:
+    """The component that is named, or that the file below DAGSTER_HOME names."""
+    pointer = dagster_home() / POINTER
+    if not defs and pointer.is_file():
+        defs = pointer.read_text(encoding="utf-8").partition("\n")[0].strip()
+    if not defs:
+        return Source()
+    return Source(str(Path(defs).expanduser().resolve()), _usual)
+
+
+def _usual(repository: str) -> Mapping[str, Any]:
+    from lakegc_assets.definitions import component
+
+    return component().usual_settings(repository)
 
 
 def duration(value: str) -> timedelta:
@@ -78,7 +105,7 @@ _OF_CHECKS = (
     setting_option("protect_tags"),
     setting_option(
         "retain",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help=f"A YAML file of {CollectorSettings.model_fields['retain'].description}.",
     ),
@@ -94,6 +121,9 @@ set_option = click.option(
     "May be given several times.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say what would go, and remove nothing."
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 run_id_option = click.option(
     "--run", "run_id", required=True, help="Id of the run, which is its mark id."

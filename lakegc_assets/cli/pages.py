@@ -1,32 +1,61 @@
-"""The files of ``lakegc report --html``; and the page of all repositories."""
+"""The pages of ``lakegc report --html``: of one run, and of all repositories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.attribution.attribution import ASSET
+from lakegc_assets.attribution.usage import Use, usage
 from lakegc_assets.cli import html
-from lakegc_assets.cli.charts import Chart, bar_chart
+from lakegc_assets.cli.html import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.queries import outcome
-from lakegc_assets.cli.run_page import insights_of, page_of_run
-from lakegc_assets.cli.site import Site
+from lakegc_assets.cli.site import Site, outcome, repository_context, run_context
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.estate.history import freed_by_week, largest, last_weeks, marks_over_time
 from lakegc_assets.estate.overview import COLUMNS, Overview, Row
+from lakegc_assets.estate.run_outcome import (
+    commands_of,
+    done_by_sweep,
+    kept_because,
+    places,
+    totals,
+)
+from lakegc_assets.estate.run_state import ON_HOLD, STOPPED
+from lakegc_assets.estate.tables import (
+    MarkFigures,
+    Table,
+    class_name,
+    costs,
+    freed_by_week,
+    largest,
+    last_weeks,
+    marks_over_time,
+    report_tables,
+    storage_tables,
+)
+from lakegc_assets.forecast.change import Change
+from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.run.command_line import command_line
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
+#: Marks that are drawn, the last ones.
+_MARKS: Final = 26
+#: Bars of a chart of ages.
+_BARS: Final = 50
 #: Is shown below the state.
 _BECAUSE: Final = "because"
 #: Repositories that have a chart of their own.
@@ -95,6 +124,200 @@ def look(site: Site) -> Overview:
     return Overview(found.rows, found.at, [*notes, *found.notes])
 
 
+# One run
+
+
+@dataclass(frozen=True)
+class Insights:
+    """Results beside the report of a mark.
+
+    Attributes:
+        classes: of all that was listed: class, why, objects, bytes; the largest first.
+        branches: what is live and committed, by branch.
+        paths: the same by the outermost folder.
+        covers: what these figures are about, where that is not all.
+        forecast: under today's rules; None without one.
+        problems: why something of it is missing, in sentences.
+    """
+
+    classes: Sequence[tuple[str, str | None, int, int]] = ()
+    branches: Sequence[Use] = ()
+    paths: Sequence[Use] = ()
+    covers: Sequence[str] = ()
+    forecast: Forecast | None = None
+    problems: Sequence[str] = ()
+
+
+def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
+    """Read what a mark has left, and forecast by it; what cannot be had is one of the problems."""
+    found, problems = Insights(), []
+    try:
+        ctx = run_context(repository, run)
+        if ctx.root.attempt(repository, run).has(ASSET):
+            found = _attributed(ctx)
+        else:
+            how = command_line("usage", repository, "--run", run)
+            problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
+    except LakegcError as error:
+        problems.append(f"whose the storage is cannot be said: {error}")
+    if forecasting:
+        try:
+            ctx = repository_context(repository, run)
+            found = replace(found, forecast=forecast(ctx, Change(), run))
+        except LakegcError as error:
+            problems.append(f"there is no forecast: {error}")
+    return replace(found, problems=problems)
+
+
+def _attributed(ctx: RunContext) -> Insights:
+    """The attribution of a mark."""
+    by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
+    facts = by_branch.facts
+    rows = [(row[0], row[1], row[2], row[3]) for row in facts["classes"]]
+    return Insights(
+        sorted(rows, key=lambda row: -row[3]), by_branch.rows, by_path.rows, facts["covers"]
+    )
+
+
+_NOTHING: Final = Insights()
+
+
+def page_of_run(
+    found: dict[str, Any],
+    lakefs: LakeFSConfig,
+    marks: Sequence[MarkFigures] = (),
+    more: Insights = _NOTHING,
+    price: float | None = None,
+) -> str:
+    """The page of one run, as HTML."""
+    tables = report_tables(found, marks)
+    state = found["swept_on"] or found["state"]
+    if back := found["restored"]:
+        state += f", {back['summary']}"
+    warnings = list(found["warnings"])
+    if found["state"] in {STOPPED, ON_HOLD}:
+        warnings.insert(0, f"{found['state']}: {found['because']}")
+    mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
+    cutoff = datetime.fromisoformat(found["cutoff"])
+    sections = [
+        *_insights(more, price),
+        html.Section("Garbage by reason", tables["by reason"]),
+        html.Section("Garbage by branch rule", tables["by branch rule"]),
+        html.Section("Garbage by age of its slice", tables["by slice age"]),
+        html.Section("Bytes freed against age, in days", charts=[_ages(found["breakdown"])]),
+        html.Section("History of runs", tables["last marks"], [_history(marks)]),
+        html.Section("Kept by the mark", Table(("why", "objects"), kept_because(found))),
+        html.Section("What became of it", Table(("outcome", "objects", "size"), _outcomes(found))),
+        html.Section("Largest", tables["largest"]),
+        html.Section("Checks", Table(("check", "what was found"), sorted(found["checks"].items()))),
+        html.Section("Where", Table(("", ""), _places(found, lakefs))),
+    ]
+    return html.page(
+        f"Garbage collection of {found['repository']}",
+        f"Mark {found['run']}{mode}, {state}. Cutoff {cutoff:%Y-%m-%d %H:%M} UTC",
+        sections,
+        warnings=warnings,
+        tiles=_tiles(found, price),
+    )
+
+
+def _tiles(found: dict[str, Any], price: float | None) -> list[html.Tile]:
+    rows = totals(found)
+    if deleted := found["outcomes"].get("deleted"):
+        rows.append(("deleted", deleted["objects"], deleted["bytes"]))
+    if found["space"]:
+        freed = found["space"]["freed"]
+        rows.append(("space freed so far", freed["objects"], freed["bytes"]))
+    return [
+        html.Tile(
+            what,
+            human_bytes(size),
+            ", ".join(filter(None, (counted(objects, "object"), a_month(size, price)))),
+        )
+        for what, objects, size in rows
+    ]
+
+
+def _insights(more: Insights, price: float | None) -> list[html.Section]:
+    """Attribution and forecast; with a price in money, too."""
+    tables = storage_tables(more.classes, more.branches, more.paths, price)
+    shares = [(class_name(name, why), size) for name, why, _, size in more.classes]
+    return [
+        html.Section(
+            "What is stored",
+            tables["classes"],
+            [share_chart("classes of all that was listed", shares)],
+            notes=[*more.covers, *price_note(price), *more.problems],
+        ),
+        html.Section("Top branches", tables["top branches"]),
+        html.Section("Top prefixes", tables["top prefixes"]),
+        *([] if more.forecast is None else [_forecast(more.forecast, price)]),
+    ]
+
+
+def _forecast(found: Forecast, price: float | None) -> html.Section:
+    curve = curve_chart(
+        "garbage with another default retention",
+        [(days, one.bytes) for days, one in found.curve.items()],
+        "days",
+    )
+    days = counted(found.rules.default_retention_days, "day")
+    amounts = {f"today, default {days}": found.today} | {
+        f"in {counted(n, 'day')}, if nobody writes": one for n, one in found.later.items()
+    }
+    rows = [
+        (what, one.objects, human_bytes(one.bytes), one.bound, *costs(one.bytes, price))
+        for what, one in amounts.items()
+    ]
+    columns = ("garbage", "objects", "size", "bound", *(() if price is None else ("a month",)))
+    return html.Section("Forecast", Table(columns, rows, cards=True), [curve], found.notes)
+
+
+def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
+    width, freed = _by_age(rows)
+    names = [f"{bar * width}" for bar in range(len(freed))]
+    title = f"days, {width} to a bar" if width > 1 else "days"
+    return bar_chart(title, names, {"": freed}) if freed else None
+
+
+def _by_age(rows: Iterable[Sequence[Any]]) -> tuple[int, list[int]]:
+    """Days that a bar stands for, and the bytes of each bar; no bars where there is nothing."""
+    ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
+    if not ages:
+        return 1, []
+    oldest = max(age for age, _ in ages)
+    width = 1 + oldest // _BARS
+    freed = [0] * (oldest // width + 1)
+    for age, size in ages:
+        freed[age // width] += size
+    return width, freed
+
+
+def _history(marks: Sequence[MarkFigures]) -> Chart | None:
+    """The bytes of the last marks and their sweeps."""
+    shown = marks[-_MARKS:]
+    series = {"marked": [one.marked for one in shown], "deleted": [one.deleted for one in shown]}
+    names = [f"{one.at:%d %b}" for one in shown]
+    return bar_chart("bytes of the last marks", names, series, stacked=False)
+
+
+def _outcomes(found: dict[str, Any]) -> list[tuple[str, int, str]]:
+    return [
+        (
+            f"of the {outcome}: {part}" if part else outcome,
+            objects,
+            "" if size is None else human_bytes(size),
+        )
+        for outcome, part, objects, size in done_by_sweep(found)
+    ]
+
+
+def _places(found: dict[str, Any], lakefs: LakeFSConfig) -> list[tuple[str, object]]:
+    links = pages(lakefs, found["repository"])
+    linked = ((what, html.Link(url, url)) for what, url in links.items())
+    return [*places(found), *commands_of(found), *linked]
+
+
 # All repositories
 
 
@@ -133,7 +356,7 @@ def page_of_estate(
                 notes=notes if found.rows else ["There are none."],
             ),
             html.Section("Bytes freed by week", charts=_weeks(found)),
-            html.Section("Left over", html.Table(("what", "figure"), left)),
+            html.Section("Left over", Table(("what", "figure"), left)),
         ],
         warnings=found.notes,
         tiles=tiles,
@@ -171,7 +394,7 @@ def _weeks(found: Overview) -> list[Chart | None]:
 
 def _repositories(
     rows: Sequence[Row], lakefs: LakeFSConfig, prices: Mapping[str, float | None]
-) -> html.Table:
+) -> Table:
     """A row for each repository; without columns that are empty in all of them."""
     texts = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
     cells: list[dict[str, Any]] = []
@@ -190,7 +413,7 @@ def _repositories(
             }
         )
     columns = [name for name in COLUMNS if name != _BECAUSE and any(one[name] for one in texts)]
-    return html.Table(columns, [[one[name] for name in columns] for one in cells], cards=True)
+    return Table(columns, [[one[name] for name in columns] for one in cells], cards=True)
 
 
 def _date(moment: str) -> object:

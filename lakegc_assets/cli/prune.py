@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from lakegc_assets.cli.exits import FAILURE
-from lakegc_assets.cli.options import duration, json_option, require_answer, yes_option
+from lakegc_assets.cli.options import (
+    dry_run_option,
+    duration,
+    json_option,
+    require_answer,
+    yes_option,
+)
 from lakegc_assets.cli.output import echo_json
 from lakegc_assets.wording import counted, human_bytes
 
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Younger runs stay; 2d are the least.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@dry_run_option
 @yes_option
 @json_option
 def prune(

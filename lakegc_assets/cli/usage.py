@@ -72,8 +72,7 @@ def usage(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
     from lakegc_assets.attribution.usage import usage as read
-    from lakegc_assets.cli.queries import last_marked
-    from lakegc_assets.cli.site import run_context
+    from lakegc_assets.cli.site import last_marked, run_context
     from lakegc_assets.estate.run_state import state_of
 
     run = run_id or last_marked(repository)
@@ -154,7 +153,7 @@ def _named(row: Use) -> str:
 
 
 def _branches(rows: Sequence[Use]) -> Iterator[str]:
-    from lakegc_assets.estate.rows import BRANCH_COLUMNS, branch_sizes
+    from lakegc_assets.estate.tables import BRANCH_COLUMNS, branch_sizes
 
     yield f"    {'':<{_NAME}} " + " ".join(f"{name:>17}" for name in BRANCH_COLUMNS[1:])
     for row in rows:

@@ -11,17 +11,15 @@ import pyarrow as pa
 
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.defs.metadata import of_manifest, table, value_of
-from lakegc_assets.estate import figures
-from lakegc_assets.estate.history import MarkFigures
-from lakegc_assets.estate.rows import (
-    BRANCH_COLUMNS,
-    age_classes,
-    branch_rows,
-    breakdown,
-    costs,
-    largest_rows,
-    mark_rows,
-    prefix_rows,
+from lakegc_assets.estate.tables import (
+    MarkFigures,
+    Table,
+    class_figures,
+    class_table,
+    mark_figures,
+    report_tables,
+    storage_tables,
+    sweep_figures,
 )
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.leftovers.report import Leftovers
@@ -72,7 +70,7 @@ def of_sweep(manifest: Manifest) -> dict[str, Any]:
     """Metadata of ``swept_set``."""
     facts = manifest.facts
     return {
-        **figures.of_sweep(facts),
+        **sweep_figures(facts),
         "outcomes": value_of(facts["outcomes"]),
         **_space_of(facts),
         "undo": undoable(facts, manifest.finished),
@@ -139,25 +137,20 @@ def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
 def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
     """Metadata of ``gc_report``; ``marks`` are all of the repository, the oldest first."""
     facts = manifest.facts
-    rows = facts["breakdown"]
-    dimensions = (
-        ("reason", breakdown(rows, "reason")),
-        ("branch rule", breakdown(rows, "branch rule")),
-        ("slice age", age_classes(rows, "slice age")),
-        ("age", age_classes(rows, "age in days")),
-    )
     return {
-        **figures.of_mark(facts),
+        **mark_figures(facts),
         "size": human_bytes(facts["bytes"]),
-        **{f"by {name}": table((name, "objects", "size"), shown) for name, shown in dimensions},
-        "last marks": table(("finished", "marked", "deleted"), mark_rows(marks)),
-        "largest": table(("path", "size", "reason", "address"), largest_rows(facts)),
+        **_shown(report_tables(facts, marks)),
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
         **_compared(facts.get("compared", {})),
         "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
         **of_manifest(manifest),
     }
+
+
+def _shown(tables: Mapping[str, Table]) -> dict[str, Any]:
+    return {name: table(one.columns, one.rows) for name, one in tables.items()}
 
 
 def _compared(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,24 +192,15 @@ def of_attribution(
     ``branches`` and ``paths`` are what is live and committed by branch and by outermost folder, the
     largest first; ``price`` is of a TB for a month, None for no money.
     """
-    facts, money = manifest.facts, () if price is None else ("cost",)
-
-    def classes(rows: Sequence[Sequence[Any]]) -> Any:  # noqa: ANN401 - metadata
-        return table(
-            ("class", "why", "objects", "size", *money),
-            [
-                (name, why or "", count, human_bytes(size), *costs(size, price))
-                for name, why, count, size in rows
-            ],
-        )
-
+    facts = manifest.facts
+    tables = {
+        **storage_tables(facts["classes"], branches, paths, price),
+        "below _lakefs/": class_table(facts["own_files"], price),
+    }
     return {
-        **figures.of_classes(facts["classes"]),
-        "classes": classes(facts["classes"]),
-        "top branches": table((*BRANCH_COLUMNS, *money), branch_rows(branches, price)),
-        "top prefixes": table(("prefix", "objects", "size", *money), prefix_rows(paths, price)),
+        **class_figures(facts["classes"]),
+        **_shown(tables),
         "price": "".join(price_note(price)) or "not set: price_per_tb_month",
-        "below _lakefs/": classes(facts["own_files"]),
         "covers": "\n".join(facts["covers"]) or "all that the mark has listed",
         "ranges not read": facts["ranges_not_read"],
         **of_manifest(manifest),

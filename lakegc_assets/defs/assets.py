@@ -28,7 +28,7 @@ from lakegc_assets.defs.metadata import links, materialization, of_manifest, pag
 from lakegc_assets.defs.names import REPOSITORY, WAITS_TAG, first_tags, is_unattended, location_of
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.estate.history import marks_over_time
+from lakegc_assets.estate.tables import marks_over_time
 from lakegc_assets.forecast.forecast import forecast
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.leftovers.report import find_leftovers

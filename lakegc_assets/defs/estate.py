@@ -13,9 +13,9 @@ from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.schedules import next_run
-from lakegc_assets.estate.history import freed_by_week, largest, last_weeks
 from lakegc_assets.estate.overview import COLUMNS, Overview, Row
 from lakegc_assets.estate.repository_state import STATES, estate
+from lakegc_assets.estate.tables import freed_by_week, largest, last_weeks
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.wording import human_bytes
 

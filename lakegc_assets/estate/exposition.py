@@ -2,24 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lakegc_assets.estate.metrics import EstateMetrics, RepositoryMetrics
-from lakegc_assets.estate.repository_state import STATES, WAITING
+from lakegc_assets.estate.repository_state import STATES, WAITING, Standing
 from lakegc_assets.estate.run_state import ON_HOLD, Total
 from lakegc_assets.sweep.ledger import DONE
 
 #: What became of an object of a sweep.
 OUTCOMES: Final = (*DONE, "failed")
 _NOTHING: Final = Total(0, 0)
-_Sample = tuple[Sequence[str], float]
+#: Of a repository: the values of the labels, and behind them that of the sample.
+_Samples = Callable[[RepositoryMetrics], Iterable[tuple[Any, ...]]]
+#: Name, help, labels beside ``repository``, and samples.
+_Described = tuple[str, str, tuple[str, ...], _Samples]
+
+
+def _pair(name: str, help_: str, samples: _Samples, *labels: str) -> tuple[_Described, _Described]:
+    """Two gauges of samples whose values are totals, None where unknown: objects, and bytes."""
+
+    def of(part: str) -> _Samples:
+        return lambda row: [
+            (*values, getattr(total, part)) for *values, total in samples(row) if total is not None
+        ]
+
+    return (
+        (f"{name}_objects", f"Objects {help_}.", labels, of("objects")),
+        (f"{name}_bytes", f"Bytes of the objects {help_}.", labels, of("size")),
+    )
+
+
+def _waiting(one: Standing) -> Total | None:
+    return _total(one.garbage, one.garbage_size) if one.state == WAITING else _NOTHING
+
+
+def _total(objects: int | None, size: int | None) -> Total | None:
+    return None if objects is None or size is None else Total(objects, size)
+
+
+def _known(value: object) -> list[tuple[Any]]:
+    return [] if value is None else [(value,)]
+
+
+_GAUGES: Final[tuple[_Described, ...]] = (
+    ("repository_state", "1 for the state of the repository, 0 for all others.", ("state",),
+     lambda r: [(state, r.standing.state == state) for state in STATES]),
+    ("on_hold", "1 where an alarm has left a hold: no sweep starts.", (),
+     lambda r: [(r.standing.state == ON_HOLD,)]),
+    ("unreadable_runs", "Runs whose artifacts are damaged or cannot be read.", (),
+     lambda r: [(r.unreadable,)]),
+    ("last_success_timestamp_seconds", "When the last mark or sweep was finished.", ("stage",),
+     lambda r: [
+         (stage, at.timestamp())
+         for stage, at in (("mark", r.standing.last_mark), ("sweep", r.standing.last_sweep))
+         if at is not None
+     ]),
+    *_pair("stored", "that the store held when it was listed last, without what was swept",
+           lambda r: [(_total(r.standing.objects, r.standing.size),)]),
+    *_pair("garbage", "that the last mark names and no sweep of it is done with",
+           lambda r: [(_total(r.standing.garbage, r.standing.garbage_size),)]),
+    *_pair("awaiting_approval", "of a mark that waits for a person",
+           lambda r: [(_waiting(r.standing),)]),
+    ("mark_spared_objects", "Objects that nothing holds and the last mark leaves alone.", (),
+     lambda r: _known(r.spared)),
+    *_pair("last_sweep", "by what became of them in the last sweep",
+           lambda r: [(one, r.swept.get(one, _NOTHING)) for one in OUTCOMES if r.swept], "outcome"),
+    ("stage_duration_seconds", "How long a stage of the last mark, or the last sweep, took.",
+     ("stage",), lambda r: [(name, one.seconds) for name, one in r.stages.items()]),
+    ("stage_requests", "Requests that it sent to lakeFS and stores, by HTTP method.",
+     ("stage", "server", "method"),
+     lambda r: [
+         (name, *kind.split(" ", 1), count)
+         for name, one in r.stages.items()
+         for kind, count in sorted(one.requests.items())
+     ]),
+    ("compared_objects", ("Objects of the last mark and of the one of lakeFS's collector that it "
+     "was compared with, by which of the two names them."), ("named_by",),
+     lambda r: list(r.compared.items())),
+    ("engine_info", "1 for the engine of the last mark.", ("engine",),
+     lambda r: [(r.engine, 1)] if r.engine else []),
+)  # fmt: skip
+_COUNTERS: Final[tuple[_Described, ...]] = (
+    ("deleted_objects", "Objects that all sweeps have deleted.", (),
+     lambda r: _known(r.deleted and r.deleted.objects)),
+    ("deleted_bytes", "Bytes of the objects that all sweeps have deleted.", (),
+     lambda r: _known(r.deleted and r.deleted.size)),
+)  # fmt: skip
 
 
 class EstateCollector(Collector):
@@ -39,141 +113,43 @@ class EstateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Each metric with the samples of all repositories."""
-        rows = self._found.repositories
-        yield self._gauge(
-            "build_info", "Version of lakegc_assets that has read the artifacts.", ["version"],
-            [([version("lakegc-assets")], 1)],
-        )  # fmt: skip
-        yield self._gauge(
-            "collection_timestamp_seconds", "When the artifacts were read.", [],
-            [([], _seconds(self._found.at))],
-        )  # fmt: skip
-        yield self._gauge(
-            "collection_problems", "What could not be read of the artifacts: see the log.", [],
-            [([], len(self._found.problems))],
-        )  # fmt: skip
-        yield from self._standings(rows)
-        yield from self._totals(rows)
-        yield from self._last_run(rows)
-
-    def _standings(self, rows: Sequence[RepositoryMetrics]) -> Iterator[Metric]:
-        yield self._gauge(
-            "repository_state", "1 for the state of the repository, 0 for all others.",
-            ["repository", "state"],
-            [([_name(r), state], r.standing.state == state) for r in rows for state in STATES],
-        )  # fmt: skip
-        yield self._gauge(
-            "on_hold", "1 where an alarm has left a hold: no sweep starts.", ["repository"],
-            [([_name(r)], r.standing.state == ON_HOLD) for r in rows],
-        )  # fmt: skip
-        yield self._gauge(
-            "unreadable_runs", "Runs whose artifacts are damaged or cannot be read.",
-            ["repository"], [([_name(r)], r.unreadable) for r in rows],
-        )  # fmt: skip
-        yield self._gauge(
-            "last_success_timestamp_seconds", "When the last mark or sweep was finished.",
-            ["repository", "stage"],
-            [
-                ([_name(r), stage], _seconds(at))
-                for r in rows
-                for stage, at in (("mark", r.standing.last_mark), ("sweep", r.standing.last_sweep))
-                if at is not None
-            ],
-        )  # fmt: skip
-        yield self._gauge(
-            "mark_max_age_seconds", "Without a mark for longer the repository is stale.",
-            ["repository"],
-            [([_name(r)], self._max_age_s[_name(r)]) for r in rows if _name(r) in self._max_age_s],
-        )  # fmt: skip
-
-    def _totals(self, rows: Sequence[RepositoryMetrics]) -> Iterator[Metric]:
-        for what, help_, totals in (
-            ("stored", "that the store held when it was listed last, without what was swept", [
-                (r, _total(r.standing.objects, r.standing.size)) for r in rows
-            ]),
-            ("garbage", "that the last mark names and no sweep of it is done with", [
-                (r, _total(r.standing.garbage, r.standing.garbage_size)) for r in rows
-            ]),
-            ("awaiting_approval", "of a mark that waits for a person", [
-                (r, _waiting(r)) for r in rows
-            ]),
+        found, max_age = self._found, self._max_age_s
+        build = (version("lakegc-assets"), 1)
+        for name, help_, labels, sample in (
+            ("build_info", "Version of lakegc_assets that has read the artifacts.", ["version"],
+             build),
+            ("collection_timestamp_seconds", "When the artifacts were read.", [],
+             (found.at.timestamp(),)),
+            ("collection_problems", "What could not be read of the artifacts: see the log.", [],
+             (len(found.problems),)),
         ):  # fmt: skip
-            known = [([_name(r)], total) for r, total in totals if total is not None]
-            yield from self._pair(what, help_, ["repository"], known)
-        deleted = [(r, r.deleted) for r in rows if r.deleted is not None]
-        yield self._counter(
-            "deleted_objects", "Objects that all sweeps have deleted.",
-            [([_name(r)], total.objects) for r, total in deleted],
+            yield self._metric(GaugeMetricFamily, name, help_, labels, [sample])
+        stale: _Described = (
+            "mark_max_age_seconds", "Without a mark for longer the repository is stale.", (),
+            lambda r: _known(max_age.get(r.standing.repository)),
         )  # fmt: skip
-        yield self._counter(
-            "deleted_bytes", "Bytes of the objects that all sweeps have deleted.",
-            [([_name(r)], total.size) for r, total in deleted],
-        )  # fmt: skip
+        for kind, of_kind in (
+            (GaugeMetricFamily, (*_GAUGES, stale)),
+            (CounterMetricFamily, _COUNTERS),
+        ):
+            for name, help_, labels, samples in of_kind:
+                rows = [
+                    (row.standing.repository, *sample)
+                    for row in found.repositories
+                    for sample in samples(row)
+                ]
+                yield self._metric(kind, name, help_, ["repository", *labels], rows)
 
-    def _last_run(self, rows: Sequence[RepositoryMetrics]) -> Iterator[Metric]:
-        yield self._gauge(
-            "mark_spared_objects", "Objects that nothing holds and the last mark leaves alone.",
-            ["repository"], [([_name(r)], r.spared) for r in rows if r.spared is not None],
-        )  # fmt: skip
-        yield from self._pair(
-            "last_sweep", "by what became of them in the last sweep", ["repository", "outcome"],
-            [
-                ([_name(r), outcome], r.swept.get(outcome, _NOTHING))
-                for r in rows if r.swept for outcome in OUTCOMES
-            ],
-        )  # fmt: skip
-        yield self._gauge(
-            "stage_duration_seconds", "How long a stage of the last mark, or the last sweep, took.",
-            ["repository", "stage"],
-            [([_name(r), name], one.seconds) for r in rows for name, one in r.stages.items()],
-        )  # fmt: skip
-        yield self._gauge(
-            "stage_requests", "Requests that it sent to lakeFS and stores, by HTTP method.",
-            ["repository", "stage", "server", "method"],
-            [
-                ([_name(r), name, *kind.split(" ", 1)], count)
-                for r in rows
-                for name, one in r.stages.items()
-                for kind, count in sorted(one.requests.items())
-            ],
-        )  # fmt: skip
-        yield self._gauge(
-            "compared_objects", "Objects of the last mark and of the one of lakeFS's collector "
-            "that it was compared with, by which of the two names them.",
-            ["repository", "named_by"],
-            [([_name(r), who], n) for r in rows for who, n in r.compared.items()],
-        )  # fmt: skip
-        yield self._gauge(
-            "engine_info", "1 for the engine of the last mark.", ["repository", "engine"],
-            [([_name(r), r.engine], 1) for r in rows if r.engine],
-        )  # fmt: skip
-
-    def _pair(
-        self, name: str, help_: str, labels: Sequence[str],
-        totals: Sequence[tuple[Sequence[str], Total]],
-    ) -> Iterator[Metric]:  # fmt: skip
-        """Two gauges: objects, and their bytes."""
-        yield self._gauge(
-            f"{name}_objects", f"Objects {help_}.", labels,
-            [(values, total.objects) for values, total in totals],
-        )  # fmt: skip
-        yield self._gauge(
-            f"{name}_bytes", f"Bytes of the objects {help_}.", labels,
-            [(values, total.size) for values, total in totals],
-        )  # fmt: skip
-
-    def _gauge(
-        self, name: str, help_: str, labels: Sequence[str], samples: Iterable[_Sample]
+    def _metric(
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        help_: str,
+        labels: Iterable[str],
+        samples: Iterable[tuple[Any, ...]],
     ) -> Metric:
-        made = GaugeMetricFamily(f"lakegc_{name}", help_, labels=[*self._common, *labels])
-        for values, value in samples:
-            made.add_metric([*self._common.values(), *values], value)
-        return made
-
-    def _counter(self, name: str, help_: str, samples: Iterable[_Sample]) -> Metric:
-        labels = [*self._common, "repository"]
-        made = CounterMetricFamily(f"lakegc_{name}", help_, labels=labels)
-        for values, value in samples:
+        made = kind(f"lakegc_{name}", help_, labels=[*self._common, *labels])
+        for *values, value in samples:
             made.add_metric([*self._common.values(), *values], value)
         return made
 
@@ -188,20 +164,3 @@ def registry_of(collector: Collector) -> CollectorRegistry:
 def text_of(collector: Collector) -> bytes:
     """Prometheus's text format."""
     return generate_latest(registry_of(collector))
-
-
-def _name(row: RepositoryMetrics) -> str:
-    return row.standing.repository
-
-
-def _total(objects: int | None, size: int | None) -> Total | None:
-    return None if objects is None or size is None else Total(objects, size)
-
-
-def _waiting(row: RepositoryMetrics) -> Total | None:
-    one = row.standing
-    return _total(one.garbage, one.garbage_size) if one.state == WAITING else _NOTHING
-
-
-def _seconds(moment: datetime) -> float:
-    return moment.astimezone(timezone.utc).timestamp()

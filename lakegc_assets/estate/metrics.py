@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
@@ -21,7 +21,7 @@ from lakegc_assets.estate.repository_state import (
     standing,
     standing_of,
 )
-from lakegc_assets.estate.run_state import RunManifests, RunState, Total
+from lakegc_assets.estate.run_state import RunManifests, Total
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot, Manifest
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 from lakegc_assets.sweep.totals import DELETED, read_totals
@@ -114,18 +114,20 @@ def repository_metrics(
         return RepositoryMetrics(Standing(repository, UNREADABLE, because), problems=[because])
     # What was pruned while the runs were read is in the totals by now, with its attempt.
     deleted, problems = _deleted(root, repository, runs)
-    last = runs.marks[-1] if runs.marks else None
-    swept = [one for one in runs.states.values() if one.recorded is not None]
     if stands.state == UNREADABLE:
         problems.append(stands.because)
+    last = runs.marks[-1] if runs.marks else None
+    report = last.report.facts if last is not None and last.report is not None else {}
+    swept = {one.recorded: one.outcomes for one in runs.states.values() if one.recorded is not None}
     return RepositoryMetrics(
         stands,
         deleted,
-        max(swept, key=_recorded).outcomes if swept else {},
-        _spared(last),
+        swept[max(swept)] if swept else {},
+        sum(last.candidates.facts["spared"].values()) if last and last.candidates else None,
         _stages(runs, last),
-        _compared(last),
-        _engine(last),
+        _compared(report.get("compared", {})),
+        # Older reports say nothing of it.
+        str(report.get("engine", "")).partition(" ")[0] or None,
         len(_unreadable(runs)),
         problems,
     )
@@ -162,20 +164,7 @@ def _unreadable(runs: Runs) -> list[Unread]:
     return [one for one in runs.unread if not isinstance(one.error, RefusedError)]
 
 
-def _recorded(state: RunState) -> datetime:
-    if state.recorded is None:
-        raise TypeError("a sweep that has recorded nothing has no time")
-    return state.recorded
-
-
-def _spared(last: RunManifests | None) -> int | None:
-    if last is None or last.candidates is None:
-        return None
-    return int(sum(last.candidates.facts["spared"].values()))
-
-
-def _compared(last: RunManifests | None) -> dict[str, int]:
-    found = {} if last is None or last.report is None else last.report.facts.get("compared", {})
+def _compared(found: Mapping[str, Any]) -> dict[str, int]:
     if not found or "problem" in found:
         return {}
     return {
@@ -183,13 +172,6 @@ def _compared(last: RunManifests | None) -> dict[str, int]:
         "ours": found["only_run"]["total"]["objects"],
         "theirs": found["only_other"]["total"]["objects"],
     }
-
-
-def _engine(last: RunManifests | None) -> str | None:
-    """The first word of what a report says; older ones say nothing."""
-    if last is None or last.report is None:
-        return None
-    return str(last.report.facts.get("engine", "")).partition(" ")[0] or None
 
 
 def _stages(runs: Runs, last: RunManifests | None) -> dict[str, StageMetrics]:

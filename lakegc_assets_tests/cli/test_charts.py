@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.cli.charts import HEIGHT, WIDTH, bar_chart, curve_chart, share_chart
+from lakegc_assets.cli.html import HEIGHT, WIDTH, bar_chart, curve_chart, share_chart
 
 _SIZES = st.integers(0, 10**15)
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.main import Commands, main
-from lakegc_assets.cli.run_summary import near
+from lakegc_assets.cli.output import near
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets_tests.cli.calling import lakegc, say

@@ -17,13 +17,12 @@ from lakegc_assets.attribution.usage import Use
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.main import main
-from lakegc_assets.cli.pages import last_leftovers, page_of_estate
-from lakegc_assets.cli.run_page import Insights, page_of_run
+from lakegc_assets.cli.pages import Insights, last_leftovers, page_of_estate, page_of_run
 from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.estate.history import MarkFigures
 from lakegc_assets.estate.overview import COLUMNS
+from lakegc_assets.estate.tables import MarkFigures
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.retention.retain import Retain

@@ -20,8 +20,8 @@ from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.schedules import next_run
-from lakegc_assets.estate.history import freed_by_week, largest
 from lakegc_assets.estate.overview import COLUMNS
+from lakegc_assets.estate.tables import freed_by_week, largest
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot

@@ -9,7 +9,7 @@ import pytest
 
 from lakegc_assets.defs.asset_metadata import asked_for, of_rules, of_sweep
 from lakegc_assets.defs.metadata import table, value_of
-from lakegc_assets.estate.rows import age_classes
+from lakegc_assets.estate.tables import breakdown
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.wording import human_bytes
@@ -40,7 +40,7 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
 
 def test_no_rows_are_reported_in_a_word() -> None:
     assert table(("key",), []) == "nothing"
-    assert age_classes([["reason", "expired", 1, 1]], "slice age") == []
+    assert breakdown([["reason", "expired", 1, 1]], "slice age") == []
 
 
 def test_slices_are_shown_by_classes_of_age() -> None:
@@ -52,7 +52,7 @@ def test_slices_are_shown_by_classes_of_age() -> None:
         ["slice age", "5000 days", 16, 160],
         ["reason", "expired", 31, 310],
     ]
-    assert age_classes(rows, "slice age") == [
+    assert breakdown(rows, "slice age") == [
         ("not in a slice", 1, "10 B"),
         ("up to 7 days", 2, "20 B"),
         ("up to 30 days", 12, "120 B"),
@@ -84,7 +84,7 @@ def test_records_of_older_sweeps_have_fewer_figures() -> None:
 
 def test_objects_are_shown_by_classes_of_age() -> None:
     rows = [["age in days", str(day), 1, 100] for day in (0, 7, 8, 4000)]
-    assert age_classes(rows, "age in days") == [
+    assert breakdown(rows, "age in days") == [
         ("up to 7 days", 2, "200 B"),
         ("up to 30 days", 1, "100 B"),
         ("older", 1, "100 B"),

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakegc_assets.cli.pages import page_of_estate
-from lakegc_assets.cli.run_page import page_of_run
+from lakegc_assets.cli.pages import page_of_estate, page_of_run
 from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.estate.history import MarkFigures
+from lakegc_assets.estate.tables import MarkFigures
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets_tests.cli.test_html import insights, outcome
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
