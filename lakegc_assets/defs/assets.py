@@ -9,22 +9,26 @@ from pydantic import Field
 
 from lakegc_assets.attribution.attribution import CELLS, attribute
 from lakegc_assets.attribution.usage import usage
-from lakegc_assets.defs.asset_metadata import (
-    CURVE,
-    of_attribution,
-    of_backup,
-    of_forecast,
-    of_leftovers,
-    of_report,
-    of_restore,
-    of_rules,
-    of_sweep,
-)
 from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.estate import ROWS, of_overview, overview
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import interrupts_shown
-from lakegc_assets.defs.metadata import links, materialization, of_manifest, pages, shown_tables
+from lakegc_assets.defs.metadata import (
+    CURVE,
+    links,
+    materialization,
+    of_attribution,
+    of_backup,
+    of_forecast,
+    of_leftovers,
+    of_manifest,
+    of_report,
+    of_restore,
+    of_rules,
+    of_sweep,
+    pages,
+    shown_tables,
+)
 from lakegc_assets.defs.names import REPOSITORY, WAITS_TAG, first_tags, is_unattended, location_of
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.errors import LakegcError

@@ -11,11 +11,10 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
-from lakegc_assets.defs.asset_metadata import of_report
 from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
-from lakegc_assets.defs.metadata import links, materialization
+from lakegc_assets.defs.metadata import links, materialization, of_report
 from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job

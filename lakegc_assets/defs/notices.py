@@ -60,7 +60,8 @@ def _url(section: NoticeSection) -> str:
 
 #: Failures that are looked at in one tick.
 _AT_ONCE: Final = 100
-_APPROVABLE: Final = "candidate_share"
+#: The check whose refusal a person may overrule.
+APPROVABLE: Final = "candidate_share"
 
 
 def failure_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -193,7 +194,7 @@ def _what_to_do(
     sensor = in_dagster("gc_resume")
     if _is_tried_again(instance, run):
         return f"nothing yet: the sensor {sensor} tries it once more in five minutes"
-    if failed == {_APPROVABLE} and repository is not None and mark is not None:
+    if failed == {APPROVABLE} and repository is not None and mark is not None:
         share = ("--max-candidate-share", "SHARE")
         approving = command_line("approve", repository, "--run", mark, *share)
         return (

@@ -7,6 +7,7 @@ from typing import Final
 
 import dagster as dg
 
+from lakegc_assets.checks.evaluation import read_results
 from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (
     ENDED,
@@ -18,14 +19,15 @@ from lakegc_assets.defs.names import (
     Names,
     partition_key,
 )
-from lakegc_assets.defs.notices import link_to_run, ways_of
-from lakegc_assets.defs.policy import NoticeSection, Policies
+from lakegc_assets.defs.notices import APPROVABLE, link_to_run, ways_of
+from lakegc_assets.defs.policy import NoticeSection, Policies, Policy
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
-from lakegc_assets.estate.pending_marks import WaitingMark, waiting_mark
-from lakegc_assets.estate.repository_state import UNREADABLE, standings
-from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.estate.repository_state import UNREADABLE, Standing, standings
+from lakegc_assets.estate.repository_state import WAITING as WAITING_STATE
+from lakegc_assets.estate.run_state import REFUSED
+from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted, human_bytes
 
@@ -93,71 +95,87 @@ def _look(
     names: Names,
     root: ArtifactRoot,
     now: datetime,
-) -> tuple[dict[str, WaitingMark], set[str]]:
+) -> tuple[dict[str, tuple[Standing, Manifest]], set[str]]:
     """The marks that wait, by their partition keys; and repositories that cannot be read."""
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
     stands = standings(root, sorted(known), lambda name: policies.of(name).sweep, now)
     unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
     if unreadable and len(unreadable) == len(known):
         raise LakegcError(next(iter(unreadable.values())))
-    found: dict[str, WaitingMark] = {}
+    found: dict[str, tuple[Standing, Manifest]] = {}
     unclear = set(unreadable)
-    for mark in thread_map(partial(waiting_mark, root), stands, _THREADS):
+    marks = thread_map(partial(_waiting_mark, root), stands, _THREADS)
+    for stand, mark in zip(stands, marks, strict=True):
         if mark is None:
             continue
-        if _is_busy(context.instance, mark):
+        tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
+        if context.instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)):
             # The run that made it may be about to sweep it.
             unclear.add(mark.repository)
         else:
-            found[str(partition_key(mark.repository, mark.run))] = mark
+            found[str(partition_key(mark.repository, mark.run))] = stand, mark
     return found, unclear
 
 
-def _is_busy(instance: dg.DagsterInstance, mark: WaitingMark) -> bool:
-    tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
-    return instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)) > 0
+def _waiting_mark(root: ArtifactRoot, standing: Standing) -> Manifest | None:
+    """The candidates of the mark that waits for approval; None where none does.
+
+    Raises:
+        LakegcError: its artifacts cannot be read.
+    """
+    if standing.state not in (WAITING_STATE, REFUSED) or standing.run is None:
+        return None
+    attempt = root.attempt(standing.repository, standing.run)
+    candidates = attempt.manifest("deletion_candidates")
+    if standing.state == REFUSED:
+        results = read_results(attempt, candidates)
+        if [one.name for one in results if one.blocking and not one.passed] != [APPROVABLE]:
+            return None
+    return candidates
 
 
 def _notice(
     instance: dg.DagsterInstance,
     policies: Policies,
     section: NoticeSection,
-    mark: WaitingMark,
+    waiting: tuple[Standing, Manifest],
     now: datetime,
 ) -> Document:
     """The notice about a mark that waits: size, age, limits, the run, and the command."""
+    standing, mark = waiting
     tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
     last = next(iter(instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)), None)
     run = last.dagster_run if last else None
-    share = mark.objects / mark.listed if mark.listed else 1.0
-    said = mark.because if run is None else run.tags.get(WAITS_TAG, mark.because)
+    listed = mark.facts["listed"]
+    share = mark.rows / listed if listed else 1.0
+    size = sum(total["bytes"] for total in mark.facts["by_reason"].values())
+    said = standing.because if run is None else run.tags.get(WAITS_TAG, standing.because)
     approving = ["approve", mark.repository, "--run", mark.run]
-    if mark.refused:
+    if standing.state == REFUSED:
         approving += ["--max-candidate-share", f"{min(share + 0.005, 1):.2f}"]
     policy = policies.of(mark.repository)
-    hours = (now - mark.marked) / timedelta(hours=1)
+    hours = (now - mark.finished) / timedelta(hours=1)
     return document(
         "waiting",
         f"{mark.repository}, mark {mark.run} waits for approval",
-        f"It names {counted(mark.objects, 'object')}, {human_bytes(mark.size)}, {share:.1%} of "
-        f"what was listed, and was made {hours:.1f} hours ago. {_limits(policies, mark)}. {said}",
+        f"It names {counted(mark.rows, 'object')}, {human_bytes(size)}, {share:.1%} of what was "
+        f"listed, and was made {hours:.1f} hours ago. {_limits(policy)}. {said}",
         f"look at its report, then launch {in_dagster('gc_approve')}, or "
         f"`{command_line(*approving)}`",
         link_to_run(section, run.run_id if run else None),
         repository=mark.repository,
         run=mark.run,
-        objects=mark.objects,
-        bytes=mark.size,
+        objects=mark.rows,
+        bytes=size,
         share=round(share, 6),
-        marked=mark.marked.isoformat(),
+        marked=mark.finished.isoformat(),
         dagster_run=run.run_id if run else None,
         owners=policy.owners,
     )
 
 
-def _limits(policies: Policies, mark: WaitingMark) -> str:
+def _limits(policy: Policy) -> str:
     """The limits up to which the policy of the repository lets marks be swept, in words."""
-    policy = policies.of(mark.repository)
     if policy.sweep != "auto":
         return f"`sweep` is `{policy.sweep}`, max_candidate_share {policy.max_candidate_share:g}"
     shown = policy.auto.model_dump(exclude_none=True)

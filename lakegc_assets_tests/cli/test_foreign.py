@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakegc_assets.cli.main import main
-from lakegc_assets.defs.asset_metadata import of_report
+from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.estate.metrics import repository_metrics
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.site import Completed, Site

@@ -7,8 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.defs.asset_metadata import asked_for, of_rules, of_sweep
-from lakegc_assets.defs.metadata import table, value_of
+from lakegc_assets.defs.metadata import asked_for, of_rules, of_sweep, table, value_of
 from lakegc_assets.estate.tables import breakdown
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.defs.asset_metadata import of_sweep
+from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.estate.explanation import explain
 from lakegc_assets.estate.run_state import SWEPT, state_of
