@@ -216,42 +216,26 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         job_name=names.of("gc"),
     )
     def waves(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        moment = collection.now()
-        known = remembered(context)
-        seen = known.get("ticks", {})
-        outbox = Outbox(ways_of(collection.notices), known.get("waiting", {}), moment)
+        moment, known = collection.now(), remembered(context)
+        seen, before = known.get("ticks", {}), known.get("waiting", {})
+        outbox = Outbox(ways_of(collection.notices), before, moment)
         location = location_of(context.code_location_origin)
-        failed = {
-            _tick_key(tick): tick
-            for tick in failed_ticks(context.instance, moment - 2 * OPEN, location)
-            if tick.schedule in zones
-        }
+        ticks = failed_ticks(context.instance, moment - 2 * OPEN, location)
+        failed = {_tick_key(tick): tick for tick in ticks if tick.schedule in zones}
         states = {key: state for key, state in seen.items() if key in failed}
-        requests: list[dg.RunRequest] = []
-        error = None
         pending = [t for key, t in failed.items() if states.get(key) not in (_MADE_UP, _LOST)]
-        open_ = [tick for tick in pending if moment - tick.at < OPEN]
-        if open_:
-            try:
-                requests = _made_up(context.instance, collection, zones, open_)
-                states |= {_tick_key(tick): _MADE_UP for tick in open_}
-            except LakegcError as raised:
-                error = raised
+        requests, error = _made_up(context.instance, collection, zones, pending)
         for tick in pending:
-            key = _tick_key(tick)
-            lost = moment - tick.at >= OPEN
-            # What waits for a person is reported at once, what may pass when it is too late.
-            if lost or (error and not error.transient and states.get(key) != _WAITS):
-                states[key] = _LOST if lost else _WAITS
-                why = str(error) if error and not lost else tick.error
-                made = _wave_notice(tick, why, lost=lost)
-                owned = {**made, "owners": policies.for_all.owners}
-                outbox.add(f"{key} {states[key]}", document=owned)
+            key, was = _tick_key(tick), states.get(_tick_key(tick))
+            states[key] = _state(tick, was, error, moment)
+            if states[key] in {_LOST, _WAITS} - {was}:
+                made = _wave_notice(tick, error, policies, lost=states[key] == _LOST)
+                outbox.add(f"{key} {states[key]}", document=made)
                 context.log.error("%s", made["text"])
+        states = {key: state for key, state in states.items() if state}
         outbox.deliver(context.log)
-        changed = states != seen or outbox.waiting != known.get("waiting", {})
         # What waits for a person fails the tick, once its notice is delivered.
-        if error is not None and not error.transient and not changed:
+        if error and not error.transient and (states, outbox.waiting) == (seen, before):
             raise error
         otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
         return dg.SensorResult(
@@ -263,37 +247,62 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
     return waves
 
 
+def _state(
+    tick: FailedTick, was: str | None, error: LakegcError | None, now: datetime
+) -> str | None:
+    """The new state of a failed tick; None for one that is tried again without a word."""
+    if now - tick.at >= OPEN:
+        return _LOST
+    if error is None:
+        return _MADE_UP
+    # What waits for a person is reported at once, what may pass when it is too late.
+    return was if error.transient else _WAITS
+
+
 def _made_up(
     instance: dg.DagsterInstance,
     collection: Collection,
     zones: Mapping[str, str],
-    ticks: Sequence[FailedTick],
-) -> list[dg.RunRequest]:
-    """The runs that failed ticks should have started, of schedules whose time zones are known."""
-    with collection.built(instance, "lakefs") as resources:
-        there = collection.collected(resources.lakefs.config())
+    pending: Sequence[FailedTick],
+) -> tuple[list[dg.RunRequest], LakegcError | None]:
+    """The runs that failed ticks of the last day should have started, by the zones of schedules.
+
+    Or the error for which they cannot be started now.
+    """
     now, found = collection.now(), []
-    for name, zone in zones.items():
-        if missed := {wave_at(tick.at) for tick in ticks if tick.schedule == name}:
-            found += requests_of_wave(instance, there, collection, zone, now, missed)
-    return found
+    ticks = [tick for tick in pending if now - tick.at < OPEN]
+    if not ticks:
+        return [], None
+    try:
+        with collection.built(instance, "lakefs") as resources:
+            there = collection.collected(resources.lakefs.config())
+        for name, zone in zones.items():
+            if missed := {wave_at(tick.at) for tick in ticks if tick.schedule == name}:
+                found += requests_of_wave(instance, there, collection, zone, now, missed)
+    except LakegcError as error:
+        return [], error
+    return found, None
 
 
 def _tick_key(tick: FailedTick) -> str:
     return f"{tick.schedule} {wave_at(tick.at)}"
 
 
-def _wave_notice(tick: FailedTick, why: str, *, lost: bool) -> Document:
+def _wave_notice(
+    tick: FailedTick, error: LakegcError | None, policies: Policies, *, lost: bool
+) -> Document:
     wave, until = wave_at(tick.at), f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
-    what, how = "could not be started", "could not start it"
+    what, how = "could not be started", f"could not start it: {error}"
     then = f"gc_waves then starts the wave, until {until}"
     if lost:
-        what, how = "was lost", f"{how}, nor could gc_waves in the 24 hours after it"
+        what = "was lost"
+        how = f"could not start it, nor could gc_waves in the 24 hours after it: {tick.error}"
         then = "repositories are collected with the next wave, or by the job gc"
     return document(
         "wave",
         f"wave {wave} {what}",
-        f"{tick.schedule} {how}: {why}",
+        f"{tick.schedule} {how}",
         f"mend what the sentence says: {then}",
         wave=wave,
+        owners=policies.for_all.owners,
     )

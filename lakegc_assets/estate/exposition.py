@@ -114,15 +114,15 @@ class EstateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Each metric with the samples of all repositories."""
         found, max_age = self._found, self._max_age_s
-        build = (version("lakegc-assets"), 1)
-        for name, help_, labels, sample in (
-            ("build_info", "Version of lakegc_assets that has read the artifacts.", ["version"],
-             build),
-            ("collection_timestamp_seconds", "When the artifacts were read.", [],
+        for name, help_, label, sample in (
+            ("build_info", "Version of lakegc_assets that has read the artifacts.", "version",
+             (version("lakegc-assets"), 1)),
+            ("collection_timestamp_seconds", "When the artifacts were read.", "",
              (found.at.timestamp(),)),
-            ("collection_problems", "What could not be read of the artifacts: see the log.", [],
+            ("collection_problems", "What could not be read of the artifacts: see the log.", "",
              (len(found.problems),)),
         ):  # fmt: skip
+            labels = [label] if label else []
             yield self._metric(GaugeMetricFamily, name, help_, labels, [sample])
         stale: _Described = (
             "mark_max_age_seconds", "Without a mark for longer the repository is stale.", (),
@@ -132,13 +132,13 @@ class EstateCollector(Collector):
             (GaugeMetricFamily, (*_GAUGES, stale)),
             (CounterMetricFamily, _COUNTERS),
         ):
-            for name, help_, labels, samples in of_kind:
+            for name, help_, more, samples in of_kind:
                 rows = [
                     (row.standing.repository, *sample)
                     for row in found.repositories
                     for sample in samples(row)
                 ]
-                yield self._metric(kind, name, help_, ["repository", *labels], rows)
+                yield self._metric(kind, name, help_, ["repository", *more], rows)
 
     def _metric(
         self,

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from lakegc_assets.engine.session import Session
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.change import Change, todays_rules
 from lakegc_assets.forecast.commits import Span, read_marked_commits, spans_of, spans_of_paths
-from lakegc_assets.forecast.outlook import LATER, TOTALS, Outlook, look_out
+from lakegc_assets.forecast.outlook import LATER, TOTALS, Mark, Outlook, look_out
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.retention.retain import Retain
@@ -123,7 +122,8 @@ def forecast(ctx: RunContext, change: Change, run: str | None = None) -> Forecas
     client, connections = ctx.connect()
     attempt = _marked(ctx, connections, run)
     with scratch(ctx.root, ctx.repository, FORECAST) as url, ctx.frames(connections) as frames:
-        return Forecaster(ctx, client, connections, frames, attempt, url).of(change)
+        chain = attempt.chain("deletion_candidates", connections.namespace_url)
+        return _forecast(Mark(ctx, connections, frames, attempt, chain, url), client, change)
 
 
 def _marked(ctx: RunContext, connections: Connections, run: str | None) -> AttemptArtifacts:
@@ -143,86 +143,64 @@ def _marked(ctx: RunContext, connections: Connections, run: str | None) -> Attem
     )
 
 
-@dataclass(frozen=True)
-class Forecaster:
-    """Makes a forecast by one mark, in a store to work in (``url``)."""
+def _forecast(mark: Mark, client: LakeFSClient, change: Change) -> Forecast:
+    """See ``forecast``."""
+    frames, repository, chain = mark.frames, mark.ctx.repository, mark.chain
+    today = todays_rules(client.gc_rules(repository))
+    rules = change.of(today)
+    marked = read_marked_commits(client, mark.attempt, chain["active_commits"])
+    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    cutoff = chain["store_listing"].cutoff
+    retain = recorded_retain([chain["active_commits"].settings])
+    other_retain = retain if change.retain is None else change.retain
+    which = (today, rules.branches, change.without, start, retain, other_retain)
+    outlook = look_out(
+        mark,
+        marked.commits,
+        spans_of(marked, *which),
+        spans_of_paths(marked, *which),
+        cutoff + timedelta(days=max(LATER_DAYS)),
+    )
+    staged = [one for one in change.without if _has_staged(client, repository, one)]
+    unlisted = len(chain["store_listing"].facts.get("skipped_slices", ()))
+    bounds = _Bounds(outlook.missing, marked.rules, staged, unlisted)
+    objects = frames.read(outlook.objects)
+    by_days: list[dict[str, int]] = frames.collect_rows(
+        relations.totals_by_days(objects, cutoff), TOTALS, _WHAT
+    )
 
-    ctx: RunContext
-    client: LakeFSClient
-    connections: Connections
-    frames: Session
-    attempt: AttemptArtifacts
-    url: str
-
-    def of(self, change: Change) -> Forecast:
-        """See ``forecast``."""
-        chain = self.attempt.chain("deletion_candidates", self.connections.namespace_url)
-        today = todays_rules(self.client.gc_rules(self.ctx.repository))
-        rules = change.of(today)
-        marked = read_marked_commits(self.client, self.attempt, chain["active_commits"])
-        start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-        cutoff = chain["store_listing"].cutoff
-        retain = recorded_retain([chain["active_commits"].settings])
-        other_retain = retain if change.retain is None else change.retain
-        which = (today, rules.branches, change.without, start, retain, other_retain)
-        spans, of_paths = spans_of(marked, *which), spans_of_paths(marked, *which)
-        outlook = look_out(
-            self.ctx,
-            self.connections,
-            self.frames,
-            self.attempt,
-            chain,
-            marked.commits,
-            spans,
-            of_paths,
-            cutoff + timedelta(days=max(LATER_DAYS)),
-            self.url,
-        )
-        staged = [one for one in change.without if self._has_staged(one)]
-        unlisted = len(chain["store_listing"].facts.get("skipped_slices", ()))
-        bounds = _Bounds(outlook.missing, marked.rules, staged, unlisted)
-        by_days = self._by_days(outlook, cutoff)
-        default = rules.default_retention_days
-        unverified = _amount(by_days, default, AT_MOST, "new_")
-        return Forecast(
-            self.ctx.repository,
-            self.attempt.run,
-            start,
-            today,
-            rules,
-            retain,
-            other_retain,
-            tuple(change.without),
-            self._later(outlook, cutoff, 0, bounds.after(today, 0)),
-            _amount(by_days, default, bounds.under(default)),
-            unverified,
-            {days: _amount(by_days, days, bounds.under(days)) for days in CURVE},
-            {
-                days: self._later(outlook, cutoff, days, bounds.after(today, days))
-                for days in LATER_DAYS
-            },
-            _notes(outlook, bounds, today, rules, unverified),
-        )
-
-    def _by_days(self, outlook: Outlook, cutoff: datetime) -> list[dict[str, int]]:
-        """Rows of ``TOTALS``."""
-        rows = relations.totals_by_days(self.frames.read(outlook.objects), cutoff)
-        found: list[dict[str, int]] = self.frames.collect_rows(rows, TOTALS, _WHAT)
-        return found
-
-    def _later(self, outlook: Outlook, cutoff: datetime, days: int, bound: str) -> Amount:
+    def later(days: int) -> Amount:
         """The garbage under today's rules after some days."""
-        then = cutoff + timedelta(days=days)
-        total = relations.total_later(self.frames.read(outlook.objects), then, days)
-        (row,) = self.frames.collect_rows(total, LATER, _WHAT)
-        return _bounded(row["objects"], row["bytes"] or 0, bound)
+        total = relations.total_later(objects, cutoff + timedelta(days=days), days)
+        (row,) = frames.collect_rows(total, LATER, _WHAT)
+        return _bounded(row["objects"], row["bytes"] or 0, bounds.after(today, days))
 
-    def _has_staged(self, branch: str) -> bool:
-        """True where something is staged on a branch, or the branch is gone: it may have been."""
-        try:
-            return any(True for _ in self.client.diff_branch(self.ctx.repository, branch))
-        except NotFoundError:
-            return True
+    default = rules.default_retention_days
+    unverified = _amount(by_days, default, AT_MOST, "new_")
+    return Forecast(
+        repository,
+        mark.attempt.run,
+        start,
+        today,
+        rules,
+        retain,
+        other_retain,
+        tuple(change.without),
+        later(0),
+        _amount(by_days, default, bounds.under(default)),
+        unverified,
+        {days: _amount(by_days, days, bounds.under(days)) for days in CURVE},
+        {days: later(days) for days in LATER_DAYS},
+        _notes(outlook, bounds, today, rules, unverified),
+    )
+
+
+def _has_staged(client: LakeFSClient, repository: str, branch: str) -> bool:
+    """True where something is staged on a branch, or the branch is gone: it may have been."""
+    try:
+        return any(True for _ in client.diff_branch(repository, branch))
+    except NotFoundError:
+        return True
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ their cache are not read: what they hold is not known, and so what depends on th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -14,7 +14,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.commits import Span
@@ -59,18 +58,37 @@ _WHAT: Final = "find what keeps each object"
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A mark that a forecast is made by.
+
+    Attributes:
+        ctx: of the repository.
+        connections: how tasks reach the stores.
+        frames: the session.
+        attempt: of the mark.
+        chain: its manifests, by asset.
+        url: of the store to work in.
+    """
+
+    ctx: RunContext
+    connections: Connections
+    frames: Session
+    attempt: AttemptArtifacts
+    chain: Mapping[str, Manifest]
+    url: str
+
+
+@dataclass(frozen=True)
 class Held:
     """Ranges, and the time for which each is kept.
 
     Attributes:
-        ranges: of the ranges that are cached, with their entries, by id.
-        spans: how long each of these is kept.
+        spans: how long each range is kept that is cached, by its id.
         last_parts: of addresses in them that nobody can place.
         missing: how long each range or metarange is kept that is not cached.
         below: how long what ranges hold below paths is kept: prefix and range, with the span.
     """
 
-    ranges: pa.Table
     spans: Mapping[str, Span]
     last_parts: Mapping[str, Span]
     missing: Sequence[Span] = field(default_factory=list)
@@ -93,63 +111,63 @@ class Outlook:
 
 
 def look_out(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
+    mark: Mark,
     commits: Mapping[str, Commit],
     spans: Mapping[str, Span],
     paths: Mapping[str, Mapping[str, Span]],
     until: datetime,
-    url: str,
 ) -> Outlook:
     """Find out which default keeps each object, and for how long today's rules do.
 
     Args:
-        ctx: of the repository.
-        connections: how tasks reach the stores.
-        frames: the session.
-        attempt: of the mark.
-        chain: its manifests.
-        commits: that the mark knew.
+        mark: that the forecast is made by.
+        commits: that it knew.
         spans: how long each of them keeps what it holds.
         paths: how long, by the pattern, each of them keeps what it has below some paths.
         until: objects that were written before it are of interest.
-        url: of the store to write to.
 
     Raises:
         IntegrityError: an artifact of the mark is missing or damaged, or a pin is.
     """
-    held = _held(ctx, connections, attempt, chain, commits, spans, paths)
-    swept, unfinished = _swept(ctx, chain["store_listing"])
-    objects = _judged(ctx, connections, frames, attempt, chain, swept, until)
-    rows = [{"range_id": i, "days": s.days, "left": s.left} for i, s in held.spans.items()]
-    parts = _last_parts(attempt, chain, held)
+    frames = mark.frames
+    held = _held(mark, commits, spans, paths)
+    swept, unfinished = _swept(mark)
     found = relations.outlook(
-        objects,
-        range_frame(ctx, connections, frames, held.ranges, ["range_id", "hash"]),
-        frames.create(pa.Table.from_pylist(rows, RANGES)),
-        frames.create(pa.Table.from_pylist(parts, DOUBTFUL)),
-        *_held_below(ctx, connections, frames, held),
+        _judged(mark, swept, until),
+        _entries(mark, held.spans, "range_id", "hash"),
+        frames.create(_rows(RANGES, ((one, span) for one, span in held.spans.items()))),
+        frames.create(_rows(DOUBTFUL, _last_parts(mark, held).items())),
+        *_held_below(mark, held),
     )
-    written = frames.write(found, url, "outlook/", OUTLOOK, _WHAT)
-    return Outlook(Dataset(url, written, OUTLOOK), held.missing, unfinished)
+    written = frames.write(found, mark.url, "outlook/", OUTLOOK, _WHAT)
+    return Outlook(Dataset(mark.url, written, OUTLOOK), held.missing, unfinished)
+
+
+def _rows(schema: pa.Schema, spans: Iterable[tuple[object, Span]]) -> pa.Table:
+    """A row for each key, which is one value or several, with its span."""
+    keys = [((key,) if isinstance(key, str) else key, span) for key, span in spans]
+    rows = [dict(zip(schema.names, (*key, s.days, s.left), strict=True)) for key, s in keys]
+    return pa.Table.from_pylist(rows, schema)
+
+
+def _entries(mark: Mark, ranges: Collection[str], *columns: str) -> DataFrame:
+    """Columns of what ranges name."""
+    ids = pa.array(sorted(ranges), pa.string())
+    table = pa.table({"range_id": ids, "entries": pa.nulls(len(ids), pa.int64())})
+    return range_frame(mark.ctx, mark.connections, mark.frames, table, list(columns))
 
 
 # Ranges
 
 
 def _held(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
+    mark: Mark,
     commits: Mapping[str, Commit],
     spans: Mapping[str, Span],
     paths: Mapping[str, Mapping[str, Span]],
 ) -> Held:
     """The span of each range: that of the commit that keeps it longest."""
+    ctx, connections = mark.ctx, mark.connections
     of_metaranges = _of_metaranges(commits, spans)
     cached = cached_metaranges(connections)
     missing = [span for one, span in of_metaranges.items() if one not in cached]
@@ -169,10 +187,13 @@ def _held(
             *(by_days[n].to_pylist() for n in ("range_id", "rank")), strict=True
         )
     }
-    below, not_cached = _below(ctx, connections, commits, paths, cached)
+    below, not_cached = _below(mark, commits, paths, cached)
     missing += not_cached
-    if chain["active_commits"].facts["rules"] is None:
-        of_ranges |= _of_no_commit(attempt, of_ranges)
+    if mark.chain["active_commits"].facts["rules"] is None:
+        # A mark without rules read ranges that no commit has which is known.
+        read = mark.attempt.read("committed_addresses", "ranges", ["range_id"])
+        never = dict.fromkeys(read["range_id"].to_pylist(), Span(NEVER, FOREVER))
+        of_ranges = never | of_ranges
     slots = cached_ranges(connections)
     missing += [span for one, span in of_ranges.items() if one not in slots]
     missing += [span for (_, one), span in below.items() if one not in slots]
@@ -182,11 +203,7 @@ def _held(
     for one, span in [*known_ranges.items(), *((one, span) for (_, one), span in below.items())]:
         for last in slots[one].facts["unresolved"]:
             last_parts[last] = last_parts.get(last, Span()) | span
-    ids = sorted(known_ranges)
-    entries = pa.table(
-        {"range_id": pa.array(ids, pa.string()), "entries": pa.nulls(len(ids), pa.int64())}
-    )
-    return Held(entries, known_ranges, last_parts, missing, below)
+    return Held(known_ranges, last_parts, missing, below)
 
 
 def _of_metaranges(commits: Mapping[str, Commit], spans: Mapping[str, Span]) -> dict[str, Span]:
@@ -200,8 +217,7 @@ def _of_metaranges(commits: Mapping[str, Commit], spans: Mapping[str, Span]) -> 
 
 
 def _below(
-    ctx: RunContext,
-    connections: Connections,
+    mark: Mark,
     commits: Mapping[str, Commit],
     paths: Mapping[str, Mapping[str, Span]],
     cached: Collection[str],
@@ -217,7 +233,7 @@ def _below(
         there[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
         missing += [span for i, span in of_pattern.items() if i not in cached]
     by_days, by_left = (
-        path_ranges(ctx, connections, ranks).to_pylist()
+        path_ranges(mark.ctx, mark.connections, ranks).to_pylist()
         for ranks in (
             {p: {i: -span.days for i, span in of.items()} for p, of in there.items()},
             {p: {i: span.left for i, span in of.items()} for p, of in there.items()},
@@ -231,92 +247,60 @@ def _below(
     }, missing
 
 
-def _held_below(
-    ctx: RunContext, connections: Connections, frames: Session, held: Held
-) -> list[DataFrame]:
+def _held_below(mark: Mark, held: Held) -> list[DataFrame]:
     """The spans of objects below paths; no frame where no rule names any."""
     if not held.below:
         return []
-    rows = [
-        {"range_id": one, "prefix": prefix, "days": span.days, "left": span.left}
-        for (prefix, one), span in held.below.items()
-    ]
-    ids = sorted({one for _, one in held.below})
-    ranges = pa.table(
-        {"range_id": pa.array(ids, pa.string()), "entries": pa.nulls(len(ids), pa.int64())}
-    )
-    entries = range_frame(ctx, connections, frames, ranges, ["range_id", "hash", "folder"])
-    return [relations.held_below(entries, frames.create(pa.Table.from_pylist(rows, PATHS)))]
+    spans = _rows(PATHS, (((one, prefix), span) for (prefix, one), span in held.below.items()))
+    entries = _entries(mark, {one for _, one in held.below}, "range_id", "hash", "folder")
+    return [relations.held_below(entries, mark.frames.create(spans))]
 
 
-def _of_no_commit(attempt: AttemptArtifacts, known: Collection[str]) -> dict[str, Span]:
-    """Ranges that a mark without rules read, and that no commit that is known has."""
-    read = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"].to_pylist()
-    return {one: Span(NEVER, FOREVER) for one in read if one not in known}
-
-
-def _last_parts(
-    attempt: AttemptArtifacts, chain: Mapping[str, Manifest], held: Held
-) -> list[dict[str, object]]:
+def _last_parts(mark: Mark, held: Held) -> dict[str, Span]:
     """Last path components of live addresses that nobody can place (``DOUBTFUL``).
 
     Those that no range has are of what is staged, or of other repositories: they stay.
     """
     found = dict(held.last_parts)
     for asset in ("committed_addresses", "uncommitted_snapshot"):
-        rows = attempt.rows(chain[asset], "unresolved", UNRESOLVED.names)
+        rows = mark.attempt.rows(mark.chain[asset], "unresolved", UNRESOLVED.names)
         for last in rows["last_part"].to_pylist() if rows.num_rows else []:
             found.setdefault(last, Span(0, FOREVER))
-    return [{"last_part": last, "days": s.days, "left": s.left} for last, s in found.items()]
+    return found
 
 
 # Objects
 
 
-def _judged(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
-    swept: Sequence[Dataset],
-    until: datetime,
-) -> DataFrame:
+def _judged(mark: Mark, swept: Sequence[Dataset], until: datetime) -> DataFrame:
     """Listed objects that only commits of the repository may hold, judged as a mark does."""
-    listing, committed, uncommitted, found = (
-        chain[asset]
-        for asset in (
-            "store_listing",
-            "committed_addresses",
-            "uncommitted_snapshot",
-            "deletion_candidates",
-        )
-    )
+    frames, listing = mark.frames, mark.chain["store_listing"]
 
-    def read(schema: pa.Schema, parts: Sequence[Part]) -> DataFrame:
-        return frames.read(Dataset(attempt.url, parts, schema))
+    def read(schema: pa.Schema, asset: str, part: str) -> DataFrame:
+        return frames.read(Dataset(mark.attempt.url, mark.chain[asset].parts[part], schema))
 
-    store = read(LISTING, listing.parts["data"])
+    store = read(LISTING, "store_listing", "data")
     if swept:
         store = mark_relations.without_swept(store, [frames.read(one) for one in swept])
     unreferenced = mark_relations.candidates(
         store,
-        read(HASHES, committed.parts["referenced"]),
-        read(HASHES, uncommitted.parts["hashes"]),
+        read(HASHES, "committed_addresses", "referenced"),
+        read(HASHES, "uncommitted_snapshot", "hashes"),
         until,
     )
-    served = relations.spared_by_lakefs(read(SPARED, found.parts["spared"]))
-    seen = uploads_seen(replace(ctx, run=attempt.run), listing)
+    served = relations.spared_by_lakefs(read(SPARED, "deletion_candidates", "spared"))
+    seen = uploads_seen(replace(mark.ctx, run=mark.attempt.run), listing)
     return mark_relations.judged(
         mark_relations.without_spared(unreferenced, served),
         frames.create(UNRESOLVED.empty_table()),
         [frames.read(one) for one in seen],
-        frames.create(pinned(connections.store()).cast(SPARED)),
+        frames.create(pinned(mark.connections.store()).cast(SPARED)),
     )
 
 
-def _swept(ctx: RunContext, listing: Manifest) -> tuple[list[Dataset], list[str]]:
-    """Records of sweeps since a listing, and the runs whose sweeps have not finished."""
+def _swept(mark: Mark) -> tuple[list[Dataset], list[str]]:
+    """Records of sweeps since the listing, and the runs whose sweeps have not finished."""
+    ctx, listing = mark.ctx, mark.chain["store_listing"]
     found = sweeps_since(ctx, listing)
     since = earlier(ctx.root, ctx.repository, "swept_set", listing.namespace, "")
     found += [

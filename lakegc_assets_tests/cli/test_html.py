@@ -22,7 +22,7 @@ from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.estate.overview import COLUMNS
-from lakegc_assets.estate.tables import MarkFigures
+from lakegc_assets.estate.tables import MarkFigures, Table
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.retention.retain import Retain
@@ -214,9 +214,7 @@ def test_the_page_of_a_stopped_sweep_says_so_first_and_what_goes_on() -> None:
 
 @given(st.text())
 def test_any_text_is_shown_as_text(text: str) -> None:
-    table = html.Table(
-        (text,), [(text,), (html.Link(text, text),), (html.State(text, text, True),)]
-    )
+    table = Table((text,), [(text,), (html.Link(text, text),), (html.State(text, text, True),)])
     read = require_harmless(html.page("title", "about", [html.Section(text, table)]))
     shown = "".join(read.text)
     assert str(html.printable(text)) in shown
@@ -226,7 +224,7 @@ def test_any_text_is_shown_as_text(text: str) -> None:
 
 def test_a_link_leads_to_a_web_server_or_nowhere() -> None:
     links = html.Lines((html.Link("x", "javascript:alert(1)"), html.Link("<y>", "https://a/?b='")))
-    page = html.page("title", "about", [html.Section("links", html.Table(("",), [(links,)]))])
+    page = html.page("title", "about", [html.Section("links", Table(("",), [(links,)]))])
     found = [attributes["href"] for name, attributes in Read(page).elements if name == "a"]
     assert found == ["https://a/?b='"]
 

@@ -46,7 +46,7 @@ def forecast(
 
     def looking(*args: Any) -> Outlook:
         found = look_out(*args)
-        frames = args[2]
+        frames = args[0].frames
         rows.extend(frames.collect(frames.read(found.objects), OUTLOOK, "a test").to_pylist())
         return found
 
