@@ -7,8 +7,9 @@ from click.testing import CliRunner, Result
 from lakegc_assets.cli.main import main
 
 
-def lakegc(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
+def lakegc(*arguments: str, answer: str | None = None) -> Result:
+    """Call the command; ``answer`` is typed where it asks."""
+    return CliRunner().invoke(main, arguments, input=answer)
 
 
 def say(result: Result, status: int, *words: str) -> None:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.loading import load
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.command_line import Source, command_line, printing
 from lakegc_assets.run.settings import Settings
+from lakegc_assets_tests.cli.calling import lakegc
+from lakegc_assets_tests.defs.running import instance_of, run
 from lakegc_assets_tests.site import Site
 
 pytestmark = [
@@ -44,10 +45,6 @@ from dagster import definitions, load_from_defs_folder
 def defs():
     return load_from_defs_folder(path_within_project=Path(__file__).parent)
 """
-
-
-def lakegc(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
 
 
 def paste(text: str) -> Result:
@@ -109,19 +106,13 @@ def test_what_dagster_prints_works_where_it_is_pasted(
     monkeypatch.delenv("LAKEGC_LOCAL_ROOT")
     component = load(str(collection))
     definitions = importlib.import_module("ours.definitions").defs()
-    (site.folder / "dagster").mkdir(exist_ok=True)
-    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
-    with dg.DagsterInstance.get() as instance:
+    with instance_of(site) as instance:
         key = add_partition(instance, "alpha", "wave", component.names())
-        done = definitions.resolve_job_def("eu_gc").execute_in_process(
-            partition_key=key,
-            instance=instance,
-            tags={"dagster/schedule_name": "eu_gc_schedule"},
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-        )
-        run = instance.get_run_by_id(done.run_id)
-    assert run is not None
-    waits = run.tags["lakegc/waits"]
+        tags = {"dagster/schedule_name": "eu_gc_schedule"}
+        done = run(definitions, "eu_gc", instance, key, tags=tags)
+        found = instance.get_run_by_id(done.run_id)
+    assert found is not None
+    waits = found.tags["lakegc/waits"]
     place = shlex.quote(f"{collection}#eu")
     assert "run the job eu_gc_approve" in waits
     assert f"--defs {place} approve alpha --run wave" in waits

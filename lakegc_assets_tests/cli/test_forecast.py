@@ -9,11 +9,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner
 
 from lakegc_assets.cli import forecast as command
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.defs.policy import ForecastSection
@@ -138,10 +136,10 @@ ASKED = ("forecast", "thrifty", "--set-branch", "main=70", "--apply")
 
 
 def test_rules_are_set_when_somebody_says_yes(rules: Callable[[], Rules]) -> None:
-    no = CliRunner().invoke(main, ASKED, input="n\n")
+    no = lakegc(*ASKED, answer="n\n")
     assert (no.exit_code, rules()) == (1, Rules(20))
     assert "no rule -> 70 days" in no.stdout
-    yes = CliRunner().invoke(main, ASKED, input="y\n")
+    yes = lakegc(*ASKED, answer="y\n")
     assert (yes.exit_code, rules()) == (0, Rules(20, {"main": 70}))
     say(lakegc(*ASKED), 0, "these are today's rules: nothing is to be set")
 

@@ -8,26 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from lakegc_assets.cli.main import main
 from lakegc_assets.defs.metadata import of_report
 from lakegc_assets.estate.metrics import repository_metrics
+from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.site import Completed, Site
 
 NOWHERE = "data/no where\n|é"
-
-
-def lakegc(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
-
-
-def say(result: Result, status: int, *words: str) -> None:
-    assert result.exit_code == status, result.output
-    assert "Traceback" not in result.output
-    for word in words:
-        assert word in result.output
 
 
 def lines(result: Result) -> list[str]:

@@ -9,14 +9,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.main import main
 from lakegc_assets.cli.pages import Insights, last_leftovers, page_of_estate, page_of_run
 from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.names import PLAIN
@@ -27,6 +25,7 @@ from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
 
 _HOSTILE = (
@@ -261,7 +260,7 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("lakegc_assets.lakefs.transport.sleep", lambda _: None)
     file = tmp_path / "estate.html"
-    done = CliRunner().invoke(main, ["report", "--html", str(file), "--json"])
+    done = lakegc("report", "--html", str(file), "--json")
     assert done.exit_code == 0, done.output
     (row,) = json.loads(done.stdout)
     assert (row["repository"], row["state"], row["size"]) == ("good", "swept", 6000)
@@ -269,7 +268,7 @@ def test_the_command_writes_all_repositories_although_lakefs_is_silent(
     shown = "".join(Read(file.read_text()).text)
     assert "lakeFS does not list its repositories" in shown
     assert "swept on 2026-03-01" in shown
-    reported = CliRunner().invoke(main, ["report", "--html", str(file)])
+    reported = lakegc("report", "--html", str(file))
     assert reported.stdout == f"1 repository: {file}\n"
 
 
@@ -295,7 +294,7 @@ def test_a_report_about_half_of_a_run_is_wrong_usage(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["report", *asked])
+    done = lakegc("report", *asked)
     assert done.exit_code == 2
     assert "a report needs REPOSITORY and --run" in done.output
     assert not (tmp_path / "x").exists()

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from lakegc_assets.cli.main import main
 from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.leftovers.conftest import orphan
@@ -58,7 +56,7 @@ def test_a_namespace_is_removed_by_who_says_so(reported: Site, tmp_path: Path) -
     assert (plan["objects"], len(plan["first"])) == (2, 2)
     say(lakegc(*options, "--json"), 3, "nobody can be asked where JSON is printed")
     say(lakegc(*options, "--yes", "--id", "another"), 3, "is not what was confirmed")
-    aborted = CliRunner().invoke(main, options, input="n\n")
+    aborted = lakegc(*options, answer="n\n")
     assert "Remove it?" in aborted.output
     assert lakegc(*options, "--dry-run", "--json").stdout == dry.stdout
     done = lakegc(*options, "--json", "--yes", "--id", plan["id"], "--by", "somebody")

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from lakegc_assets.cli import forecast as command
-from lakegc_assets.cli.main import main
 from lakegc_assets.lakefs.writes import LakeFSWriter
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets_tests.cli.calling import lakegc, say
@@ -63,14 +61,14 @@ def test_what_would_be_set_is_shown_and_nothing_is_set(held: Held, file: str) ->
         "ml-b\tdefault 3 -> default 7, main 90\thas others",
         "ml-c\tdefault 7, main 90 -> default 7, main 90\tsame",
     )
-    no = CliRunner().invoke(main, ("rules", file, "--apply"), input="n\n")
+    no = lakegc("rules", file, "--apply", answer="n\n")
     assert (no.exit_code, held()) == (1, before)
     say(lakegc("rules", file, "--apply", "--json"), 3, "give --yes")
     assert held() == before
 
 
 def test_rules_of_its_own_stay_unless_they_are_to_be_replaced(held: Held, file: str) -> None:
-    yes = CliRunner().invoke(main, ("rules", file, "--apply"), input="y\n")
+    yes = lakegc("rules", file, "--apply", answer="y\n")
     assert (yes.exit_code, held()) == (0, {**WANTED, "ml-b": Rules(3), "ml-legal": None})
     done = lakegc("rules", file, "--apply", "--replace", "--yes", "--json")
     assert json.loads(done.stdout)["applied"] == ["ml-b"]

@@ -26,6 +26,7 @@ from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets_tests.defs.daemon import turn_on
+from lakegc_assets_tests.defs.running import run
 from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
@@ -97,14 +98,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRoot:
 
 
 def materialized(component: GarbageCollection, instance: dg.DagsterInstance) -> dict[str, Any]:
-    result = (
-        component.definitions()
-        .resolve_job_def("gc_estate")
-        .execute_in_process(
-            instance=instance,
-            run_config={"loggers": {"console": {"config": {"log_level": "ERROR"}}}},
-        )
-    )
+    result = run(component.definitions(), "gc_estate", instance)
     (event,) = result.asset_materializations_for_node("estate")
     return {name: value.value for name, value in event.metadata.items()}
 

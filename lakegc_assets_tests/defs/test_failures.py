@@ -18,14 +18,14 @@ from lakegc_assets.defs.failures import Stopped, shown
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets_tests.defs import running
+from lakegc_assets_tests.defs.running import QUIET, instance_of
 from lakegc_assets_tests.site import Site
 
 
 @pytest.fixture(scope="module")
 def instance(site: Site) -> Iterator[dg.DagsterInstance]:
-    (site.folder / "dagster").mkdir()
-    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
-    with dg.DagsterInstance.get() as found:
+    with instance_of(site) as found:
         yield found
 
 
@@ -47,23 +47,9 @@ def run(
     **collector: Any,
 ) -> list[dg.EventLogEntry]:
     """The event log of a run that fails, as its page shows it."""
-    run_id = make_new_run_id()
-    result = (
-        (definitions or defs())
-        .resolve_job_def(job)
-        .execute_in_process(
-            partition_key=key,
-            instance=instance,
-            run_id=run_id,
-            raise_on_error=False,
-            run_config={
-                "resources": {"collector": {"config": collector}},
-                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-            },
-        )
-    )
+    result = running.run(definitions or defs(), job, instance, key, raises=False, **collector)
     assert not result.success
-    return list(instance.all_logs(run_id))
+    return list(instance.all_logs(result.run_id))
 
 
 def failure_of(entries: list[dg.EventLogEntry], step: str) -> tuple[str, dict[str, Any], str]:
@@ -247,10 +233,9 @@ def test_an_interrupted_sweep_says_how_far_it_came(
         raise kind
 
     monkeypatch.setattr("lakegc_assets.defs.assets.sweep", interrupted)
-    config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with pytest.raises(kind, match="0 of the 2 objects of mark 'm' are deleted"):
         job.execute_in_process(
-            partition_key=key, instance=instance, run_id=run_id, run_config=config
+            partition_key=key, instance=instance, run_id=run_id, run_config=QUIET
         )
     events = [entry.dagster_event for entry in instance.all_logs(run_id)]
     (failed,) = [

@@ -19,6 +19,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.sweep.approval import when
+from lakegc_assets_tests.defs.running import instance_of, run
 from lakegc_assets_tests.site import Site
 
 _RUN = "wave-1"
@@ -26,9 +27,7 @@ _RUN = "wave-1"
 
 @pytest.fixture(scope="module")
 def instance(site: Site) -> Iterator[dg.DagsterInstance]:
-    (site.folder / "dagster").mkdir()
-    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
-    with dg.DagsterInstance.get() as found:
+    with instance_of(site) as found:
         yield found
 
 
@@ -37,24 +36,14 @@ def definitions(site: Site) -> dg.Definitions:  # noqa: ARG001 - it reads the en
     return defs()
 
 
-def run_config(**collector: Any) -> dict[str, Any]:
-    return {
-        "resources": {"collector": {"config": collector}},
-        "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-    }
-
-
 @pytest.fixture(scope="module")
 def collected(
     site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> dg.ExecuteInProcessResult:
     """A repository after the job ``gc``, with one of its many settings given."""
     site.tell("collected")
-    return definitions.resolve_job_def("gc").execute_in_process(
-        partition_key=add_partition(instance, "collected", _RUN),
-        instance=instance,
-        run_config=run_config(max_candidate_share=0.45),
-    )
+    key = add_partition(instance, "collected", _RUN)
+    return run(definitions, "gc", instance, key, max_candidate_share=0.45)
 
 
 def _metadata(instance: dg.DagsterInstance, asset: str) -> dict[str, Any]:
@@ -140,11 +129,8 @@ def test_a_collection_with_a_backup_shows_what_was_copied(
         for address in (reported.expired, reported.unreferenced)
     }
     backups = site.folder / "backups"
-    definitions.resolve_job_def("gc").execute_in_process(
-        partition_key=add_partition(instance, "kept", _RUN),
-        instance=instance,
-        run_config=run_config(backup_url=str(backups)),
-    )
+    key = add_partition(instance, "kept", _RUN)
+    run(definitions, "gc", instance, key, backup_url=str(backups))
     shown = _metadata(instance, "backup")
     assert (shown["objects"], shown["bytes"], shown["size"]) == (2, 35, "35 B")
     assert shown["where"] == f"{backups}/kept/{_RUN}"
@@ -263,16 +249,12 @@ def test_a_mark_that_fails_a_check_is_not_published(
 ) -> None:
     """The second repository of the same wave."""
     site.tell("refused")
-    result = definitions.resolve_job_def("gc").execute_in_process(
-        partition_key=add_partition(instance, "refused", _RUN),
-        instance=instance,
-        run_config=run_config(max_candidate_share=0.1),
-        raise_on_error=False,
-    )
+    key = add_partition(instance, "refused", _RUN)
+    result = run(definitions, "gc", instance, key, raises=False, max_candidate_share=0.1)
     assert not result.success
-    run = instance.get_run_by_id(result.run_id)
-    assert run is not None
-    assert run.status == dg.DagsterRunStatus.FAILURE
+    found = instance.get_run_by_id(result.run_id)
+    assert found is not None
+    assert found.status == dg.DagsterRunStatus.FAILURE
     failed = {e.check_name: e for e in result.get_asset_check_evaluations() if not e.passed}
     assert set(failed) == {"candidate_share"}
     assert failed["candidate_share"].blocking
@@ -299,17 +281,6 @@ def _stopped(kind: type[LakegcError], said: str) -> Iterator[None]:
     assert not raised.value.allow_retries
 
 
-def _materialize(
-    definitions: dg.Definitions, instance: dg.DagsterInstance, key: str, *assets: str
-) -> None:
-    definitions.resolve_job_def("gc").execute_in_process(
-        partition_key=key,
-        instance=instance,
-        asset_selection=[dg.AssetKey(asset) for asset in assets],
-        run_config=run_config(),
-    )
-
-
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize(
     ("asset", "said"),
@@ -322,7 +293,7 @@ def test_an_asset_of_a_frozen_mark_is_not_made_again(
     definitions: dg.Definitions, instance: dg.DagsterInstance, asset: str, said: str
 ) -> None:
     with _stopped(RefusedError, said):
-        _materialize(definitions, instance, f"collected|{_RUN}", asset)
+        run(definitions, "gc", instance, f"collected|{_RUN}", asset)
 
 
 @pytest.mark.usefixtures("collected")
@@ -336,9 +307,7 @@ def test_sweeping_what_was_swept_gives_the_record_and_deletes_nothing(
     again.parent.mkdir(parents=True, exist_ok=True)
     again.write_text("the first a")
     os.utime(again, (again.stat().st_mtime - 100 * 86_400,) * 2)
-    result = definitions.resolve_job_def("gc_sweep").execute_in_process(
-        partition_key=f"collected|{_RUN}", instance=instance, run_config=run_config()
-    )
+    result = run(definitions, "gc_sweep", instance, f"collected|{_RUN}")
     assert result.success
     assert again.read_text() == "the first a"
     again.unlink()
@@ -358,7 +327,7 @@ def test_an_asset_is_not_made_where_no_listing_began_its_chain(
 ) -> None:
     key = add_partition(instance, "collected", "wave-2")
     with _stopped(RefusedError, "there is no mark 'wave-2'"):
-        _materialize(definitions, instance, key, "committed_addresses")
+        run(definitions, "gc", instance, key, "committed_addresses")
 
 
 @pytest.mark.usefixtures("collected")
@@ -366,13 +335,13 @@ def test_an_asset_is_not_made_where_the_one_before_it_is_missing(
     site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     key = add_partition(instance, "collected", "wave-3")
-    _materialize(definitions, instance, key, "store_listing", "uncommitted_snapshot")
+    run(definitions, "gc", instance, key, "store_listing", "uncommitted_snapshot")
     with _stopped(IntegrityError, "active_commits did not finish"):
-        _materialize(definitions, instance, key, "committed_addresses")
+        run(definitions, "gc", instance, key, "committed_addresses")
     # A new listing is a new attempt: what was made after the old one does not belong to it.
-    _materialize(definitions, instance, key, "store_listing")
+    run(definitions, "gc", instance, key, "store_listing")
     with _stopped(IntegrityError, "uncommitted_snapshot did not finish"):
-        _materialize(definitions, instance, key, "active_commits")
+        run(definitions, "gc", instance, key, "active_commits")
     assert not site.root.attempt("collected", "wave-3").has("uncommitted_snapshot")
 
 
@@ -386,5 +355,5 @@ def test_a_run_refuses_a_repository_that_another_process_works_on(
     with ThreadPoolExecutor(1) as other:
         other.submit(lock.__enter__).result()
         with _stopped(RefusedError, f"another run holds.*{os.getpid()}"):
-            _materialize(definitions, instance, key, "store_listing")
+            run(definitions, "gc", instance, key, "store_listing")
         other.submit(lock.__exit__, None, None, None).result()

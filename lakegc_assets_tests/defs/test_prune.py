@@ -10,17 +10,17 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner, Result
 from dagster._core.storage.runs.schema import RunsTable
 from dagster._core.test_utils import create_run_for_test
 
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.main import main
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.policy import Override
 from lakegc_assets.defs.prune import DagsterRecords, forget_job
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets_tests.cli.calling import lakegc
+from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.files import contents
 from lakegc_assets_tests.prune.past import long_ago
 from lakegc_assets_tests.site import Site
@@ -150,10 +150,6 @@ def test_runs_of_the_job_itself_are_old_at_last(instance: dg.DagsterInstance) ->
 # With a server
 
 
-def lakegc(*arguments: str, answer: str | None = None) -> Result:
-    return CliRunner().invoke(main, arguments, input=answer)
-
-
 @pytest.fixture
 def past(site: Site) -> Site:
     """Two repositories with runs of long ago, of which ``old`` may go."""
@@ -233,14 +229,8 @@ def test_what_makes_no_sense_is_refused(
 
 def prune_job(definitions: dg.Definitions, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
-        return definitions.resolve_job_def("gc_prune").execute_in_process(
-            instance=instance,
-            run_config={
-                "ops": {"prune": {"config": config}},
-                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-            },
-            raise_on_error=False,
-        )
+        ops = {"prune": {"config": config}}
+        return running.run(definitions, "gc_prune", instance, ops=ops, raises=False)
 
 
 def test_the_job_only_looks_until_it_is_said_to_remove(past: Site) -> None:

@@ -27,6 +27,7 @@ from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
 from lakegc_assets.defs.run_on import RunOnSection
 from lakegc_assets.defs.stages import Result, Stage
 from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.site import Site
 
 # Dagster itself opens sessions of Pipes in this way.
@@ -88,20 +89,9 @@ def run(
     **collector: Any,
 ) -> dg.ExecuteInProcessResult:
     repository, _, wave = key.partition("|")
-    return (
-        component.definitions()
-        .resolve_job_def(job)
-        .execute_in_process(
-            partition_key=add_partition(instance, repository, wave),
-            instance=instance,
-            raise_on_error=False,
-            tags=tags,
-            run_config={
-                "resources": {"collector": {"config": collector}},
-                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-            },
-        )
-    )
+    added = add_partition(instance, repository, wave)
+    definitions = component.definitions()
+    return running.run(definitions, job, instance, added, raises=False, tags=tags, **collector)
 
 
 def made(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:

@@ -10,10 +10,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner, Result
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
-from lakegc_assets.cli.main import main
 from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
@@ -25,15 +23,13 @@ from lakegc_assets.defs.prune import DagsterRecords
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets_tests.cli.calling import lakegc
+from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.running import instance_of
 from lakegc_assets_tests.site import Site
 
 _RUN = "wave-1"
-_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-
-
-def lakegc(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +40,14 @@ def daemon(site: Site) -> Iterator[Daemon]:
             Override(include=["large"], sweep="auto", auto=AutoLimits(objects=1)),
         ]
     )
-    (site.folder / "dagster").mkdir()
-    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
-    with dg.DagsterInstance.get() as instance:
+    with instance_of(site) as instance:
         yield Daemon(component.definitions(), instance)
 
 
-def run(
-    daemon: Daemon, job: str, repository: str, *, raises: bool = True, **tags: str
-) -> dg.ExecuteInProcessResult:
+def run(daemon: Daemon, job: str, repository: str, **tags: str) -> dg.ExecuteInProcessResult:
     names = {name.replace("__", "/"): value for name, value in tags.items()}
-    return daemon.definitions.resolve_job_def(job).execute_in_process(
-        partition_key=add_partition(daemon.instance, repository, _RUN),
-        instance=daemon.instance,
-        tags=names,
-        run_config=_QUIET,
-        raise_on_error=raises,
-    )
+    key = add_partition(daemon.instance, repository, _RUN)
+    return running.run(daemon.definitions, job, daemon.instance, key, tags=names)
 
 
 def waits(daemon: Daemon, result: dg.ExecuteInProcessResult) -> str | None:
@@ -190,9 +177,7 @@ def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -
     shown = job.partitioned_config.get_run_config_for_partition_key(key)
     assert shown == {"ops": {"approve": {"config": {"by": ""}}}}
     daemon.instance.add_dynamic_partitions("waiting", [key])
-    refused = job.execute_in_process(
-        partition_key=key, instance=daemon.instance, run_config=_QUIET, raise_on_error=False
-    )
+    refused = running.run(daemon.definitions, job.name, daemon.instance, key, raises=False)
     assert not refused.success
     (failure,) = refused.filter_events(lambda event: event.is_step_failure)
     assert failure.step_failure_data.user_failure_data is not None
@@ -312,10 +297,10 @@ def test_a_retry_was_asked_for_by_who_asked_for_the_first_run() -> None:
 
 def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon) -> None:
     site.tell("refused")
-    config = {**_QUIET, "resources": {"collector": {"config": {"max_candidate_share": 0.1}}}}
-    key = add_partition(daemon.instance, "refused", _RUN)
-    marking = daemon.definitions.resolve_job_def("gc_mark").execute_in_process(
-        partition_key=key, instance=daemon.instance, run_config=config, raise_on_error=False
+    definitions, instance = daemon.definitions, daemon.instance
+    key = add_partition(instance, "refused", _RUN)
+    marking = running.run(
+        definitions, "gc_mark", instance, key, raises=False, max_candidate_share=0.1
     )
     assert not marking.success
     (one,) = [o for o in json.loads(lakegc("pending", "--json").stdout) if o["run"] == _RUN
@@ -325,9 +310,7 @@ def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon
     daemon.cursors.pop("gc_waiting", None)
     assert f"refused|{_RUN}" in waiting(daemon)
     approve = {"approve": {"config": {"by": "Grace", "max_candidate_share": 0.9}}}
-    approving = daemon.definitions.resolve_job_def("gc_approve").execute_in_process(
-        partition_key=str(key), instance=daemon.instance, run_config={**_QUIET, "ops": approve}
-    )
+    approving = running.run(definitions, "gc_approve", instance, str(key), ops=approve)
     assert approving.success
     attempt = site.root.attempt("refused", _RUN)
     assert attempt.has("gc_report")

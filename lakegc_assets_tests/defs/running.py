@@ -1,0 +1,46 @@
+"""Jobs that run in this process, and what they leave in their instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import dagster as dg
+
+from lakegc_assets_tests.site import Site
+
+#: What Dagster prints of a run is in its event log, too.
+QUIET: Final = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@contextmanager
+def instance_of(site: Site) -> Iterator[dg.DagsterInstance]:
+    """The instance that commands beside the server use."""
+    (site.folder / "dagster").mkdir()
+    (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.get() as found:
+        yield found
+
+
+def run(
+    definitions: dg.Definitions,
+    job: str,
+    instance: dg.DagsterInstance,
+    key: str | None = None,
+    *assets: str,
+    raises: bool = True,
+    tags: dict[str, str] | None = None,
+    ops: dict[str, Any] | None = None,
+    **collector: Any,
+) -> dg.ExecuteInProcessResult:
+    """Run a job on a partition, some of its assets or all, with settings of the collector."""
+    given = {"resources": {"collector": {"config": collector}}} if collector else {}
+    return definitions.resolve_job_def(job).execute_in_process(
+        partition_key=key,
+        instance=instance,
+        asset_selection=[dg.AssetKey(asset) for asset in assets] or None,
+        tags=tags,
+        raise_on_error=raises,
+        run_config={**QUIET, **given, **({"ops": ops} if ops else {})},
+    )
