@@ -134,12 +134,8 @@ def _apply(
 ) -> list[str]:
     """Set rules in lakeFS, once somebody has confirmed that, and give whose were set.
 
-    Args:
-        lakefs: the server.
-        changes: repository, rules that were shown as today's, and those that are to hold.
-        of: what the question says of the repositories.
-        otherwise: is said where nothing is to be set.
-        yes: nobody is asked.
+    ``changes`` are repositories, with the rules that were shown as today's and those that are to
+    hold; ``otherwise`` is said where there are none. With ``yes`` nobody is asked.
     """
     from lakegc_assets.forecast.change import apply_rules
 
@@ -252,7 +248,7 @@ def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -
     --apply sets them in lakeFS, and the next mark of each of these repositories follows them.
     """
     from lakegc_assets.cli.site import Site
-    from lakegc_assets.forecast.default_rules import compare_rules
+    from lakegc_assets.forecast.change import compare_rules
     from lakegc_assets.retention.rules_file import parse_default_rules
 
     defaults = parsed(file, parse_default_rules)

@@ -196,13 +196,9 @@ def share_chart(title: str, rows: Sequence[tuple[str, int]]) -> Chart | None:
 def bar_chart(
     title: str, names: Sequence[str], series: Mapping[str, Sequence[int]], *, stacked: bool = True
 ) -> Chart | None:
-    """Bars of bytes; None where there are no bytes.
+    """Bars of bytes at named places on the axis, by what they are of; None without any bytes.
 
-    Args:
-        title: what it shows.
-        names: of the places on the axis, in their order.
-        series: bytes at each place, by what they are of.
-        stacked: on each other; else the later ones stand before the earlier ones.
+    They are stacked on each other; else the later ones stand before the earlier ones.
     """
     columns = list(zip(*series.values(), strict=True))
     most = max((sum(one) if stacked else max(one) for one in columns), default=0)

@@ -87,12 +87,8 @@ def run_job(
     A mark whose publication was interrupted after its summary was written is finished, not begun
     again: only its report is made.
 
-    Args:
-        job: gc, gc_mark, gc_approve, gc_backup, gc_sweep or gc_restore.
-        repository: lakeFS repository.
-        run: id of the run.
-        settings: configuration of the ``collector`` resource, as values or as text.
-        asked: configuration of assets and other steps, by their names.
+    ``settings`` configure the ``collector`` resource, as values or as text, and ``asked`` assets
+    and other steps, by their plain names, as ``job`` is one.
 
     Raises:
         ConfigurationError: there is no such repository, a name or setting is wrong, or Spark does

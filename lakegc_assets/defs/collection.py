@@ -51,13 +51,8 @@ class Collection:
     ) -> Callable[[_Evaluation], dg.SensorDefinition]:
         """Make a sensor of a function, whose messages print the commands of the component.
 
-        Args:
-            name: its plain name.
-            seconds: between two ticks, at least.
-            description: as Dagster shows it.
-            needs: plain keys of the resources that it has.
-            running: it is on although the component does not say so.
-            jobs: ``job_name`` or ``jobs`` that it may start.
+        ``name`` and ``needs``, the resources that it has, are plain; ``seconds`` are between two
+        ticks, at least; with ``running`` it is on although the component does not say so.
         """
 
         def made(evaluate: _Evaluation) -> dg.SensorDefinition:
@@ -110,15 +105,10 @@ class Collection:
         config: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dg.RunRequest:
-        """The request of a run on a repository, with the repository's own settings.
+        """The request of a run on a repository, with the repository's own settings and tags.
 
-        Args:
-            repository: lakeFS repository.
-            run: id of the run; both must be partition keys when the run is started.
-            run_key: Dagster starts no second run with it.
-            job: to be run, by its plain name.
-            config: of the ``collector`` resource, beside the repository's settings.
-            tags: beside the repository, and those of its policy.
+        Repository and run must be partition keys when it is started; ``job`` is a plain name,
+        ``config`` of the ``collector`` resource.
         """
         policy = self.policies.of(repository)
         own = {name: getattr(policy, name) for name in RepositorySettings.model_fields}

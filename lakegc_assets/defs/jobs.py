@@ -93,10 +93,7 @@ def left_to_do(
 ) -> tuple[str, ...]:
     """The assets that an interrupted publication still needs; empty for all of the job.
 
-    Args:
-        job: its plain name.
-        attempt: the present one of the run.
-        store: opens the store of the repository.
+    ``job`` is a plain name; ``store`` opens the store of the repository.
     """
     if job not in {"gc", "gc_mark"} or attempt.has("gc_report"):
         return ()
@@ -134,12 +131,7 @@ def launchpad(
 
 
 def who(by: str, tags: Mapping[str, str], does: str) -> str:
-    """The name of a person who decides something, as given or as Dagster+ knows it.
-
-    Args:
-        by: the name as given; empty without one.
-        tags: of the run of Dagster.
-        does: the decision, as a verb.
+    """The name of a person who ``does`` something: as given, or as tags of the run know it.
 
     Raises:
         RefusedError: nobody knows.

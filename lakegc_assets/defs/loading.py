@@ -23,11 +23,9 @@ _KIND: Final = "lakegc_assets.GarbageCollection"
 
 @lru_cache(maxsize=4)
 def load(place: str) -> GarbageCollection:
-    """The component of a file.
+    """The component of a file, or of the one in a folder, in whatever depth.
 
-    Args:
-        place: path of the file, or of a folder that holds it, in whatever depth; where there are
-            several, ``#`` and the name of the component follow.
+    Where there are several, ``#`` and the name of the component follow its path.
 
     Raises:
         ConfigurationError: there is none, there are several, or it cannot be read.

@@ -47,15 +47,9 @@ _TYPES: Final[Mapping[type, str]] = {
 class RemoteRun:
     """The assets that a process is to make, and the settings for it.
 
-    Attributes:
-        component: fields of the component, as its file has them.
-        place: of that file on Dagster's machine; empty where it has none.
-        repository: lakeFS repository.
-        run: id of the run.
-        assets: the assets, by their plain names, with the keys that Dagster has for them.
-        config: settings that the run configures.
-        tags: those of the run that say who has asked for it.
-        version: of this form.
+    ``component`` has its fields as its file has them, ``place`` is that of the file on Dagster's
+    machine, or empty; ``assets`` are Dagster's keys by plain names; ``config`` has the settings
+    that the run configures, and ``tags`` say who has asked for it.
     """
 
     component: Mapping[str, Any]

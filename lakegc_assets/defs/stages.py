@@ -194,17 +194,10 @@ def one_step_job(
     *needs: str,
     **options: Any,  # noqa: ANN401 - as Dagster takes them
 ) -> dg.JobDefinition:
-    """A job of one step, in this process.
+    """A job of one step, in this process; its messages print the commands of the component.
 
-    Args:
-        names: of the component, whose commands its messages print.
-        name: its plain name.
-        description: as Dagster shows it.
-        step: plain name and description of its step.
-        work: makes the metadata of its output, with its configuration.
-        config_class: of the configuration.
-        needs: plain keys of the resources that it has.
-        options: of the job.
+    ``step`` is the plain name and the description of the step, ``work`` makes the metadata of its
+    output by its configuration, and ``needs`` are plain keys of resources.
     """
 
     @dg.op(

@@ -48,10 +48,7 @@ class Freshness:
 class Known:
     """A repository, as lakeFS described it when it answered last.
 
-    Attributes:
-        name: of the repository.
-        made: when it was made; or when it was seen first, where lakeFS has never said it.
-        namespace: where it was; None where lakeFS has never said it.
+    Where lakeFS has never said it, ``made`` is when it was seen first, and ``namespace`` None.
     """
 
     name: str

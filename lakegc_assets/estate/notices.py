@@ -52,15 +52,9 @@ def document(
     link: str | None = None,
     **values: object,
 ) -> Document:
-    """A notice, as JSON values.
+    """A notice of an event (failed, waiting, stale, or wave), as JSON values.
 
-    Args:
-        event: failed, waiting, stale, or wave.
-        title: one line.
-        sentence: what happened.
-        what_to_do: about it.
-        link: to a page of Dagster's interface.
-        values: other facts, by name.
+    ``link`` leads to a page of Dagster's interface; ``values`` are other facts, by name.
     """
     lines = (title, sentence, f"What to do: {what_to_do}", link)
     return {

@@ -52,7 +52,7 @@ _NOTHING: Final = Total(0, 0)
 
 @dataclass(frozen=True)
 class RunState:
-    """Derive the state of a run.
+    """The state of a run.
 
     Attributes:
         state: one of the words above.
@@ -160,11 +160,7 @@ class RunManifests:
 
 
 def run_state(found: RunManifests, guards: Guards) -> RunState:
-    """Derive the state of a run.
-
-    Args:
-        found: what it left.
-        guards: of its repository.
+    """Derive the state of a run by what it left and the guards of its repository.
 
     Raises:
         IntegrityError: the record of its checks is damaged.

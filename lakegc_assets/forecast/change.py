@@ -1,14 +1,19 @@
-"""A change of retention rules that is thought of: other rules, or changes of today's."""
+"""Other retention rules: thought-of changes of one repository's, and those meant for many."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.writes import LakeFSWriter
+from lakegc_assets.retention.default_rules import DefaultRules
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
+
+State = Literal["to be set", "same", "has others", "read-only"]
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,7 @@ def todays_rules(raw: object) -> Rules | None:
 
 
 def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, after: Rules) -> None:
-    """Set retention rules in lakeFS, unless somebody has changed them meanwhile.
-
-    Args:
-        client: of lakeFS.
-        repository: its name.
-        before: the rules that were shown as today's.
-        after: those that are to hold.
+    """Set the rules ``after``, unless those shown as today's (``before``) were changed meanwhile.
 
     Raises:
         ConfigurationError: lakeFS would take them for none.
@@ -94,3 +93,48 @@ def apply_rules(client: LakeFSWriter, repository: str, before: Rules | None, aft
             f"{None if found is None else found.to_json()} now: somebody else has set them, too. "
             "Look at them before the next mark"
         )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The rules that hold in lakeFS for a repository, None without any, and those that are to.
+
+    In the state ``has others`` it has rules of its own, which stay.
+    """
+
+    repository: str
+    today: Rules | None
+    rules: Rules
+    state: State
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "repository": self.repository,
+            "today": None if self.today is None else self.today.to_json(),
+            "rules": self.rules.to_json(),
+            "state": self.state,
+        }
+
+
+def compare_rules(client: LakeFSClient, defaults: DefaultRules, *, replace: bool) -> list[Compared]:
+    """The repositories that rules are for, by name, and the rules that hold there.
+
+    With ``replace``, they take the place of other rules that a repository has.
+    """
+    found = []
+    for repository in client.repositories():
+        rules = defaults.of(repository.id)
+        if rules is None:
+            continue
+        require_rules(rules)
+        today = todays_rules(client.gc_rules(repository.id))
+        state: State = "to be set"
+        if today == rules:
+            state = "same"
+        elif repository.read_only:
+            state = "read-only"
+        elif today is not None and not replace:
+            state = "has others"
+        found.append(Compared(repository.id, today, rules, state))
+    return found
