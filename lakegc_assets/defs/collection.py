@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import dagster as dg
 
@@ -19,25 +17,26 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.run.settings import RepositorySettings
 
-#: How Dagster says that a variable is not set.
-_UNSET: Final = re.compile(r'environment variable "([^"]+)" which is not set')
 _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Policies and names of a component, receivers of its notices, and the clock.
+    """Policies and names of a component, receivers of its notices, its connections, and the clock.
 
-    ``resources`` are as they are defined: a sensor that must not fail makes them in its tick.
+    ``lakefs`` and ``root`` (of the artifacts) are for sensors that must not fail where a resource
+    cannot be made: they raise a ``ConfigurationError`` where a variable is not set.
     """
 
     policies: Policies
     names: Names = PLAIN
     notices: NoticeSection = field(default_factory=NoticeSection)
-    resources: Mapping[str, Any] = field(default_factory=dict)
+    lakefs: Callable[[], LakeFSConfig] = LakeFSConfig
+    root: Callable[[], ArtifactRoot | None] = lambda: None
     now: Callable[[], datetime] = utc_now
 
     def sensor(
@@ -71,25 +70,6 @@ class Collection:
     def of(self, context: Any) -> Resources:  # noqa: ANN401 - of a tick or a check
         """The resources of a tick or a check."""
         return Resources(context.resources, self.names)
-
-    @contextmanager
-    def built(self, instance: dg.DagsterInstance, *needs: str) -> Iterator[Resources]:
-        """Some resources, for a sensor that must not fail where they cannot be made.
-
-        Raises:
-            ConfigurationError: one cannot be made: a variable is not set, say.
-        """
-        wanted = self.names.resources(*needs)
-        shown = ", ".join(sorted(wanted))
-        try:
-            with dg.build_resources({key: self.resources[key] for key in wanted}, instance) as made:
-                yield Resources(made, self.names)
-        except dg.DagsterInvalidConfigError as error:
-            unset = sorted(set(_UNSET.findall(str(error))))
-            if not unset:
-                raise ConfigurationError(f"{shown}: {error}") from error
-            said = f"a variable that {shown} needs is not set: {', '.join(unset)}"
-            raise ConfigurationError(said) from None
 
     def collected(self, lakefs: LakeFSConfig) -> list[Repository]:
         """The repositories of the server that are collected by themselves; see ``collected``."""

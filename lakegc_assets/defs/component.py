@@ -194,8 +194,7 @@ class GarbageCollection(dg.Component, Policy):
             warnings.simplefilter("ignore", dg.PreviewWarning)
             specs = self._specs()
             names = self._names(specs)
-            defined, made = jobs(policies, names), self._resources(policies, names)
-            collection = Collection(policies, names, self.notices, made)
+            defined, collection = jobs(policies, names), self.collection(names)
             return dg.Definitions.merge(
                 dg.Definitions(
                     assets=[
@@ -220,7 +219,7 @@ class GarbageCollection(dg.Component, Policy):
                         failure_sensor(collection),
                         *([metrics_sensor(collection, self.metrics)] if self.metrics else []),
                     ],
-                    resources=made,
+                    resources=self._resources(policies, names),
                 ),
                 defined,
             )
@@ -344,6 +343,17 @@ class GarbageCollection(dg.Component, Policy):
             running=self.running,
             for_all=for_all,
             overrides=self.repositories,
+        )
+
+    def collection(self, names: Names | None = None) -> Collection:
+        """The parts that its schedules and sensors share."""
+        policies = self.policies()
+        return Collection(
+            policies,
+            names or self.names(),
+            self.notices,
+            lambda: _lakefs(self.lakefs, _looked_up).config(),
+            lambda: self._collector(policies).root(_stores(self.stores)),
         )
 
     def _collector(self, policies: Policies) -> CollectorResource:

@@ -274,8 +274,7 @@ def _made_up(
     if not ticks:
         return [], None
     try:
-        with collection.built(instance, "lakefs") as resources:
-            there = collection.collected(resources.lakefs.config())
+        there = collection.collected(collection.lakefs())
         for name, zone in zones.items():
             if missed := {wave_at(tick.at) for tick in ticks if tick.schedule == name}:
                 found += requests_of_wave(instance, there, collection, zone, now, missed)

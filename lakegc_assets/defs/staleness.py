@@ -244,14 +244,12 @@ def _look(
     """Known repositories; the root of their artifacts; and why lakeFS did not answer."""
     names, policies, root = collection.names, collection.policies, None
     try:
-        with collection.built(context.instance, "stores", "collector") as resources:
-            root = resources.root
+        root = collection.root()
     except LakegcError as error:
         context.log.warning("the artifacts are not looked at: %s", error)
     try:
-        with collection.built(context.instance, "lakefs") as resources:
-            there = collection.collected(resources.lakefs.config())
-            return [Known.of(repository) for repository in there], root, ""
+        there = collection.collected(collection.lakefs())
+        return [Known.of(repository) for repository in there], root, ""
     except LakegcError as error:
         known = [
             Known(name, datetime.fromisoformat(str(made)), namespace)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -19,11 +20,12 @@ from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN, partition_key
-from lakegc_assets.defs.policy import NoticeSection
+from lakegc_assets.defs.policy import NoticeSection, ServerSection
 from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedError, LakeFSError
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
@@ -52,20 +54,19 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def _collection(resources: dict[str, Any], at: datetime) -> Collection:
-    return Collection(GarbageCollection().policies(), PLAIN, _HOOK, resources, lambda: at)
+def _collection(at: datetime, lakefs: Callable[[], LakeFSConfig] | None) -> Collection:
+    made = replace(GarbageCollection(notices=_HOOK).collection(), now=lambda: at)
+    return made if lakefs is None else replace(made, lakefs=lakefs)
 
 
-def waves(daemon: Daemon, at: datetime, **resources: Any) -> list[str]:
-    given = {**(daemon.definitions.resources or {}), **resources}
-    sensor = waves_sensor(_collection(given, at))
-    return daemon.sensor("gc_waves", as_defined=sensor)
+def waves(
+    daemon: Daemon, at: datetime, lakefs: Callable[[], LakeFSConfig] | None = None
+) -> list[str]:
+    return daemon.sensor("gc_waves", as_defined=waves_sensor(_collection(at, lakefs)))
 
 
-def stale(daemon: Daemon, at: datetime, **resources: Any) -> None:
-    given = {**(daemon.definitions.resources or {}), **resources}
-    sensor = staleness_sensor(_collection(given, at))
-    daemon.sensor("gc_staleness", as_defined=sensor)
+def stale(daemon: Daemon, at: datetime, lakefs: Callable[[], LakeFSConfig] | None = None) -> None:
+    daemon.sensor("gc_staleness", as_defined=staleness_sensor(_collection(at, lakefs)))
 
 
 def results(daemon: Daemon) -> list[tuple[bool, str]]:
@@ -135,14 +136,14 @@ def test_a_wave_that_waits_for_a_person_is_reported_at_once_and_made_up_for(
     make(site, "weekly", _SUNDAY - 24 * _HOUR)
     rotated = LakeFSResource(access_key_id="rotated", secret_access_key="rotated")
     daemon.schedule(_SUNDAY, lakefs=rotated)
-    assert waves(daemon, _SUNDAY + _HOUR, lakefs=rotated) == []
+    assert waves(daemon, _SUNDAY + _HOUR, rotated.config) == []
     (one,) = posted
     assert (one["event"], one["wave"]) == ("wave", "20260301T020000Z")
     assert "401" in one["sentence"]
     assert "until 2026-03-02 02:00 UTC" in one["what_to_do"]
     # It was reported, so that now the tick can fail.
     with pytest.raises(AuthenticationError):
-        waves(daemon, _SUNDAY + _HOUR, lakefs=rotated)
+        waves(daemon, _SUNDAY + _HOUR, rotated.config)
     (run,) = waves(daemon, _SUNDAY + 23 * _HOUR)
     found = daemon.instance.get_run_by_id(run)
     assert found is not None
@@ -157,9 +158,9 @@ def test_a_wave_that_nobody_could_start_in_a_day_is_reported_as_lost(
     make(site, "weekly", _SUNDAY - 24 * _HOUR)
     daemon.schedule(_SUNDAY, lakefs=_SILENT)
     for hours in (1, 23):
-        waves(daemon, _SUNDAY + hours * _HOUR, lakefs=_SILENT)
+        waves(daemon, _SUNDAY + hours * _HOUR, _SILENT.config)
     assert posted == []
-    waves(daemon, _SUNDAY + 24 * _HOUR, lakefs=_SILENT)
+    waves(daemon, _SUNDAY + 24 * _HOUR, _SILENT.config)
     waves(daemon, _SUNDAY + 25 * _HOUR)
     (one,) = posted
     assert one["title"] == "wave 20260301T020000Z was lost"
@@ -178,7 +179,7 @@ def test_staleness_is_known_and_reported_without_lakefs(
     daemon.succeed(run)
     assert results(daemon)[0][0]
     later = now + 6 * 24 * _HOUR
-    stale(daemon, later, lakefs=_SILENT)
+    stale(daemon, later, _SILENT.config)
     (one,) = posted
     assert (one["event"], one["repository"]) == ("stale", "forgotten")
     assert "forgotten was made 16.0 days ago and never marked" in one["sentence"]
@@ -187,7 +188,7 @@ def test_staleness_is_known_and_reported_without_lakefs(
     assert not passed
     assert "1 of 2 repositories was not marked for too long: forgotten. lakeFS does not" in said
     # People are reported once, and Dagster each day.
-    stale(daemon, later, lakefs=_SILENT)
+    stale(daemon, later, _SILENT.config)
     assert (len(posted), len(results(daemon))) == (1, 2)
     stale(daemon, later + 24 * _HOUR)
     assert (len(posted), len(results(daemon))) == (1, 3)
@@ -209,10 +210,11 @@ def test_staleness_is_reported_where_neither_variables_nor_artifacts_are_there(
         raise StoreUnavailableError("no answer")
 
     monkeypatch.setattr(ArtifactRoot, "runs", no_answer)
-    unset = LakeFSResource(
-        access_key_id=dg.EnvVar("NOT_SET"), secret_access_key=dg.EnvVar("NOT_SET")
+    variables = ServerSection(
+        access_key_id_variable="NOT_SET", secret_access_key_variable="NOT_SET"
     )
-    stale(daemon, utc_now() + 5 * 24 * _HOUR, lakefs=unset)
+    unset = GarbageCollection(lakefs=variables).collection().lakefs
+    stale(daemon, utc_now() + 5 * 24 * _HOUR, unset)
     (one,) = posted
     assert "weekly was made 15.0 days ago" in one["sentence"]
     assert "a variable that lakefs needs is not set: NOT_SET" in one["sentence"]

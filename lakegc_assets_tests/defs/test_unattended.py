@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -330,12 +331,8 @@ def test_a_stale_repository_fails_the_check(site: Site, daemon: Daemon) -> None:
     site.calendar.days_ago = 0
 
     def judged(days: int) -> tuple[bool, str]:
-        collection = Collection(
-            GarbageCollection().policies(),
-            resources=daemon.definitions.resources or {},
-            now=lambda: utc_now() + timedelta(days),
-        )
-        sensor = staleness_sensor(collection)
+        collection = GarbageCollection().collection()
+        sensor = staleness_sensor(replace(collection, now=lambda: utc_now() + timedelta(days)))
         with dg.build_sensor_context(instance=daemon.instance) as context:
             (event,) = sensor.evaluate_tick(context).asset_events
         assert isinstance(event, dg.AssetCheckEvaluation)

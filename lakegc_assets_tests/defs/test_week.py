@@ -76,9 +76,9 @@ def waves(
     daemon: Daemon, at: datetime, lakefs: LakeFSResource | None = None, **more: Any
 ) -> list[str]:
     """One tick of ``gc_waves``."""
-    resources = {"lakefs": lakefs or (daemon.definitions.resources or {})["lakefs"]}
     policies = GarbageCollection(repositories=_OVERRIDES).policies()
-    sensor = waves_sensor(Collection(policies, resources=resources, now=lambda: at))
+    server = (lakefs or LakeFSResource()).config
+    sensor = waves_sensor(Collection(policies, lakefs=server, now=lambda: at))
     return daemon.sensor("gc_waves", as_defined=sensor, **more)
 
 
