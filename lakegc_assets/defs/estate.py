@@ -32,15 +32,15 @@ def overview(
     now: datetime,
 ) -> Overview:
     """Look at all repositories, ``names`` in any case; one that cannot be read has a row, too."""
-    found = estate(root, names, lambda name: policies.of(name).sweep, now)
+    stands, notes = estate(root, names, lambda name: policies.of(name).sweep, now)
     rows = []
-    for one in found.rows:
+    for one in stands:
         policy = policies.of(one.repository)
         due = next_run(on, policies, names_of, one.repository, now)
         rows.append(Row(one, due, policy.owners, policy.tags))
     # Those first that need a person; names in their order.
     rows.sort(key=lambda row: STATES.index(row.standing.state))
-    return Overview(rows, now, found.notes)
+    return Overview(rows, now, notes)
 
 
 def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

@@ -104,14 +104,6 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Estate:
-    """The states of all repositories, in the order of their names; and unreadable ones."""
-
-    rows: Sequence[Standing]
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Unread:
     """A run that cannot be read: why, and its attempt where that much is known."""
 
@@ -144,14 +136,14 @@ class Runs:
 
 def estate(
     root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
-) -> Estate:
-    """Read the states of all repositories that are known or have left artifacts, and nothing else.
+) -> tuple[list[Standing], list[str]]:
+    """The states of all repositories that are known or have left artifacts; and what is not known.
 
     ``names`` have a row in any case; ``mode_of`` gives the mode (``approval.MODES``) in which
     marks of a repository are swept that nobody asked for.
     """
     found, notes = known_names(root, names)
-    return Estate(standings(root, found, mode_of, now), notes)
+    return standings(root, found, mode_of, now), notes
 
 
 def standings(

@@ -135,7 +135,7 @@ def look_out(
     found = relations.outlook(
         _judged(mark, swept, until),
         _entries(mark, held.spans, "range_id", "hash"),
-        frames.create(_rows(RANGES, ((one, span) for one, span in held.spans.items()))),
+        frames.create(_rows(RANGES, held.spans.items())),
         frames.create(_rows(DOUBTFUL, _last_parts(mark, held).items())),
         *_held_below(mark, held),
     )

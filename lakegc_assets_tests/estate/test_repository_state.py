@@ -221,14 +221,14 @@ def test_every_repository_has_a_row_whatever_happens_to_another(
         return list_prefixes(store, prefix, max_objects)
 
     monkeypatch.setattr(LocalStore, "list_prefixes", failing)
-    found = estate(root, ["new", "good"], lambda _: "auto", _NOW)
-    assert [(one.repository, one.state) for one in found.rows] == [
+    rows, notes = estate(root, ["new", "good"], lambda _: "auto", _NOW)
+    assert [(one.repository, one.state) for one in rows] == [
         ("broken", "unreadable"),
         ("good", "swept"),
         ("new", "never run"),
     ]
-    assert "no answer" in found.rows[0].because
-    assert found.notes == []
+    assert "no answer" in rows[0].because
+    assert notes == []
 
 
 def test_a_root_that_cannot_be_listed_is_told_and_known_names_have_rows(
@@ -244,6 +244,6 @@ def test_a_root_that_cannot_be_listed_is_told_and_known_names_have_rows(
         return list_prefixes(store, prefix, max_objects)
 
     monkeypatch.setattr(LocalStore, "list_prefixes", failing)
-    found = estate(root, ["known"], lambda _: "auto", _NOW)
-    assert [(one.repository, one.state) for one in found.rows] == [("known", "swept")]
-    assert "cannot be listed (no answer)" in found.notes[0]
+    rows, notes = estate(root, ["known"], lambda _: "auto", _NOW)
+    assert [(one.repository, one.state) for one in rows] == [("known", "swept")]
+    assert "cannot be listed (no answer)" in notes[0]
