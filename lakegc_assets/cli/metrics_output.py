@@ -15,10 +15,10 @@ from prometheus_client import start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from lakegc_assets.cli.site import Site
+from lakegc_assets.cli.site import Site, names_on
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.metrics import collector_of, metrics_file
-from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate.exposition import registry_of, text_of
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.storage.files import write_file
@@ -43,12 +43,7 @@ class LastLook(Collector):
 
     def renew(self) -> None:
         """Look again; a problem that is new is reported."""
-        names: set[str] = set()
-        problems = []
-        try:
-            names |= {one.id for one in self._lakefs.connect().repositories()}
-        except LakegcError as error:
-            problems.append(f"lakeFS does not list its repositories: {error}")
+        names, problems = names_on(self._lakefs)
         self._found, more = collector_of(self._root, names, self._policies, self._names, utc_now())
         problems += more
         for problem in problems:

@@ -15,7 +15,7 @@ from lakegc_assets.attribution.usage import Use, usage
 from lakegc_assets.cli import html
 from lakegc_assets.cli.html import Chart, bar_chart, curve_chart, share_chart
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.site import Site, outcome, repository_context, run_context
+from lakegc_assets.cli.site import Site, names_on, outcome, repository_context, run_context
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.estate import overview
@@ -107,13 +107,8 @@ def last_leftovers() -> Mapping[str, int]:
 def look(site: Site) -> Overview:
     """All repositories that lakeFS, Dagster or the artifacts know."""
     names_of, policies = component().names(), component().policies()
-    names: set[str] = set()
-    notes = []
+    names, notes = names_on(site.lakefs)
     on: dict[str, Sequence[str]] = {}
-    try:
-        names |= {repository.id for repository in site.lakefs.connect().repositories()}
-    except LakegcError as error:
-        notes.append(f"lakeFS does not list its repositories ({error}): some may not be shown")
     try:
         with open_instance() as instance:
             names |= set(instance.get_dynamic_partitions(names_of.of(REPOSITORY)))

@@ -134,6 +134,14 @@ def adoptable(repository: str, run: str, mark_id: str) -> None:
     require_adoptable(site.store(repository), site.root, repository, run, mark_id)
 
 
+def names_on(lakefs: LakeFSConfig) -> tuple[set[str], list[str]]:
+    """The repositories of a server; or none, and a sentence about why they are not known."""
+    try:
+        return {one.id for one in lakefs.connect().repositories()}, []
+    except LakegcError as error:
+        return set(), [f"lakeFS does not list its repositories ({error}): some may not be shown"]
+
+
 def known_runs() -> list[dict[str, Any]]:
     """The repositories of the server with their namespaces and the runs in the artifacts."""
     site = Site.defined()

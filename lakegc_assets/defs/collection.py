@@ -14,6 +14,7 @@ from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import MODE_TAG, OWN_REPOSITORY_TAG, PLAIN, Names, partition_key
 from lakegc_assets.defs.policy import NoticeSection, Policies
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.estate.repository_state import is_name
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
@@ -70,10 +71,6 @@ class Collection:
     def of(self, context: Any) -> Resources:  # noqa: ANN401 - of a tick or a check
         """The resources of a tick or a check."""
         return Resources(context.resources, self.names)
-
-    def collected(self, lakefs: LakeFSConfig) -> list[Repository]:
-        """The repositories of the server that are collected by themselves; see ``collected``."""
-        return collected(lakefs, self.policies)
 
     def request(
         self,
@@ -133,17 +130,8 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
     return [
         repository
         for repository in there
-        if not repository.read_only and _can_be_a_key(repository.id)
-        if policies.collects(repository.id)
+        if not repository.read_only and is_name(repository.id) and policies.collects(repository.id)
     ]
-
-
-def _can_be_a_key(repository: str) -> bool:
-    try:
-        partition_key(repository, "any")
-    except ConfigurationError:
-        return False
-    return True
 
 
 def changes(

@@ -123,31 +123,25 @@ def _tags(values: dict[str, str]) -> dict[str, str]:
     return values
 
 
-def _text(context: dg.ResolutionContext, value: object) -> object:
-    """Text as it is written. Dagster would make a number of '42', which is a fine name."""
-    if not _is_open(value):
-        return value
-    found: object = context.resolve_value(value, as_type=object)
-    return found if isinstance(found, list | dict) else str(found)
+def _filled(made: Callable[[object], object]) -> Callable[[dg.ResolutionContext, object], object]:
+    """Resolve a value whose texts stay as they are written, but for those that are to be filled in.
+
+    At whatever depth; ``made`` is given what takes their place.
+    """
+
+    def resolve(context: dg.ResolutionContext, value: object) -> object:
+        if isinstance(value, list):
+            return [resolve(context, one) for one in value]
+        if isinstance(value, dict):
+            return {name: resolve(context, one) for name, one in value.items()}
+        return made(context.resolve_value(value, as_type=object)) if _is_open(value) else value
+
+    return resolve
 
 
-def _texts(context: dg.ResolutionContext, values: object) -> object:
-    if isinstance(values, list):
-        return [_text(context, value) for value in values]
-    if isinstance(values, dict):
-        return {name: _text(context, value) for name, value in values.items()}
-    return _text(context, values)
-
-
-def _as_written(context: dg.ResolutionContext, value: object) -> object:
-    """A value whose texts stay texts, at whatever depth, but for those that are to be filled in."""
-    if isinstance(value, list):
-        return [_as_written(context, one) for one in value]
-    if isinstance(value, dict):
-        return {name: _as_written(context, one) for name, one in value.items()}
-    return context.resolve_value(value, as_type=object) if _is_open(value) else value
-
-
+#: Dagster would make a number of '42', which is a fine name.
+_texts: Final = _filled(lambda found: found if isinstance(found, list | dict) else str(found))
+_as_written: Final = _filled(lambda found: found)
 _LIST: Final = dg.Resolver(_texts, model_field_type=list[str])
 Texts = Annotated[list[str], _LIST]
 _PATTERN: Final = _require(bool, "is empty: a pattern names something")

@@ -7,7 +7,6 @@ partitions ``eu_...``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.estate.repository_state import is_name
 from lakegc_assets.run.artifacts import MARK_ASSETS, validate_run_id
 from lakegc_assets.run.command_line import Source
 
@@ -135,17 +135,13 @@ class Names:
 PLAIN: Final = Names()
 
 
-#: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
-_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
 def partition_key(repository: str, run: str) -> dg.MultiPartitionKey:
     """The key of a run on a repository.
 
     Raises:
         ConfigurationError: a key holds what Dagster or an object store would not take.
     """
-    if not _REPOSITORY.fullmatch(repository):
+    if not is_name(repository):
         raise ConfigurationError(
             f"{repository!r} cannot be the name of a repository: use letters, digits and '-'",
         )

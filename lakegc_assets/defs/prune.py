@@ -261,7 +261,7 @@ def prune_schedule(collection: Collection) -> dg.ScheduleDefinition:
         description="Removes old runs where `prune` is true, and says of the others what would go.",
     )
     def housekeeping(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        there = collection.collected(collection.of(context).lakefs.config())
+        there = collected(collection.of(context).lakefs.config(), collection.policies)
         requests = []
         for removes in (True, False):
             chosen = [one.id for one in there if policies.of(one.id).prune is removes]

@@ -13,7 +13,7 @@ from typing import Final
 import dagster as dg
 
 from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
-from lakegc_assets.defs.collection import Collection, keys_of, remembered
+from lakegc_assets.defs.collection import Collection, collected, keys_of, remembered
 from lakegc_assets.defs.names import (
     OWN_REPOSITORY_TAG,
     REPOSITORY,
@@ -85,7 +85,7 @@ def _schedule(collection: Collection, zone: str, crons: Sequence[str]) -> dg.Sch
         "says its policy.",
     )
     def wave(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        repositories = collection.collected(collection.of(context).lakefs.config())
+        repositories = collected(collection.of(context).lakefs.config(), collection.policies)
         at = context.scheduled_execution_time
         requests = requests_of_wave(context.instance, repositories, collection, zone, at)
         of = counted(len(repositories), "repository", "repositories")
@@ -274,7 +274,7 @@ def _made_up(
     if not ticks:
         return [], None
     try:
-        there = collection.collected(collection.lakefs())
+        there = collected(collection.lakefs(), collection.policies)
         for name, zone in zones.items():
             if missed := {wave_at(tick.at) for tick in ticks if tick.schedule == name}:
                 found += requests_of_wave(instance, there, collection, zone, now, missed)

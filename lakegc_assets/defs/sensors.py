@@ -145,7 +145,7 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
         lakefs = collection.of(context).lakefs
         seen: dict[str, dict[str, Any]] = remembered(context)
         client = lakefs.config().connect()
-        there = collection.collected(lakefs.config())
+        there = collected(lakefs.config(), collection.policies)
         now: dict[str, dict[str, Any]] = {}
         requests = []
         for repository in there:
@@ -193,7 +193,7 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
     def approvals(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resources = collection.of(context)
         root, moment = resources.root, collection.now()
-        there = collection.collected(resources.lakefs.config())
+        there = collected(resources.lakefs.config(), collection.policies)
         chosen = [r.id for r in there if collection.policies.of(r.id).sweep != "never"]
         # An estate has thousands of marks, and a tick has a minute.
         approved = thread_map(

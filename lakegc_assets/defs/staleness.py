@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.collection import Collection, remembered
+from lakegc_assets.defs.collection import Collection, collected, remembered
 from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
 from lakegc_assets.defs.notices import ways_of
@@ -143,7 +143,7 @@ def staleness_check(collection: Collection) -> dg.AssetChecksDefinition:
     )
     def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         resources = collection.of(context)
-        there = [Known.of(one) for one in collection.collected(resources.lakefs.config())]
+        there = [Known.of(one) for one in collected(resources.lakefs.config(), collection.policies)]
         found = _judge(there, resources.root, context.instance, collection)
         return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_check_result(found))
 
@@ -248,7 +248,7 @@ def _look(
     except LakegcError as error:
         context.log.warning("the artifacts are not looked at: %s", error)
     try:
-        there = collection.collected(collection.lakefs())
+        there = collected(collection.lakefs(), collection.policies)
         return [Known.of(repository) for repository in there], root, ""
     except LakegcError as error:
         known = [

@@ -55,6 +55,7 @@ STATES: Final = (
 )
 #: States in which somebody has to do something.
 PERSON: Final = STATES[:5]
+#: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REPOSITORIES: Final = 4
 _RUNS: Final = 8
