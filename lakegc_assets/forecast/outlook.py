@@ -143,7 +143,7 @@ def look_out(
     return Outlook(Dataset(mark.url, written, OUTLOOK), held.missing, unfinished)
 
 
-def _rows(schema: pa.Schema, spans: Iterable[tuple[object, Span]]) -> pa.Table:
+def _rows(schema: pa.Schema, spans: Iterable[tuple[str | tuple[str, ...], Span]]) -> pa.Table:
     """A row for each key, which is one value or several, with its span."""
     keys = [((key,) if isinstance(key, str) else key, span) for key, span in spans]
     rows = [dict(zip(schema.names, (*key, s.days, s.left), strict=True)) for key, s in keys]
