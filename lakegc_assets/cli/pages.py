@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -135,7 +135,7 @@ class Insights:
         problems: why something of it is missing, in sentences.
     """
 
-    classes: Sequence[tuple[str, str | None, int, int]] = ()
+    classes: Sequence[Sequence[Any]] = ()
     branches: Sequence[Use] = ()
     paths: Sequence[Use] = ()
     covers: Sequence[str] = ()
@@ -168,10 +168,8 @@ def _attributed(ctx: RunContext) -> Insights:
     """The attribution of a mark."""
     by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
     facts = by_branch.facts
-    rows = [(row[0], row[1], row[2], row[3]) for row in facts["classes"]]
-    return Insights(
-        sorted(rows, key=lambda row: -row[3]), by_branch.rows, by_path.rows, facts["covers"]
-    )
+    classes = sorted(facts["classes"], key=lambda row: -row[3])
+    return Insights(classes, by_branch.rows, by_path.rows, facts["covers"])
 
 
 _NOTHING: Final = Insights()
@@ -269,23 +267,17 @@ def _forecast(found: Forecast, price: float | None) -> html.Section:
 
 
 def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
-    width, freed = _by_age(rows)
-    names = [f"{bar * width}" for bar in range(len(freed))]
-    title = f"days, {width} to a bar" if width > 1 else "days"
-    return bar_chart(title, names, {"": freed}) if freed else None
-
-
-def _by_age(rows: Iterable[Sequence[Any]]) -> tuple[int, list[int]]:
-    """Days that a bar stands for, and the bytes of each bar; no bars where there is nothing."""
+    """The bytes of garbage by age, several days to a bar where there are many."""
     ages = [(int(key), size) for name, key, _, size in rows if name == "age in days"]
     if not ages:
-        return 1, []
+        return None
     oldest = max(age for age, _ in ages)
     width = 1 + oldest // _BARS
     freed = [0] * (oldest // width + 1)
     for age, size in ages:
         freed[age // width] += size
-    return width, freed
+    names = [f"{bar * width}" for bar in range(len(freed))]
+    return bar_chart(f"days, {width} to a bar" if width > 1 else "days", names, {"": freed})
 
 
 def _history(marks: Sequence[MarkFigures]) -> Chart | None:
