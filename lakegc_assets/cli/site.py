@@ -1,4 +1,4 @@
-"""What the command acts for: server, stores and artifacts of a component; and questions to them."""
+"""Server, stores and artifacts of the component that the command acts for; and questions to them."""
 
 from __future__ import annotations
 

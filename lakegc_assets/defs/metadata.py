@@ -1,4 +1,4 @@
-"""What Dagster shows of assets: materializations of manifests, figures that it plots, and tables.
+"""Materializations of manifests, and the figures and tables that Dagster shows of assets.
 
 The digest of a manifest is the data version of its materialization, its facts are metadata.
 """
