@@ -1,4 +1,4 @@
-"""Server, stores and artifacts of the component that the command acts for; and questions to them."""
+"""Server, stores and artifacts of the component that commands act for, and questions to them."""
 
 from __future__ import annotations
 
