@@ -13,13 +13,14 @@ import dagster as dg
 import pydantic
 from dagster.components.resolved.base import resolve_fields
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
+from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from lakegc_assets.defs.assets import MARK, STAGES, SWEEP
 from lakegc_assets.defs.checks import attribution_check, candidate_checks
 from lakegc_assets.defs.collection import Collection
-from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource, S3Resource
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.fields import Name, Patterns, with_plain_errors
 from lakegc_assets.defs.jobs import jobs

@@ -10,12 +10,21 @@ from typing import Any, Literal
 
 import dagster as dg
 import yaml
+from dagster_aws.s3 import S3Resource
+from dagster_azure.blob import (
+    AzureBlobStorageDefaultCredential,
+    AzureBlobStorageKeyCredential,
+    AzureBlobStorageResource,
+    AzureBlobStorageSASTokenCredential,
+)
 from pydantic import Field, PrivateAttr
 
 from lakegc_assets.engine.spark_session import is_cluster
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.s3.client import write_credentials_file
 
 _private_files: set[str] = set()
 
@@ -98,63 +107,17 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         )
 
 
-class S3Resource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Access to S3, by the fields that dagster-aws has for it.
-
-    That package itself is not needed, and takes longer to load than Dagster does.
-    """
-
-    region_name: str | None = Field(default=None, description="else AWS_REGION")
-    endpoint_url: str | None = Field(default=None, description="of a store beside AWS")
-    max_attempts: int = Field(default=5, description="for calls that may be repeated")
-    profile_name: str | None = Field(default=None, description="a profile of ~/.aws")
-    aws_access_key_id: str | None = Field(default=None, description="else AWS_ACCESS_KEY_ID")
-    aws_secret_access_key: str | None = Field(
-        default=None, repr=False, description="give it as EnvVar; else AWS_SECRET_ACCESS_KEY"
-    )
-    aws_session_token: str | None = Field(
-        default=None, repr=False, description="give it as EnvVar; else AWS_SESSION_TOKEN"
-    )
-
-
-class AzureKey(dg.Config):
-    """The shared key of an account."""
-
-    credential_type: Literal["key"] = "key"
-    key: str | None = Field(default=None, repr=False, description="the key")
-
-
-class AzureSas(dg.Config):
-    """A shared access signature."""
-
-    credential_type: Literal["sas"] = "sas"
-    token: str | None = Field(default=None, repr=False, description="the signature")
-
-
-class AzureIdentity(dg.Config):
-    """An identity of Azure, as ``DefaultAzureCredential`` finds it."""
-
-    credential_type: Literal["default_azure_credential"] = "default_azure_credential"
-    kwargs: dict[str, Any] = Field(default={}, description="arguments of DefaultAzureCredential")
-
-
-class AzureResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Access to Azure, by the fields that dagster-azure has for it.
-
-    A collector deletes, which Azure lets nobody do without credentials: there is no anonymous one.
-    """
-
-    account_url: str = Field(description="of the account; empty for the namespace's own")
-    credential: AzureKey | AzureSas | AzureIdentity = Field(
-        discriminator="credential_type", description="a key, a signature, or an identity"
-    )
-
-
 class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The object stores of namespaces and artifacts."""
+    """The object stores of namespaces and artifacts.
+
+    S3 and Azure are configured as everywhere in Dagster: see dagster-aws and dagster-azure.
+    """
 
     s3: S3Resource
-    azure: AzureResource | None = Field(default=None, description="the account, and its credential")
+    azure: AzureBlobStorageResource | None = Field(
+        default=None,
+        description="its credential; account_url may be empty for the namespace's own account",
+    )
     gcs_credentials_file: str | None = Field(
         default=None,
         description="key file of a Google service account; else application default credentials",
@@ -177,9 +140,6 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """The stores for tasks, without secrets: keys that are set go to a private file."""
         key, secret = self.s3.aws_access_key_id, self.s3.aws_secret_access_key
         if key and secret and self._file is None:
-            # Who has set no keys does not wait for boto3, nor for Azure's clients.
-            from lakegc_assets.storage.s3.client import write_credentials_file  # noqa: PLC0415
-
             path = _private_file("store.json")
             write_credentials_file(path, key, secret, self.s3.aws_session_token)
             self._file = str(path)
@@ -204,20 +164,21 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         credential = self.azure.credential
         identity: tuple[tuple[str, Any], ...] = ()
         secret: dict[str, str] = {}
-        if isinstance(credential, AzureIdentity):
+        if isinstance(credential, AzureBlobStorageDefaultCredential):
             identity = tuple(
                 (name, tuple(value) if isinstance(value, list) else value)
                 for name, value in sorted(credential.kwargs.items())
             )
-        elif isinstance(credential, AzureKey):
+        elif isinstance(credential, AzureBlobStorageKeyCredential):
             secret = {"account_key": credential.key or ""}
-        else:
+        elif isinstance(credential, AzureBlobStorageSASTokenCredential):
             secret = {"sas_token": credential.token or ""}
-        if secret and self._azure_file is None:
-            from lakegc_assets.storage.azure.auth import (  # noqa: PLC0415
-                write_azure_credentials_file,
+        else:
+            raise ConfigurationError(
+                "a collector deletes, which Azure lets nobody do without credentials: take another "
+                "credential than the anonymous one"
             )
-
+        if secret and self._azure_file is None:
             path = _private_file("azure.json")
             write_azure_credentials_file(path, **secret)
             self._azure_file = str(path)

@@ -12,16 +12,16 @@ from typing import Any
 import dagster as dg
 import pydantic
 import pytest
-
-from lakegc_assets.defs.connections import (
-    AzureIdentity,
-    AzureKey,
-    AzureResource,
-    AzureSas,
-    LakeFSResource,
-    ObjectStoreResource,
-    S3Resource,
+from dagster_aws.s3 import S3Resource
+from dagster_azure.blob import (
+    AzureBlobStorageAnonymousCredential,
+    AzureBlobStorageDefaultCredential,
+    AzureBlobStorageKeyCredential,
+    AzureBlobStorageResource,
+    AzureBlobStorageSASTokenCredential,
 )
+
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
 from lakegc_assets.defs.resources import CollectorResource, configurable
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.settings import Settings
@@ -90,12 +90,14 @@ def test_keys_of_the_store_go_to_a_private_file() -> None:
 
 @pytest.mark.parametrize(
     "credential",
-    [AzureKey(key=_KEY), AzureSas(token=_KEY)],
+    [AzureBlobStorageKeyCredential(key=_KEY), AzureBlobStorageSASTokenCredential(token=_KEY)],
 )
 def test_keys_of_azure_go_to_a_private_file(credential: Any) -> None:
     resource = ObjectStoreResource(
         s3=S3Resource(),
-        azure=AzureResource(account_url="https://acc.blob.core.windows.net", credential=credential),
+        azure=AzureBlobStorageResource(
+            account_url="https://acc.blob.core.windows.net", credential=credential
+        ),
     )
     config = resource.config()
     assert _is_private(config.azure.credentials_file)
@@ -106,12 +108,12 @@ def test_keys_of_azure_go_to_a_private_file(credential: Any) -> None:
 
 
 def test_identities_of_azure_and_accounts_of_google_need_no_secret() -> None:
-    credential = AzureIdentity(
+    credential = AzureBlobStorageDefaultCredential(
         kwargs={"managed_identity_client_id": "id", "additionally_allowed_tenants": ["a"]}
     )
     config = ObjectStoreResource(
         s3=S3Resource(),
-        azure=AzureResource(account_url="", credential=credential),
+        azure=AzureBlobStorageResource(account_url="", credential=credential),
         gcs_credentials_file="/etc/key.json",
         gcs_endpoint="https://gcs.example",
     ).config()
@@ -122,11 +124,12 @@ def test_identities_of_azure_and_accounts_of_google_need_no_secret() -> None:
 
 
 def test_azure_without_credentials_is_refused() -> None:
-    with pytest.raises(pydantic.ValidationError, match="anonymous"):
-        AzureResource.model_validate(
-            {"account_url": "", "credential": {"credential_type": "anonymous"}}
-        )
-    unset = AzureResource(account_url="", credential=AzureKey())
+    anonymous = AzureBlobStorageResource(
+        account_url="", credential=AzureBlobStorageAnonymousCredential()
+    )
+    with pytest.raises(ConfigurationError, match="anonymous"):
+        ObjectStoreResource(s3=S3Resource(), azure=anonymous).config()
+    unset = AzureBlobStorageResource(account_url="", credential=AzureBlobStorageKeyCredential())
     with pytest.raises(ConfigurationError, match="account_key"):
         ObjectStoreResource(s3=S3Resource(), azure=unset).config()
 
