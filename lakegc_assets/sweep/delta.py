@@ -152,15 +152,7 @@ class Deltas:
         staged = _or_noted(unread, "what is staged", staged_now, Staged())
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
         liveness = self._liveness(client, connections, start, unread)
-        known = Known(
-            liveness.rules,
-            start,
-            liveness.heads,
-            liveness.commits,
-            liveness.active.active.keys(),
-            ctx.settings.retained,
-            {pattern: kept.keys() for pattern, kept in liveness.paths.items()},
-        )
+        known = self._known(liveness, start)
         self._read_new_ranges(connections, known, folder, unread)
         below = partial(self._read_paths, connections, liveness, folder)
         _or_noted(unread, "what commits hold below the paths of rules", below, None)
@@ -170,17 +162,9 @@ class Deltas:
         others = _or_noted(unread, "what other repositories name", references, References())
         served = partial(self._served, connections, candidates, liveness, f"{folder}served/")
 
-        live = [
-            (self._runs, HELD),
-            (staged.hashes, STAGED),
-            (others.hashes, mark_relations.SAME_HASH),
-        ]
-        unresolved = {*self._last_parts, *staged.unresolved, *others.unresolved}
         named = [_or_noted(unread, "what lakeFS serves", served, _NOTHING)]
         named.append(pinned(connections.store()))
-        back = self._came_back(
-            connections, candidates, live, others.parts, unresolved, named, folder
-        )
+        back = self._came_back(connections, candidates, staged, others, named, folder)
         tags = liveness.tags
         if not ctx.settings.protect_tags:
             tags = deciding(ctx.settings.retained, tags)
@@ -222,20 +206,37 @@ class Deltas:
         self._commits = liveness.commits
         return liveness
 
+    def _known(self, liveness: Liveness, start: datetime) -> Known:
+        """The same as tasks extend it, by the age that commits had at the mark."""
+        return Known(
+            liveness.rules,
+            start,
+            liveness.heads,
+            liveness.commits,
+            liveness.active.active.keys(),
+            self.ctx.settings.retained,
+            {pattern: kept.keys() for pattern, kept in liveness.paths.items()},
+        )
+
     def _came_back(
         self,
         connections: Connections,
         candidates: Candidates,
-        live: Sequence[tuple[Sequence[Part], str]],
-        references: Sequence[Part],
-        unresolved: AbstractSet[str],
+        staged: Staged,
+        others: References,
         named: Sequence[pa.Table],
         folder: str,
     ) -> list[Part]:
         """Marked objects that are alive now; without live inputs nothing is computed."""
-        live = [(parts, why) for parts, why in live if any(part.rows for part in parts)]
+        of_kinds = (
+            (self._runs, HELD),
+            (staged.hashes, STAGED),
+            (others.hashes, mark_relations.SAME_HASH),
+        )
+        live = [(parts, why) for parts, why in of_kinds if any(part.rows for part in parts)]
+        unresolved = {*self._last_parts, *staged.unresolved, *others.unresolved}
         named = [rows.cast(SPARED) for rows in named if rows.num_rows]
-        references = [part for part in references if part.rows]
+        references = [part for part in others.parts if part.rows]
         if not candidates.rows or not (live or unresolved or named or references):
             return []
         url = self.attempt.url

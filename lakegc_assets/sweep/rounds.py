@@ -178,9 +178,7 @@ class Rounds:
             lease=self.lease.token,
             number=number,
             condition=self.means.condition,
-            batch=min(
-                settings.sweep_batch, self.recorded.space.connections.store().keys_per_delete
-            ),
+            batch=min(settings.sweep_batch, connections.store().keys_per_delete),
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
             known=delta.known() if delta.known else None,
