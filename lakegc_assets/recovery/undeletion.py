@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -57,7 +57,7 @@ class Brought:
     """The outcome of one object that was to come back."""
 
     key: str
-    #: ``already_there`` where something is at the key, whatever it is.
+    #: ``already_there`` where something was seen at the key, whatever it is.
     outcome: Literal["restored", "already_there", "not_kept", "failed"]
     #: ``KEPT`` or ``BACKUP`` where it was restored.
     source: str | None = None
@@ -105,19 +105,18 @@ def bring_back(
     )
     for at, one in zip(wanting, found, strict=True):
         brought[at] = one
-    if isinstance(there, str):
-        return brought
-    # What is there may be a copy that went wrong in an earlier try.
+    seen = {} if isinstance(there, str) else there
+    # What is there may be a copy that went wrong in an earlier try; or nothing, if the store lied.
     odd = [
         at
         for at, (one, now) in enumerate(zip(objects, brought, strict=True))
-        if now.outcome == "already_there" and _differs(one, there.get(one.key))
+        if now.outcome == "already_there" and _differs(one, seen.get(one.key))
     ]
-    why = thread_map(
-        lambda at: _another(store, objects[at], there.get(objects[at].key), copies), odd, _THREADS
+    compared = thread_map(
+        lambda at: _compared(store, objects[at], seen.get(objects[at].key), copies), odd, _THREADS
     )
-    for at, detail in zip(odd, why, strict=True):
-        brought[at] = replace(brought[at], detail=detail)
+    for at, one in zip(odd, compared, strict=True):
+        brought[at] = one
     return brought
 
 
@@ -139,13 +138,14 @@ def _verified(
     one: Lost, answer: UndeleteOutcome, there: Mapping[str, Present | None] | str
 ) -> Brought:
     """The outcome of an object, after a comparison of what the store gave back with the mark."""
-    if answer.outcome == "already_there":
-        return Brought(one.key, answer.outcome)
-    if answer.outcome != "restored":
+    if answer.outcome not in {"restored", "already_there"}:
         return Brought(one.key, answer.outcome, None, answer.error_code, answer.detail)
     if isinstance(there, str):
         return Brought(one.key, "failed", None, "NotVerified", there)
     found = there.get(one.key)
+    if answer.outcome == "already_there":
+        # A list of versions may be older than the delete, and what is no object may be in the way.
+        return _nothing_there(one) if found is None else Brought(one.key, answer.outcome)
     if found is None or found.size != one.size:
         came = "is gone again" if found is None else f"came back with {found.size} bytes"
         detail = f"it {came}, and had {one.size}"
@@ -198,19 +198,30 @@ def _differs(one: Lost, found: Present | None) -> bool:
     return found is None or (found.size, found.etag) != (one.size, one.etag)
 
 
-def _another(
+def _nothing_there(one: Lost) -> Brought:
+    detail = "the store says that something is at its key, and shows nothing there"
+    return Brought(one.key, "failed", None, "NotThere", detail)
+
+
+def _compared(
     store: ObjectStore, one: Lost, found: Present | None, copies: Copies | None
-) -> str | None:
-    """Why what is at a key is not what was marked; None where nothing shows that it is not."""
+) -> Brought:
+    """The outcome of an object that is said to be there: with why it is not what was marked."""
     try:
         found = found or _asked(store, one.key)
         if found is None:
-            return None
-        if found.size != one.size:
-            return f"{ANOTHER}: it has {found.size} bytes, and {one.size} were marked"
-        here, known = store.checksums(one.key), _known(one, copies)
+            return _nothing_there(one)
+        detail = _difference(store, one, found, copies)
     except (StorageError, ConfigurationError) as error:
-        return f"whether it is the one that was marked could not be found out: {error}"
+        detail = f"whether it is the one that was marked could not be found out: {error}"
+    return Brought(one.key, "already_there", detail=detail)
+
+
+def _difference(store: ObjectStore, one: Lost, found: Present, copies: Copies | None) -> str | None:
+    """Why what is at a key is not what was marked; None where nothing shows that it is not."""
+    if found.size != one.size:
+        return f"{ANOTHER}: it has {found.size} bytes, and {one.size} were marked"
+    here, known = store.checksums(one.key), _known(one, copies)
     for name in sorted(here.keys() & known.keys()):
         if here[name] != known[name]:
             return f"{ANOTHER}: its {name} is {here[name]}, and should be {known[name]}"

@@ -268,7 +268,7 @@ def test_a_large_copy_that_must_not_replace_is_one_part(
         ),
         (
             [part_copied(md5("12345")), MISSING, Answer(409, error("ConditionalRequestConflict"))],
-            PreconditionFailedError,
+            StoreUnavailableError,
         ),
         (
             [part_copied(md5("12345")), MISSING, Answer(500, error("InternalError"))],

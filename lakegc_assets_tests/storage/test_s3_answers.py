@@ -14,7 +14,6 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
-    PreconditionFailedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
@@ -133,8 +132,9 @@ def test_a_conditional_put_is_repeated_only_if_it_was_refused(script: Script) ->
     script.answers = [Answer(500, error("InternalError")), Answer()]
     with pytest.raises(StoreUnavailableError, match="not known whether"):
         store.put_if_absent("k", b"x")
+    # Neither writer may have written: it does not say that anything is there.
     script.answers = [Answer(409, error("ConditionalRequestConflict"))]
-    with pytest.raises(PreconditionFailedError):
+    with pytest.raises(StoreUnavailableError, match="ConditionalRequestConflict"):
         store.put_if_match("k", b"x", "e")
 
 

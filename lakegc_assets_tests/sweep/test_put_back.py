@@ -217,6 +217,39 @@ def test_somebody_who_writes_it_first_is_not_overwritten(
     assert lake.keys() == marked.live | {gone}
 
 
+@pytest.mark.parametrize("backup", [True, False])
+def test_what_the_store_takes_for_there_and_is_not_comes_from_the_backup_or_is_held(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    backup: bool,
+) -> None:
+    """As by a list of versions that is older than the delete."""
+    settings: dict[str, Any] = {"sweep_batch": 6, **NO_TRASH}
+    if backup:
+        settings["backup_url"] = str(lake.folder.parent / "backups")
+        make_backup(lake.context(spark, **settings))
+    revived = revive_after_first_delete(lake, marked)
+    undelete = LocalStore.undelete_many
+
+    def stale(store: LocalStore, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        if not {one.key for one in objects} & marked.candidates:
+            return undelete(store, objects)
+        return [UndeleteOutcome(one.key, "already_there") for one in objects]
+
+    monkeypatch.setattr(LocalStore, "undelete_many", stale)
+    if backup:
+        sweep(lake.context(spark, **settings))
+        assert swept(lake)[revived[0]][0] == "put_back"
+    else:
+        with pytest.raises(IntegrityError, match="1 object of mark 'mark-1' is gone, and is need"):
+            sweep(lake.context(spark, **settings))
+    assert (lake.objects / revived[0]).exists() == backup
+    assert (lake.objects / HOLD).exists() == (not backup)
+
+
 #: In this order each is reached by a sweep that the ones before have left behind.
 KILLS = (
     ("after delete", 1),

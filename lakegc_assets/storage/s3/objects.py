@@ -29,6 +29,7 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
     StoreThrottledError,
+    StoreUnavailableError,
 )
 from lakegc_assets.storage.http import (
     HttpFailure,
@@ -154,7 +155,8 @@ class S3Object(BucketObject):
         except HttpFailure as failure:
             error = failure.explained(self.where)
             if failure.code in _CONFLICTS:
-                raise PreconditionFailedError(str(error)) from failure
+                # All that it says is that this write was not carried out.
+                raise StoreUnavailableError(str(error)) from failure
             raise error from failure
 
     def write(self, pieces: Iterable[bytes], size: int, *, if_absent: bool, sizes: Sizes) -> Copied:

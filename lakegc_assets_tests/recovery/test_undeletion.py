@@ -1,0 +1,106 @@
+"""What a store says of an object that is to come back is believed only where a look shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.recovery.copy_verification import Proof
+from lakegc_assets.recovery.undeletion import Copies, bring_back
+from lakegc_assets.storage.errors import PreconditionFailedError, StoreUnavailableError
+from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
+
+KEY = "data/a"
+CONTENT = b"what was marked"
+
+
+class Stale(LocalStore):
+    """Its list of versions is older than the delete: it still shows the object."""
+
+    def recovery(self) -> Recovery:
+        return Recovery("versions", None, "as the test says")
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        return [UndeleteOutcome(one.key, "already_there") for one in objects]
+
+
+class Refusing(LocalStore):
+    """Says that something is there, and writes nothing."""
+
+    def copy_from(self, *_: Any, **__: Any) -> None:
+        raise PreconditionFailedError("something is there")
+
+
+class Unseen(Stale):
+    """Cannot be looked at."""
+
+    def head(self, key: str) -> ObjectInfo:  # noqa: ARG002 - it is the signature
+        raise StoreUnavailableError("no answer")
+
+    def list(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        raise StoreUnavailableError("no answer")
+
+
+def lost(etag: str = "e") -> list[Lost]:
+    return [Lost(KEY, len(CONTENT), etag)]
+
+
+def copies(folder: Path) -> Copies:
+    backup = LocalStore(folder / "backup", "file:///backup")
+    return Copies(backup, {KEY: backup.put(KEY, CONTENT)}, Proof(backup))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    (tmp_path / "lake").mkdir()
+    return tmp_path / "lake"
+
+
+def test_what_a_stale_list_shows_is_copied(lake: Path, tmp_path: Path) -> None:
+    store = Stale(lake, "file:///lake")
+    (one,) = bring_back(store, lost(), None)
+    assert (one.outcome, one.error_code) == ("failed", "NotThere")
+    (one,) = bring_back(store, lost(), copies(tmp_path))
+    assert (one.outcome, one.source) == ("restored", "backup")
+    assert store.get(KEY) == CONTENT
+    (one,) = bring_back(store, lost(), copies(tmp_path))
+    assert (one.outcome, one.detail) == ("already_there", None)
+
+
+@pytest.mark.parametrize("kind", [Refusing, LocalStore])
+def test_what_refuses_a_copy_and_is_not_there_is_not_believed(
+    lake: Path, tmp_path: Path, kind: type[LocalStore]
+) -> None:
+    """A conflict with another writer that wrote nothing either; or a link, which is no object."""
+    store = kind(lake, "file:///lake")
+    if kind is LocalStore:
+        (lake / "data").mkdir()
+        (lake / KEY).symlink_to("nowhere")
+    (one,) = bring_back(store, lost(), copies(tmp_path))
+    assert (one.outcome, one.error_code) == ("failed", "NotThere")
+    assert "shows nothing there" in str(one.detail)
+
+
+def test_what_is_in_the_way_of_the_trash_is_no_object(lake: Path) -> None:
+    store = LocalStore(lake, "file:///lake")
+    etag = store.put(KEY, CONTENT)
+    trash = "_lakefs/retention/gc/lakegc/trash/20260101T000000Z-168h-s/"
+    (deleted,) = store.delete_many([KEY], trash=trash)
+    (lake / "data").mkdir()
+    (lake / KEY).symlink_to("nowhere")
+    (one,) = bring_back(store, [Lost(KEY, len(CONTENT), etag, deleted.version)])
+    assert (one.outcome, one.error_code) == ("failed", "NotThere")
+    (lake / KEY).unlink()
+    (one,) = bring_back(store, [Lost(KEY, len(CONTENT), etag, deleted.version)])
+    assert one.outcome == "restored"
+
+
+def test_what_cannot_be_looked_at_is_not_back(lake: Path) -> None:
+    (one,) = bring_back(Unseen(lake, "file:///lake"), lost())
+    assert one.outcome == "failed"
+    assert one.detail is not None
