@@ -116,7 +116,8 @@ class Pruning:
                     stack.enter_context(repository_lock(subject.namespace))
                 require = stack.enter_context(self.alone(ctx))
                 _require_unchanged(found)
-                kept = _needed(ctx, found)
+                # Whoever was waited for may have swept its mark.
+                kept = self._stays(ctx, found) or _needed(ctx, found)
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:

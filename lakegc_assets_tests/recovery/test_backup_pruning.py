@@ -330,6 +330,29 @@ def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
     assert place.copied.num_rows == len(marked.candidates)
 
 
+def test_a_backup_stays_whose_mark_is_swept_while_the_prune_waits(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(place.context())
+    for key in (BEGIN, MANIFEST):
+        record = Record.from_bytes(place.store.get(key), key)
+        finished = record.finished and record.finished - timedelta(days=40)
+        older = replace(record, begun=record.begun - timedelta(days=40), finished=finished)
+        place.store.put(key, older.to_bytes())
+    stand_in(monkeypatch)
+
+    @contextmanager
+    def alone(ctx: RunContext) -> Iterator[Callable[[], None]]:
+        sweep(place.context())
+        with leased_to_prune(ctx) as require:
+            yield require
+
+    before, month = left(place), timedelta(days=30)
+    (judged,) = replace(pruning(place, NAME, alone=alone), older_than=month).run()
+    assert judged.kept == "its mark was swept 0 days ago"
+    assert left(place) == before
+
+
 def test_a_backup_stays_for_so_long_after_the_sweep_that_relied_on_it(swept: Place) -> None:
     """However long its mark had waited for approval."""
     for key in (BEGIN, MANIFEST):
