@@ -29,7 +29,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.sweep.hold import hold_command, read_hold
-from lakegc_assets.sweep.lease import Lease, leased
+from lakegc_assets.sweep.lease import Lease, leased, require_held
 from lakegc_assets.sweep.totals import count_pruned
 from lakegc_assets.wording import counted, duration
 
@@ -291,17 +291,18 @@ class _Pruning:
     def _remove(self, runs: Sequence[Run], left: Sequence[str], lease: Lease) -> None:
         """Remove runs, and what earlier prunes have left of others."""
         root, repository = self.ctx.root, self.ctx.repository
+        require = partial(require_held, self.connections.store(), lease)
         if runs:
-            lease.require()
+            require()
             gone = [AttemptArtifacts(root, repository, one.id, one.attempt) for one in runs]
             count_pruned(root, repository, gone, self.ctx.clocks.now())
         for one in sorted(runs, key=lambda one: (one.last, one.id)):
-            lease.require()
+            require()
             forget = partial(self.records.forget, one.id)
             self.ctx.log.info("removing run %s of %s", one.id, repository)
-            removal.remove_run(root, repository, one.id, one.attempt, forget)
+            removal.remove_run(root, repository, one.id, one.attempt, forget, require)
         for name in left:
-            lease.require()
+            require()
             removal.end_removal(root, repository, name, partial(self.records.forget, name))
 
     def _with_caches(
@@ -319,7 +320,7 @@ class _Pruning:
                 while batch := list(islice(files, _BATCH)):
                     count, size = count + len(batch), size + sum(length for *_, length in batch)
                     if lease is not None:
-                        lease.require()
+                        require_held(self.connections.store(), lease)
                         remove_objects(store, [key for _, key, _ in batch])
         except (LakegcError, pa.ArrowException) as error:
             notes = [f"some of what is cached stays: {error}"]

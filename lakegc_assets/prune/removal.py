@@ -25,11 +25,17 @@ ATTEMPT: Final = "attempt.json"
 
 
 def remove_run(
-    root: ArtifactRoot, repository: str, run: str, attempt: str, forget: Callable[[], None]
+    root: ArtifactRoot,
+    repository: str,
+    run: str,
+    attempt: str,
+    forget: Callable[[], None],
+    require: Callable[[], object],
 ) -> None:
     """Remove a run of which nothing is needed, and whose present attempt was judged.
 
     ``forget`` is called when nothing but the record of the removal is left; may be called again.
+    ``require`` raises where others may be at work on the run by now, which then stays.
 
     Raises:
         RefusedError: it was begun again meanwhile.
@@ -43,6 +49,7 @@ def remove_run(
     if root.attempt(repository, run).attempt != attempt:
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
     store.put(PRUNING, json.dumps({"attempts": sorted(attempts)}).encode())
+    require()
     # Where the store does not keep that condition, a mark that begins in this moment finds that its
     # attempt is gone, and stops.
     outcomes = store.delete_many([ATTEMPT], {ATTEMPT: etag})

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from lakegc_assets.engine.progress import PROGRESS
@@ -418,12 +419,28 @@ def leased(
     )
 
 
+def require_held(store: ObjectStore, lease: Lease) -> None:
+    """Ask the store whether a prune may go on: this process may have been suspended unnoticed.
+
+    Args:
+        store: rooted at the storage namespace.
+        lease: under which the prune removes.
+
+    Raises:
+        LeaseLostError: somebody else may be at work.
+        LakegcError: nobody can tell.
+    """
+    if why := lost(store, lease.token, lease.round, store.server_time()):
+        raise LeaseLostError(
+            f"the lease on {store.url} was lost: {why}. What was not removed yet stays: prune again"
+        )
+
+
 @contextmanager
 def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
     """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
 
-    Gives what raises LeaseLostError once it does not: this process may have been suspended, and not
-    have noticed, so the store is asked.
+    Gives what raises LeaseLostError once it does not (``require_held``).
 
     Raises:
         RefusedError: somebody is at work, or an alarm has not been looked at.
@@ -433,15 +450,7 @@ def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
     store = connections.store()
     with leased(ctx, store, doing="prune") as lease:
         require_no_hold(ctx, store)
-
-        def require() -> None:
-            if why := lost(store, lease.token, lease.round, store.server_time()):
-                raise LeaseLostError(
-                    f"the lease on {store.url} was lost: {why}. What was not removed yet stays: "
-                    "prune again"
-                )
-
-        yield require
+        yield partial(require_held, store, lease)
 
 
 def back_up(ctx: RunContext) -> Record | None:

@@ -125,7 +125,7 @@ def prune(root: ArtifactRoot, *runs: str) -> None:
     gone = [root.attempt("repo", run) for run in runs if run in root.runs("repo")]
     count_pruned(root, "repo", gone, _NOW)
     for one in gone:
-        remove_run(root, "repo", one.run, one.attempt, lambda: None)
+        remove_run(root, "repo", one.run, one.attempt, lambda: None, lambda: None)
 
 
 def dying(monkeypatch: pytest.MonkeyPatch, after: int, *, before: bool) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,8 @@ from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.sweep.lease import LeaseLostError, repository_lease
+from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.files import age
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, mark
@@ -190,6 +193,30 @@ def test_nobody_prunes_while_somebody_works_on_the_repository(
     # Who only looks keeps nobody out, and is not kept out.
     with repository_lock(f"local://{REPOSITORY}"):
         assert estate.prune(dry_run=True).runs[0].kept == ""
+
+
+def test_whoever_was_suspended_for_longer_than_the_lease_holds_removes_nothing(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own memory says that it has the lease still; somebody else sweeps under it."""
+    before, store = estate.of(), estate.namespace()
+    judge = module.judge
+    taken: list[object] = []
+
+    def suspended(*asked: Any) -> Any:
+        found = judge(*asked)
+        if taken or not store.exists(LEASE):
+            return found
+        store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
+        lease = repository_lease(store, {"run": OLD}, duration=timedelta(minutes=3))
+        taken.append(leases.enter_context(lease))
+        return found
+
+    monkeypatch.setattr(module, "judge", suspended)
+    with ExitStack() as leases, pytest.raises(LeaseLostError, match="the lease is another's"):
+        estate.prune()
+    assert taken
+    assert estate.of() == before
 
 
 def test_a_store_that_does_not_answer_stops_the_prune_before_anything_goes(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.errors import IntegrityError
+from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.prune.removal import PRUNING, end_removal, is_left, remove_run
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
@@ -38,9 +38,25 @@ def test_all_attempts_of_a_run_go_and_no_other_run(root: ArtifactRoot) -> None:
     others = {key for key in keys(root) if not key.startswith("old/")}
     seen: list[set[str]] = []
     present = root.attempt("repo", "old").attempt
-    remove_run(root, "repo", "old", present, lambda: seen.append(keys(root) - others))
+    remove_run(root, "repo", "old", present, lambda: seen.append(keys(root) - others), nothing)
     assert seen == [{f"old/{PRUNING}"}]
     assert keys(root) == others
+
+
+def test_a_run_stays_where_others_may_be_at_work_on_it_by_now(root: ArtifactRoot) -> None:
+    attempt = root.new_attempt("repo", "old")
+    attempt.store().put("store_listing/data/part-1.parquet", b"rows")
+    before = keys(root)
+
+    def lost() -> None:
+        raise RefusedError("the lease was lost")
+
+    with pytest.raises(RefusedError, match="the lease was lost"):
+        remove_run(root, "repo", "old", attempt.attempt, nothing, lost)
+    assert keys(root) - {f"old/{PRUNING}"} == before
+    assert not is_left(root, "repo", "old")
+    remove_run(root, "repo", "old", attempt.attempt, nothing, nothing)
+    assert keys(root) == set()
 
 
 def killed() -> None:
@@ -55,11 +71,11 @@ def test_what_is_left_is_known_for_what_it_is(
     assert not is_left(root, "repo", "old")
     if forget is killed:
         with pytest.raises(KeyboardInterrupt):
-            remove_run(root, "repo", "old", attempt.attempt, forget)
+            remove_run(root, "repo", "old", attempt.attempt, forget, nothing)
         assert is_left(root, "repo", "old")
         end_removal(root, "repo", "old", nothing)
     else:
-        remove_run(root, "repo", "old", attempt.attempt, forget)
+        remove_run(root, "repo", "old", attempt.attempt, forget, nothing)
     assert not is_left(root, "repo", "old")
     assert keys(root) == set()
 
