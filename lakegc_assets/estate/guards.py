@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD, read_hold
 from lakegc_assets.sweep.lease_record import LeaseRecord, is_gone, read_lease, sweep_of
@@ -24,12 +24,15 @@ class Guards:
         hold: what an alarm left there, as JSON values; None without one.
         lease: that somebody holds now; None without one.
         problem: why nobody can tell whether there is a hold; empty where it was read.
+        lease_problem: why nobody can tell whether somebody holds the lease; empty where it was
+            read, or there is none.
     """
 
     url: str = ""
     hold: Mapping[str, object] | None = None
     lease: LeaseRecord | None = None
     problem: str = ""
+    lease_problem: str = ""
 
     def hold_is_about(self, run: str) -> bool:
         """Return whether the hold names this run."""
@@ -43,24 +46,32 @@ class Guards:
 
 
 def read_guards(namespace: str, stores: StoreConfig) -> Guards:
-    """Hold and lease of a repository; each is read once, and a failure becomes a ``problem``."""
+    """Hold and lease of a repository; each is read once, and a failure becomes a problem."""
     url = f"{namespace.rstrip('/')}/{HOLD}"
     try:
         store = open_store(namespace, replace(stores, max_attempts=1))
         text = read_hold(store)
     except (LakegcError, OSError) as error:
         return Guards(url, problem=str(error))
-    return Guards(url, None if text is None else _parsed(text), _held_lease(store))
+    found = Guards(url, None if text is None else _parsed(text))
+    try:
+        return replace(found, lease=_held_lease(store))
+    except (LakegcError, OSError) as error:
+        return replace(found, lease_problem=str(error))
 
 
 def _held_lease(store: ObjectStore) -> LeaseRecord | None:
-    """The lease, if somebody holds it now; none where he has ended, or it cannot be read."""
-    with suppress(LakegcError, OSError):
+    """The lease, if somebody holds it now; none where there is none, or its owner has ended.
+
+    Raises:
+        LakegcError: nobody can tell.
+    """
+    try:
         lease = read_lease(store)
-        over = lease.released or lease.expires <= store.server_time()
-        if not over and not is_gone(lease.owner):
-            return lease
-    return None
+    except ObjectNotFoundError:
+        return None
+    over = lease.released or lease.expires <= store.server_time()
+    return None if over or is_gone(lease.owner) else lease
 
 
 def _parsed(hold: str) -> Mapping[str, object]:

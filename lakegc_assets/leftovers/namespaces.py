@@ -149,6 +149,8 @@ def guarded(server: Server, place: StorageNamespace) -> str:
         return f"whether it is on hold cannot be known: {guards.problem}"
     if guards.hold is not None:
         return f"it is on hold: {guards.url}"
+    if guards.lease_problem:
+        return f"whether somebody is at work on it cannot be known: {guards.lease_problem}"
     return "" if guards.lease is None else f"somebody is at work on it: {guards.lease}"
 
 

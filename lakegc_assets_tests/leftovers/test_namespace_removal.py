@@ -32,6 +32,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets_tests.files import age, contents
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, SmallLake
@@ -252,6 +253,15 @@ def test_a_hold_keeps_it(
     assert before.items() <= contents(old).items()
     age(old, 31)
     with pytest.raises(RefusedError, match="it is on hold"):
+        plan_namespace(server, URL, unclaimed=True)
+
+
+def test_a_lease_that_nobody_can_read_keeps_it(old: Path, server: Server) -> None:
+    lease = old / LEASE
+    lease.parent.mkdir(parents=True, exist_ok=True)
+    lease.write_text("{damaged")
+    age(old, 31)
+    with pytest.raises(RefusedError, match="whether somebody is at work on it cannot be known"):
         plan_namespace(server, URL, unclaimed=True)
 
 

@@ -24,6 +24,7 @@ from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 from lakegc_assets.sweep.hold import HOLD
+from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets_tests.lake import REPOSITORY
 
 _DAY = timedelta(days=1)
@@ -94,6 +95,7 @@ def test_only_uploads_are_aborted_that_nobody_goes_on_with(
     other = Collector("another", REPOSITORY, 1)
     for key, text, why in (
         (HOLD, "{}", "it is on hold"),
+        (LEASE, "{damaged", "whether somebody is at work on it cannot be known"),
         (MARKER, json.dumps(asdict(other)), "is collected by another lakeFS server"),
     ):
         store.put(key, text.encode())
