@@ -43,6 +43,7 @@ _THREADS: Final = 16
 _SMALL: Final = 1 << 16
 #: How it begins where something else is at a key than what was marked.
 ANOTHER: Final = "another object is there"
+_BACK: Final = frozenset({"restored", "already_there"})
 #: What these mean of a copy in a backup.
 _CODES: Final[dict[type[Exception], str]] = {
     ObjectNotFoundError: "CopyMissing",
@@ -97,7 +98,7 @@ def bring_back(
     if not objects:
         return []
     answers = _given_back(store, objects, copies)
-    there = _looked(store, [t.key for t in answers if t.outcome in {"restored", "already_there"}])
+    there = _looked(store, [t.key for t in answers if t.outcome in _BACK])
     brought = [_verified(one, t, there) for one, t in zip(objects, answers, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
     found = thread_map(
@@ -117,7 +118,22 @@ def bring_back(
     )
     for at, one in zip(odd, compared, strict=True):
         brought[at] = one
-    return brought
+    return brought if copies is None else _without_copies(store, objects, brought)
+
+
+def _without_copies(
+    store: ObjectStore, objects: Sequence[Lost], brought: Sequence[Brought]
+) -> list[Brought]:
+    """Bring back what the store was not asked for (``_given_back``), and has no good copy.
+
+    A store that keeps nothing of what is deleted today may have kept what was deleted before.
+    """
+    codes = set(_CODES.values())
+    wanted = [one for one, now in zip(objects, brought, strict=True) if now.error_code in codes]
+    if not wanted or store.recovery().kind != "nothing":
+        return list(brought)
+    found = {one.key: one for one in bring_back(store, wanted) if one.outcome in _BACK}
+    return [found.get(now.key, now) for now in brought]
 
 
 def _given_back(
@@ -138,7 +154,7 @@ def _verified(
     one: Lost, answer: UndeleteOutcome, there: Mapping[str, Present | None] | str
 ) -> Brought:
     """The outcome of an object, after a comparison of what the store gave back with the mark."""
-    if answer.outcome not in {"restored", "already_there"}:
+    if answer.outcome not in _BACK:
         return Brought(one.key, answer.outcome, None, answer.error_code, answer.detail)
     if isinstance(there, str):
         return Brought(one.key, "failed", None, "NotVerified", there)
@@ -311,7 +327,7 @@ def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) ->
     answers = store.kept_many(gone) if gone else []
     ends = []
     for one, outcome in zip(gone, answers, strict=True):
-        if outcome.outcome in {"restored", "already_there"}:
+        if outcome.outcome in _BACK:
             ends.append(Forecast(one, source))
         else:
             unclear: Verdict = "lost" if outcome.outcome == "not_kept" else "not_known"

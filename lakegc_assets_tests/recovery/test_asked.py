@@ -45,6 +45,33 @@ def test_one_that_keeps_nothing_is_asked_only_for_what_has_no_copy(
     assert store.asked == asked
 
 
+class Suspended(Asked):
+    """Its versioning was on when the objects were deleted, and is suspended now."""
+
+    def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
+        self.asked = [one.key for one in objects]
+        for key in self.asked:
+            self.put(key, b"what was marked")
+        return [UndeleteOutcome(key, "restored") for key in self.asked]
+
+
+def test_one_that_keeps_nothing_today_is_asked_for_what_has_lost_its_copy(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    store = Suspended(tmp_path / "lake", "file:///lake")
+    backup = LocalStore(tmp_path / "backup", "file:///backup")
+    etags = {key: backup.put(key, b"what was marked") for key in ("a", "gone", "changed")}
+    backup.delete_many(["gone"])
+    backup.put("changed", b"another content")
+    lost = [Lost(key=key, size=15, etag="e") for key in etags]
+    found = bring_back(store, lost, Copies(backup, etags, Proof(backup)))
+    assert [(one.outcome, one.source) for one in found] == [
+        ("restored", "backup"),
+        ("restored", "store"),
+        ("restored", "store"),
+    ]
+    assert store.asked == ["gone", "changed"]
+
+
 class Listed(LocalStore):
     """Notes what it is asked for one by one, and can list too little."""
 
