@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta, timezone
-from os import link, rename, unlink
+from os import geteuid, link, rename, unlink
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.errors import AccessDeniedError, StorageError
 from lakegc_assets.storage.files import (
     LocalRoot,
     etag_of,
     flush,
     locked,
+    may_be_moved,
     open_directories,
     remove_empty,
+    temporary_name,
 )
 from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome, require_removed
 
@@ -140,12 +142,31 @@ class LocalTrash(ObjectStore):
 
     def _move(self, directory: int, name: str, trash_key: str) -> None:
         *parents, target = self._root.segments(trash_key)
+        foreign = os.lstat(name, dir_fd=directory).st_uid != geteuid()
         with ExitStack() as stack:
             folder = open_directories(stack, self._root.path, parents, create=True)[-1]
             with suppress(FileNotFoundError):
                 os.lstat(target, dir_fd=folder)
                 raise StorageError(f"{self._url}: {trash_key!r} is in the trash already")
+            if foreign:
+                self._require_linkable(directory, name, folder)
             rename(name, target, src_dir_fd=directory, dst_dir_fd=folder)
+
+    def _require_linkable(self, directory: int, name: str, folder: int) -> None:
+        """Refuse a file of another user that could not be given back: not everybody may link it.
+
+        A process that is killed here leaves a hidden second name of the file in the trash.
+        """
+        trial = temporary_name()
+        try:
+            link(name, trial, src_dir_fd=directory, dst_dir_fd=folder)
+        except PermissionError as error:
+            raise AccessDeniedError(
+                f"{self._url}: {TRASH} could take {name!r}, which another user owns, and not give "
+                f"it back: user {geteuid()} may not link it (fs.protected_hardlinks). Collect as "
+                "the user that owns the objects, or let this one write them; or set trash_days to 0"
+            ) from error
+        unlink(trial, dir_fd=folder)
 
     def _one_back(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
         """Put a file back where nothing is, or look if it could be. Raises StorageError."""
@@ -165,13 +186,18 @@ class LocalTrash(ObjectStore):
     def _found(self, lost: Lost) -> tuple[str | None, str]:
         """The trash key of an object; or None, and why."""
         why = "it is not in the trash: it was pruned, or never moved there"
+        moved: list[str] = []
         for trash_key in self._places(lost):
             found = self._etag(trash_key)
             if found == lost.etag:
                 return trash_key, ""
-            if found is not None:
-                why = f"{trash_key!r} has the etag {found}, {lost.etag} was expected"
-        return None, why
+            if found is None:
+                continue
+            why = f"{trash_key!r} has the etag {found}, {lost.etag} was expected"
+            if may_be_moved(lost.etag, found):
+                moved.append(trash_key)
+        # The namespace was moved to another disk, trash and all: files got other inodes.
+        return (moved[0], "") if len(moved) == 1 else (None, why)
 
     def _places(self, lost: Lost) -> list[str]:
         """The trash keys under which an object may be, the most probable ones first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -118,6 +119,46 @@ def test_a_trash_on_another_file_system_is_said(
     found = probe_recovery(store, "_lakefs/probe/", FOLDER)
     assert found.kind == "nothing"
     assert "did not come back" in found.notice
+
+
+def test_a_file_that_could_not_be_given_back_is_not_taken(
+    store: ObjectStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux lets nobody link what others own and he cannot write, and lets him rename it."""
+    link, uid = os.link, os.geteuid()
+
+    def protected(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(trash, "geteuid", lambda: uid + 1)
+    monkeypatch.setattr(trash, "link", protected)
+    store.put("data/a", b"1")
+    (outcome,) = store.delete_many(["data/a"], trash=FOLDER)
+    assert (outcome.outcome, outcome.error_code) == ("failed", "AccessDenied")
+    assert "set trash_days to 0" in str(outcome.detail)
+    assert store.get("data/a") == b"1"
+    monkeypatch.setattr(trash, "link", link)
+    lost = lose(store, "data/a")
+    assert [path.name for path in (root / FOLDER / "data").iterdir()] == ["a"]
+    assert outcome_of(store, lost)[0] == "restored"
+
+
+def test_what_was_moved_to_another_disk_comes_back(root: Path) -> None:
+    """Where only one file can be it: its size and time, to the nanosecond, came along."""
+    here = LocalStore(root / "here", "file:///here")
+    kept, twice = lose(here, "data/a"), lose(here, "data/b")
+    other = root / "here" / trash_folder("other", NOW - WEEK) / "data/b"
+    other.parent.mkdir(parents=True)
+    shutil.copy2(root / "here" / str(twice.version), other)
+    shutil.copytree(root / "here", root / "there")
+    store = LocalStore(root / "there", "file:///there")
+    assert [one.outcome for one in store.kept_many([kept, twice])] == ["restored", "not_kept"]
+    assert outcome_of(store, kept)[0] == "restored"
+    assert store.get("data/a") == b"data/a"
+    assert outcome_of(store, twice)[0] == "not_kept"
+    (root / "there" / str(twice.version)).unlink()
+    os.utime(root / "there" / other.relative_to(root / "here"))
+    assert outcome_of(store, twice)[0] == "not_kept"
 
 
 def test_what_is_not_the_expected_object_is_not_moved(store: ObjectStore) -> None:
