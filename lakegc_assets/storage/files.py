@@ -105,14 +105,34 @@ def open_directories(
     descriptors = [os.open(root, os.O_RDONLY | os.O_DIRECTORY)]
     stack.callback(os.close, descriptors[0])
     for name in segments:
-        parent = descriptors[-1]
+        parent, made = descriptors[-1], False
         if create:
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=parent)
+                made = True
                 flush(parent)
         descriptors.append(os.open(name, _DIRECTORY, dir_fd=parent))
         stack.callback(os.close, descriptors[-1])
+        if made:
+            share(parent, descriptors[-1])
     return descriptors
+
+
+def share(directory: int, new: int) -> None:
+    """Let those use a new file or directory who use the directory of others that it is in.
+
+    lakeFS, which writes the others, may be another user than the one that puts something back. Of a
+    directory of one's own the umask decides.
+    """
+    above, own = os.fstat(directory), os.fstat(new)
+    if (above.st_uid, above.st_gid) == (own.st_uid, own.st_gid):
+        return
+    for owner in ((above.st_uid, -1), (-1, above.st_gid)):
+        with suppress(PermissionError):
+            os.fchown(new, *owner)
+    allowed = 0o2777 if stat.S_ISDIR(own.st_mode) else 0o666
+    with suppress(PermissionError):
+        os.fchmod(new, above.st_mode & allowed)
 
 
 def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:

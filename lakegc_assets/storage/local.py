@@ -41,6 +41,7 @@ from lakegc_assets.storage.files import (
     remove_empty,
     remove_if_there,
     replace,
+    share,
     temporary_name,
     time_of,
 )
@@ -254,6 +255,7 @@ class LocalStore(LocalTrash):
                 # From here on the hidden file keeps deletes from removing the directory.
                 stack.callback(remove_if_there, directory, temporary)
                 with os.fdopen(descriptor, "wb") as file:
+                    share(directory, descriptor)
                     fill(file)
                     file.flush()
                     make_unique(descriptor)

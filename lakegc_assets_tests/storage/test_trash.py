@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -26,6 +27,7 @@ from lakegc_assets.storage.values import Lost, Recovery
 NOW = datetime(2026, 11, 22, 7, 0, tzinfo=timezone.utc)
 FOLDER = trash_folder("sweep", NOW)
 WEEK = timedelta(days=7)
+_AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
 @pytest.fixture
@@ -159,6 +161,32 @@ def test_what_was_moved_to_another_disk_comes_back(root: Path) -> None:
     (root / "there" / str(twice.version)).unlink()
     os.utime(root / "there" / other.relative_to(root / "here"))
     assert outcome_of(store, twice)[0] == "not_kept"
+
+
+@pytest.mark.parametrize("owner", [pytest.param(1001, marks=_AS_ROOT), os.geteuid()])
+@pytest.mark.parametrize("kept", [True, False])
+def test_who_owns_the_directory_above_may_use_what_was_put_back(
+    store: ObjectStore, root: Path, owner: int, *, kept: bool
+) -> None:
+    """From the trash, or written anew as from a backup. Of one's own directory umask decides."""
+    lost = lose(store, "data/slice/a")
+    above = root / "data"
+    above.mkdir()
+    os.chown(above, owner, -1)
+    above.chmod(0o775)
+    before = os.umask(0o027)
+    try:
+        if kept:
+            assert outcome_of(store, lost)[0] == "restored"
+        else:
+            store.put_if_absent("data/slice/a", b"1")
+    finally:
+        os.umask(before)
+    ours = owner == os.geteuid()
+    made = [(above / "slice", 0o750 if ours else 0o775)]
+    made += [] if kept else [(above / "slice/a", 0o640 if ours else 0o664)]
+    for path, mode in made:
+        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (mode, owner)
 
 
 def test_what_is_not_the_expected_object_is_not_moved(store: ObjectStore) -> None:
