@@ -32,6 +32,9 @@ _MARKER = (
 )
 
 
+_ENABLED = f"<VersioningConfiguration {SPACE}><Status>Enabled</Status></VersioningConfiguration>"
+
+
 class Bucket:
     """A versioned bucket, seen from behind the store."""
 
@@ -412,3 +415,23 @@ def test_the_settings_that_cannot_be_read_are_named(script: Script) -> None:
     found = open_store("s3://bkt/ns", script.config()).recovery()
     assert found[:2] == ("versions", None)
     assert "s3:GetLifecycleConfiguration" in found.notice
+
+
+@pytest.mark.parametrize(
+    ("versioning", "plain", "outcome"),
+    [
+        (Answer(status=501, body=error("NotImplemented")), None, "not_kept"),
+        (Answer(body=f"<VersioningConfiguration {SPACE}/>"), None, "not_kept"),
+        (Answer(body=f"<VersioningConfiguration {SPACE}/>"), listing(), "failed"),
+        (Answer(body=_ENABLED), None, "failed"),
+        (Answer(status=403, body=error("AccessDenied")), None, "failed"),
+    ],
+)
+def test_only_a_server_that_knows_no_versions_keeps_none(
+    script: Script, versioning: Answer, plain: Answer | None, outcome: str
+) -> None:
+    """As Cloudflare R2. Others answer by 501 to a list that begins where it should not."""
+    refused = Answer(status=501, body=error("NotImplemented"))
+    script.answers = [refused, versioning, plain or refused]
+    store = open_store("s3://b/ns", script.config())
+    assert [one.outcome for one in store.undelete_many([Lost("a", 1, "e")])] == [outcome]

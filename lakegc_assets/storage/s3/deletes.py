@@ -48,6 +48,7 @@ _PORTION: Final = 250
 _FEW: Final = 16
 #: Characters that some servers cannot list.
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
+_UNKNOWN_CALL: Final = frozenset({"NotImplemented", "501"})
 _ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
 
 
@@ -230,8 +231,29 @@ class S3Versions(S3Retention):
         portions = [plain[at : at + each] for at in range(0, len(plain), each)]
         portions += [[key] for key in keys if _CONTROL.search(key)]
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(self._walk, portions))
-        return {key: history for one in found for key, history in one.items()}
+            walked = list(pool.map(self._walk, portions))
+        found = {key: history for one in walked for key, history in one.items()}
+        refused = [key for key, one in found.items() if _unknown_call(one)]
+        if refused and self._knows_no_versions():
+            found |= dict.fromkeys(refused, History())
+        return found
+
+    def _knows_no_versions(self) -> bool:
+        """True for a server without versions: one that does not know the calls about them.
+
+        It may refuse a single list for what was asked, so that a plain one is asked for, too.
+        """
+        try:
+            if self._versioning():
+                return False
+        except HttpFailure as failure:
+            if not _unknown_call(failure):
+                return False
+        try:
+            self.read_page(self.prefix, {}, 1)
+        except HttpFailure as failure:
+            return _unknown_call(failure)
+        return False
 
     def _judge(
         self,
@@ -361,6 +383,10 @@ class S3Versions(S3Retention):
 
         with ThreadPoolExecutor(_THREADS) as pool:
             return {key: one for found in pool.map(remove, batches) for key, one in found.items()}
+
+
+def _unknown_call(found: History | HttpFailure) -> bool:
+    return isinstance(found, HttpFailure) and found.code in _UNKNOWN_CALL
 
 
 def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
