@@ -33,13 +33,11 @@ from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.delta import CAME_BACK, SPARED, DeltaMark, Deltas
 from lakegc_assets.sweep.hold import (
     HOLD,
-    find_hold,
-    keep_acceptance,
+    add_alarm,
     look_first,
     object_lines,
     restore_command,
     without_accepted,
-    write_hold,
 )
 from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
 from lakegc_assets.sweep.ledger_state import Recorded
@@ -224,8 +222,6 @@ class _LastLook:
             "all": f"{artifacts.url}/{part.key}",
             "not_put_back": _summed(obstacles) or "restore_revived is off",
         }
-        with suppress(LakegcError):
-            what |= _earlier(self.namespace)
         named = _named(missing)
         # First without saying who needs them: that takes time, and may fail.
         held = self._hold(what | {"objects": _objects(named, {}, obstacles)})
@@ -245,7 +241,7 @@ class _LastLook:
 
     def _hold(self, what: Mapping[str, object]) -> bool:
         try:
-            write_hold(self.namespace, what)
+            add_alarm(self.namespace, what)
         except LakegcError:
             return False
         return True
@@ -379,19 +375,6 @@ def _named(objects: pa.Table) -> dict[str, str]:
     """The first of some objects, and why they are needed."""
     first = objects.sort_by("address").slice(0, _NAMED)
     return dict(zip(first["address"].to_pylist(), first["why"].to_pylist(), strict=True))
-
-
-def _earlier(store: ObjectStore) -> dict[str, str]:
-    """The hold that another sweep has written since this one began without one.
-
-    What that lost is to be restored, too. What was accepted is kept elsewhere.
-    """
-    found = find_hold(store)
-    if found is None or found.acceptance is not None:
-        if found is not None:
-            keep_acceptance(store, found)
-        return {}
-    return {"earlier": found.text}
 
 
 def _objects(

@@ -18,11 +18,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
+from lakegc_assets.storage.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
 from lakegc_assets.sweep.lease_record import FOLDER
 
 HOLD: Final = f"{FOLDER}hold.json"
@@ -37,6 +41,8 @@ ACCEPTING_JOB: Final = "gc_accept_hold"
 #: How many objects a message names.
 _SHOWN: Final = 10
 _ID: Final = 16
+#: How often an alarm is written anew, on top of what others write meanwhile.
+_TRIES: Final = 5
 
 
 class HoldError(RefusedError):
@@ -119,6 +125,56 @@ def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:
         StorageError: the hold was not written.
     """
     store.put(HOLD, json.dumps(what, indent=1).encode())
+
+
+def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
+    """Keep every sweep from starting, and keep what other alarms have written into the hold.
+
+    They are restored and accepted with this one. What this alarm wrote before is replaced, and what
+    was accepted is kept elsewhere.
+
+    Args:
+        store: rooted at the storage namespace.
+        what: happened, as JSON values.
+
+    Raises:
+        LakegcError: the hold is not known to be written.
+    """
+    for attempt in range(1, _TRIES + 1):
+        etag: str | None = None
+        found: Hold | None = None
+        try:
+            with suppress(ObjectNotFoundError):
+                etag = store.head(HOLD).etag
+                found = find_hold(store)
+        except LakegcError:
+            # What nobody can read is replaced, sooner than that nothing holds the sweeps.
+            write_hold(store, what)
+            return
+        if found is not None:
+            with suppress(LakegcError):
+                keep_acceptance(store, found)
+        text = json.dumps({**what, **_earlier(what, found)}, indent=1).encode()
+        try:
+            if etag is None:
+                store.put_if_absent(HOLD, text)
+            else:
+                store.put_if_match(HOLD, text, etag)
+        except (PreconditionFailedError, StoreUnavailableError):
+            # Another alarm was raised; or this one was written, and the answer is lost.
+            if attempt == _TRIES:
+                raise
+        else:
+            return
+
+
+def _earlier(what: Mapping[str, object], found: Hold | None) -> Mapping[str, object]:
+    """What an alarm must keep of the hold in whose place it is written."""
+    if found is None or found.acceptance is not None:
+        return {}
+    if all(name in what and found.values.get(name) == what[name] for name in ("run", "at", "all")):
+        return {name: found.values[name] for name in ("earlier",) if name in found.values}
+    return {"earlier": found.text}
 
 
 def keep_acceptance(store: ObjectStore, found: Hold) -> None:

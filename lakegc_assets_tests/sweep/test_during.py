@@ -277,7 +277,7 @@ def test_an_alarm_is_raised_also_after_a_failure(
 
     monkeypatch.setattr(rounds, "delete", fail)
     with monkeypatch.context() as patch:
-        patch.setattr(alarm, "write_hold", full)
+        patch.setattr(alarm, "add_alarm", full)
         with pytest.raises(IntegrityError, match=r"hold\.json COULD NOT BE WRITTEN"):
             sweep(lake.context(spark))
     others.append({"alarm": "another sweep lost this"})
