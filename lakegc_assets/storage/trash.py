@@ -2,7 +2,7 @@
 
 ``TRASH`` holds one folder for each sweep, named after when that began; below it each file keeps its
 key. A move is one rename, so a file is at its key or in the trash whatever happens. It comes back
-by a hard link, which never replaces anything.
+by a hard link, which never replaces anything: what this user may not link is not moved.
 """
 
 from __future__ import annotations
