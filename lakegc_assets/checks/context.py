@@ -55,7 +55,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 CANDIDATES: Final = pa.schema(
     [("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())]
 )
-_STORE: Final = pa.schema([("address", pa.string()), ("last_modified", pa.timestamp("us", "UTC"))])
+_STORE: Final = pa.schema(
+    [
+        ("address", pa.string()),
+        ("size", pa.int64()),
+        ("last_modified", pa.timestamp("us", "UTC")),
+    ]
+)
+#: What HEADs name and the listing has otherwise: the size that is listed, or null.
+UNLIKE: Final = pa.schema([("address", pa.string()), ("listed", pa.int64())])
 _COUNTS: Final = pa.schema([("check", pa.string()), ("name", pa.string()), ("objects", pa.int64())])
 _TOTAL: Final = pa.schema([("objects", pa.int64())])
 
@@ -272,11 +280,35 @@ class Case:
     def expected(self) -> DataFrame:
         """Addresses of HEADs that the store must have, except for slices that were not listed."""
         found = relations.expected(self._held(["address", "modified"]), self._before)
+        return self._in_listed_slices(found)
+
+    def _in_listed_slices(self, addresses: DataFrame) -> DataFrame:
         folders = self.chain["store_listing"].facts.get("skipped_slices", ())
         if not folders:
-            return found
+            return addresses
         unlisted = pa.table([pa.array(folders, pa.string())], names=["folder"])
-        return relations.outside_slices(found, self.frames.create(unlisted))
+        return relations.outside_slices(addresses, self.frames.create(unlisted))
+
+    @cached_property
+    def unlike(self) -> Sequence[Part]:
+        """Files of ``UNLIKE``; none where the listing has only what was asked for by name."""
+        if self.by_name or not self.head_ranges:
+            return []
+
+        def compare() -> Sequence[Part]:
+            entries = self._held(["address", "modified", "size"])
+            found = relations.unlike(entries, self.store, self._before)
+            return self.write(self._in_listed_slices(found), UNLIKE, "check what is listed")
+
+        return self.from_cache(compare)
+
+    @cached_property
+    def _sizes_differ(self) -> bool:
+        """Whether an object of a HEAD is listed in another size than its entry declares."""
+        if not self.unlike:
+            return False
+        found = relations.resized(self.dataset(self.unlike, UNLIKE))
+        return self.total(found, "count sizes that differ") > 0
 
     # What is wrong
 
@@ -347,10 +379,14 @@ class Case:
         if not self.rows or not self.head_ranges:
             return []
         heads = self._texts(self.heads.items(), ("branch", "commit_id"))
-        columns = [name for name in ENTRIES.names if name not in ("address", "modified")]
+        confirming = [self.store] if self._sizes_differ else []
+        unused = ["modified"] if confirming else ["modified", "address"]
+        columns = [name for name in ENTRIES.names if name not in unused]
         return self.from_cache(
             lambda: self.write(
-                relations.questions(self._held(columns), self.candidates, self._pairs, heads),
+                relations.questions(
+                    self._held(columns), self.candidates, self._pairs, heads, confirming
+                ),
                 served.QUESTIONS,
                 "check what looks like candidates",
             )

@@ -96,7 +96,10 @@ def none_staged(context: Case) -> CheckResult:
 
 
 def none_shadowed(context: Case) -> CheckResult:
-    """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5."""
+    """No candidate is served at a path whose HEAD entry has its size, and its etag if an MD5.
+
+    Where an entry has another size than its object, every one counts whose size is not confirmed.
+    """
     return _verdict(context, checked.SERVED, "is served by lakeFS", _MOVED)
 
 

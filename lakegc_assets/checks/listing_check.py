@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.checks import relations
-from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
+from lakegc_assets.checks.context import EXAMPLES, UNLIKE, Case, CheckResult
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.engine.tasks import thread_map
@@ -81,13 +81,10 @@ def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
 
 def _missing(case: Case) -> Sequence[Part]:
     """Files of the addresses that should be listed and are not, each once."""
-    if not case.head_ranges:
+    if not case.unlike:
         return []
-    return case.from_cache(
-        lambda: case.write(
-            relations.without(case.expected(), case.store), ADDRESSES, "check what is listed"
-        )
-    )
+    lacking = relations.lacking(case.dataset(case.unlike, UNLIKE))
+    return case.write(lacking, ADDRESSES, "find what is not listed")
 
 
 def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:

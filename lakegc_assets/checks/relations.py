@@ -6,6 +6,7 @@ whose columns are those of ``witness.ENTRIES``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -136,14 +137,48 @@ def expected(entries: DataFrame, before: int | None) -> DataFrame:
 
 @relation
 def outside_slices(addresses: DataFrame, unlisted: DataFrame) -> DataFrame:
-    """Addresses that are in none of the slices that were not listed.
+    """Rows of addresses that are in none of the slices that were not listed.
 
     Args:
-        addresses: address.
+        addresses: address, and perhaps more.
         unlisted: folder of each slice, with a slash at its end.
     """
     placed = addresses.withColumn("folder", F.regexp_extract("address", _SLICE, 0))
-    return placed.join(unlisted, "folder", "left_anti").select("address")
+    return placed.join(unlisted, "folder", "left_anti").select(*addresses.columns)
+
+
+@relation
+def unlike(entries: DataFrame, store: DataFrame, before: int | None) -> DataFrame:
+    """Addresses of branch HEADs that are not listed as these have them, each once.
+
+    Args:
+        entries: of HEADs.
+        store: address and size of what is listed.
+        before: as ``expected`` takes it.
+
+    Returns:
+        address, and the size that is listed, which is not that of an entry; null of an address that
+        should be listed and is not.
+    """
+    placed = entries.where(F.col("address").isNotNull())
+    listed = store.select("address", F.col("size").alias("listed"))
+    beside = placed.join(listed, "address", "left")
+    due = F.lit(True) if before is None else F.col("modified") < F.lit(before)
+    lacks = F.col("listed").isNull() & due
+    differs = F.coalesce(F.col("listed") != F.col("size"), F.lit(False))
+    return beside.where(lacks | differs).select("address", "listed").distinct()
+
+
+@relation
+def lacking(unlike: DataFrame) -> DataFrame:
+    """The addresses that are not listed, of what ``unlike`` gives."""
+    return unlike.where(F.col("listed").isNull()).select("address")
+
+
+@relation
+def resized(unlike: DataFrame) -> DataFrame:
+    """The addresses that are listed in another size, of what ``unlike`` gives."""
+    return unlike.where(F.col("listed").isNotNull()).select("address")
 
 
 @relation
@@ -174,7 +209,11 @@ def total(addresses: DataFrame) -> DataFrame:
 
 @relation
 def questions(
-    entries: DataFrame, candidates: DataFrame, ranges: DataFrame, heads: DataFrame
+    entries: DataFrame,
+    candidates: DataFrame,
+    ranges: DataFrame,
+    heads: DataFrame,
+    confirming: Sequence[DataFrame],
 ) -> DataFrame:
     """Entries of HEADs that look like a candidate, for each branch that has them.
 
@@ -183,12 +222,16 @@ def questions(
     and whose etag is the same, or one of the two tells nothing: the etag of an entry is that of
     what was uploaded or copied, the listed one that of the object, and only MD5s compare.
 
+    The size of an entry is what a client has declared. Where one is known to be wrong, those of
+    others may be, too: then all entries are asked for whose size no listing confirms.
+
     Args:
         entries: of HEADs; etag is null where it tells nothing.
         candidates: size and etag.
         ranges: range_id and commit_id, a row for each range of a HEAD.
         heads: commit_id and branch, a row for each branch. Thousands of branches with one HEAD
             have its ranges once.
+        confirming: address and size of what is listed, where sizes must be confirmed; else none.
 
     Returns:
         range_id, branch and number of the entry in its range, each once and in order.
@@ -201,8 +244,12 @@ def questions(
     same = known.select("size", "etag", F.lit(1).alias("same")).distinct()
     looks = entries.join(of_size, "size").join(same, ["size", "etag"], "left")
     is_alike = (F.col("any") == 1) | F.col("etag").isNull() | F.col("same").isNotNull()
-    alike = looks.where(is_alike).select("range_id", "number").distinct()
-    held = alike.join(ranges, "range_id")
+    alike = looks.where(is_alike).select("range_id", "number")
+    for listed in confirming:
+        same = listed.select("address", "size")
+        unclear = entries.join(same, ["address", "size"], "left_anti")
+        alike = alike.unionByName(unclear.select("range_id", "number"))
+    held = alike.distinct().join(ranges, "range_id")
     asked = held.join(heads, "commit_id").select("range_id", "branch", "number")
     return asked.distinct().orderBy("range_id", "branch", "number")
 

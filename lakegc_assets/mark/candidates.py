@@ -28,11 +28,13 @@ from lakegc_assets.mark.reasons import CANDIDATES, Written, last_holders, write_
 from lakegc_assets.mark.served import (
     COMPARED_BY_ETAG,
     LEAST_SECONDS,
+    SIZES_AGREE,
     SPARED,
     served_candidates,
     write_compared,
 )
 from lakegc_assets.mark.signatures import HeadMatches
+from lakegc_assets.mark.uncommitted import listed_once
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -102,6 +104,7 @@ def _find(
         "spared": _spared_by_reason(work, spared),
         "skipped_slices": len(listing.facts.get("skipped_slices", ())),
         COMPARED_BY_ETAG: compared.by_etag,
+        SIZES_AGREE: compared.sizes_agree,
         **(adopted.facts if adopted else {}),
     }
     parts = {
@@ -123,7 +126,8 @@ def _served(
     listing, store = chain["store_listing"], attempt.store()
     spent = (work.ctx.clocks.now() - listing.started).total_seconds()
     deadline = time.time() + max(LEAST_SECONDS, spent)
-    staged = int(chain["uncommitted_snapshot"].facts["listed"])
+    facts = chain["uncommitted_snapshot"].facts
+    staged = listed_once(int(facts["listed"]), int(facts["tries"]))
     spared, compared = served_candidates(
         work.ctx,
         work.connections,

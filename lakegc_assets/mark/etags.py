@@ -1,8 +1,9 @@
-"""Tests of whether etags are checksums, in the store and in the entries of branch HEADs.
+"""Tests of whether etags are checksums and sizes true, in the store and in entries of branch HEADs.
 
 Stores differ: encryption with managed keys and uploads in parts give etags that are no checksums of
 the content. What lakeFS writes into entries is one, unless a client gave another. Both are only
-believed as far as objects that were read show it, and one that shows the opposite is enough.
+believed as far as objects that were read show it, and one that shows the opposite is enough. So it
+is with the sizes of entries, which are those of what was uploaded, unless a client gave others.
 
 What a range and some files of the listing say together never changes: ranges are named by their
 content, and files are known by their digest. So it is cached for each range, below the digest of
@@ -41,10 +42,11 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 
 #: Kind of what is cached, and its version: raised with what is compared, or how.
 KIND: Final = "evidence"
-VERSION: Final = 2
+VERSION: Final = 3
 #: What listed objects are compared by.
-ETAGS: Final = pa.schema([LISTING.field(n) for n in ("hash", "etag_hash", "last_modified")])
-_ENTRIES: Final = ("range_id", "hash", "size", "etag_hash")
+ETAGS: Final = pa.schema([LISTING.field(n) for n in ("hash", "etag_hash", "last_modified", "size")])
+#: What entries are compared by.
+ENTRIES: Final = ("range_id", "hash", "size", "etag_hash")
 #: Hashes of the checksums of what was read.
 CONTENTS: Final = pa.schema([("address", pa.string()), ("content", pa.int64())])
 #: What ``etag_evidence`` gives.
@@ -55,6 +57,7 @@ EVIDENCE: Final = pa.schema(
         ("agree", pa.int32()),
         ("newest", pa.timestamp("us", "UTC")),
         ("small_agree", pa.int32()),
+        ("sizes_agree", pa.int32()),
     ]
 )
 
@@ -70,7 +73,7 @@ class EtagFiles:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Agreement of listed etags with those of the entries at branch HEADs."""
+    """Agreement of listed etags and sizes with those of the entries at branch HEADs."""
 
     #: Whether all of them do; None where there are none.
     agree: bool | None = None
@@ -78,6 +81,8 @@ class Evidence:
     newest: int = 0
     #: Whether one of a size that may be read has the etag of its entry.
     small_agree: bool = False
+    #: Whether no entry has another size than its listed object.
+    sizes_agree: bool = True
 
     def __add__(self, other: Evidence) -> Evidence:
         """Combine the evidence of two."""
@@ -86,6 +91,7 @@ class Evidence:
             all(both) if both else None,
             max(self.newest, other.newest),
             self.small_agree or other.small_agree,
+            self.sizes_agree and other.sizes_agree,
         )
 
 
@@ -104,7 +110,7 @@ def etag_files(listing: Manifest) -> EtagFiles:
 
 
 def evidence_of(work: Workspace, ranges: Sequence[Wanted], etags: EtagFiles) -> Evidence:
-    """Compare the etags of all entries of some ranges with those of all that is listed.
+    """Compare the etags and sizes of all entries of some ranges with those of all that is listed.
 
     ``ranges``: of branch HEADs.
     ``etags``: of what is listed, among the working files.
@@ -151,7 +157,7 @@ def _compared(
 ) -> dict[tuple[str, int], Evidence]:
     """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
     table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
-    entries = range_frame(work.ctx, work.connections, work.frames, table, _ENTRIES)
+    entries = range_frame(work.ctx, work.connections, work.frames, table, ENTRIES)
     listed = [work.read(parts, ETAGS) for parts in pieces.values()]
     evidence = etag_evidence(entries, listed)
     rows = work.frames.collect(evidence, EVIDENCE, "compare etags at branch HEADs")
@@ -166,8 +172,10 @@ def _compared(
     names = list(pieces)
     times = rows.set_column(3, "newest", rows["newest"].cast(pa.int64())).to_pylist()
     for row in times:
-        if row["agree"] is not None:
-            compared = Evidence(bool(row["agree"]), row["newest"], bool(row["small_agree"]))
+        if row["piece"] is not None:
+            agree = None if row["agree"] is None else bool(row["agree"])
+            small, sizes = bool(row["small_agree"]), bool(row["sizes_agree"])
+            compared = Evidence(agree, row["newest"] or 0, small, sizes)
             found[row["range_id"], names[row["piece"]]] = compared
     return found
 

@@ -5,7 +5,8 @@ signatures first and for a limited time, and in any case those that a branch has
 
 The diffs are a second witness beside ``prepare_uncommited``, which can lose rows without a word:
 the scan of a branch ends early, or a branch is deleted meanwhile. A diff names paths and no
-addresses, so lakeFS is asked what it serves at those where a candidate could lie.
+addresses, so lakeFS is asked what it serves at those where a candidate could lie: by the sizes that
+clients declared, as long as nothing speaks against these, and the diffs show no more than the list.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from lakegc_assets.mark.signatures import (
     RANGE_IDS,
     SIGNATURES,
     SIZES,
+    UNCLEAR,
     HeadMatches,
     HeadRanges,
     Integers,
@@ -55,22 +57,38 @@ from lakegc_assets.storage.base import ObjectStore
 _CHANGES_AT_ONCE: Final = 50_000
 
 
+class StagedPaths(NamedTuple):
+    """The paths at which a branch has staged possible candidates."""
+
+    paths: set[str]
+    #: How many additions and changes the branch has staged in all.
+    changes: int
+
+
 def staged_paths(
-    client: LakeFSClient, repository: str, branch: str, sizes: pa.Array | pa.ChunkedArray
-) -> set[str]:
+    client: LakeFSClient,
+    repository: str,
+    branch: str,
+    sizes: pa.Array | pa.ChunkedArray | None,
+) -> StagedPaths:
     """Paths at which a branch has staged possible candidates, by their sizes.
 
-    ``sizes``: of the candidates, in bytes.
+    ``sizes``: of the candidates, in bytes; None where what clients declare says nothing.
 
     Raises:
         IntegrityError: the branch exists, and lakeFS says that it does not.
     """
     found: set[str] = set()
+    count = 0
     for changes in _many(_staged(client, repository, branch)):
+        count += len(changes)
+        if sizes is None:
+            found.update(change["path"] for change in changes)
+            continue
         known = pa.array(map(_size, changes), pa.int64())
         alike = pc.or_(pc.is_null(known), pc.is_in(known, sizes))
         found.update(change["path"] for change in compress(changes, alike.to_pylist()))
-    return found
+    return StagedPaths(found, count)
 
 
 def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
@@ -165,7 +183,8 @@ class Inquiry:
     folder: str
     #: Seconds since 1970 after which no more is read or asked, but for what is staged.
     deadline: float
-    #: About how many objects all branches have staged, by which the work is spread.
+    #: How many objects lakeFS's list of what is staged has: where the diffs show more, some may be
+    #: on no list. By it the work is spread, too. 0 where several lists say it together.
     staged: int = 0
     #: What the branches hold.
     heads: HeadRanges = field(default_factory=HeadRanges)
@@ -189,11 +208,14 @@ class Inquiry:
     def compared(self, *, by_etag: bool) -> HeadMatches:
         """The entries of HEAD ranges that were found to match the candidates."""
         ranges = frozenset(one.range_id for one in self.heads.ranges)
-        return HeadMatches(ranges, self.signatures.matches, by_etag)
+        signatures = self.signatures
+        # Sizes are compared wherever etags are.
+        agree = by_etag and not signatures.unclear
+        return HeadMatches(ranges, signatures.matches, by_etag, agree)
 
-    def again(self, seconds: float) -> Inquiry:
-        """The same, to be asked from now on, for so long."""
-        return replace(self, deadline=time.time() + seconds)
+    def again(self, seconds: float, staged: int) -> Inquiry:
+        """The same, to be asked from now on, for so long, beside a new list of what is staged."""
+        return replace(self, deadline=time.time() + seconds, staged=staged)
 
 
 def choose(work: Workspace, inquiry: Inquiry, candidates: DataFrame) -> Inquiry:
@@ -242,7 +264,8 @@ def find_paths(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> I
     """
     ranges = [(int(p), inquiry.heads.ranges[p]) for p in inquiry.positions]
     costs = [(one.entries or 0) * _READ_S + 0.02 for _, one in ranges]
-    task = partial(_read_paths, connections, inquiry.url, inquiry.folder, inquiry.asked)
+    unclear = inquiry.signatures.unclear
+    task = partial(_read_paths, connections, inquiry.url, inquiry.folder, inquiry.asked, unclear)
     named, most = [(p, one.range_id) for p, one in ranges], ctx.settings.address_num_partitions
     found = ctx.tasks.run_grouped("read paths at branch HEADs", task, named, costs, most)
     return replace(inquiry, paths=list(chain.from_iterable(found)))
@@ -253,24 +276,21 @@ def _read_paths(
     url: str,
     folder: str,
     asked: Sequence[Part],
+    unclear: Sequence[Part],
     ranges: Sequence[tuple[int, str]],
 ) -> list[Part]:
     """Paths of ranges, which are read again, whatever is cached of them (``_PATHS``)."""
     artifacts, namespace = connections.open(url), connections.namespace()
     wanted = pa.concat_tables([ASKED.empty_table(), *read_parts(artifacts, asked)])
+    ids = pa.array([range_id for _, range_id in ranges], pa.string())
+    tables = (t.filter(pc.is_in(t["range_id"], ids)) for t in read_parts(artifacts, unclear))
+    doubtful = pa.concat_tables([UNCLEAR.empty_table(), *tables])
     writer = PartWriter(artifacts, f"{folder}paths/", _PATHS)
     for position, range_id in ranges:
         data = connections.fetch_table(range_id)
         entries, paths = decode_paths(data, connections.table_url(range_id))
-        rows = np.arange(entries.num_rows)
-        by_size = np.full(entries.num_rows, ANY, np.int64)
-        signatures = pa.table(
-            {
-                "size": pa.chunked_array([entries["size"]] * 2),
-                "signature": np.concatenate([_etags(namespace, entries), by_size]),
-                "row": np.concatenate([rows, rows]),
-            }
-        )
+        of_range = doubtful.filter(pc.equal(doubtful["range_id"], range_id))
+        signatures = _signatures(entries["size"], _etags(namespace, entries), of_range)
         found = signatures.filter(pc.is_in(signatures["size"], wanted["size"].combine_chunks()))
         found = found.join(wanted, SIGNATURES.names, join_type="inner").sort_by("row")
         where = f"range {range_id} of {connections.namespace_url}"
@@ -281,6 +301,24 @@ def _read_paths(
         }
         writer.add(pa.table(columns, schema=_PATHS))
     return [part for part in writer.finish() if part.rows]
+
+
+def _signatures(sizes: pa.Array, etags: Integers, unclear: pa.Table) -> pa.Table:
+    """Every signature of each entry of a range (``SIGNATURES``, and row: its number there).
+
+    ``unclear``: what entries look like whose sizes say nothing (``UNCLEAR``).
+    """
+    rows = np.arange(len(sizes))
+    looks = pa.table({"size": sizes, "etag_hash": etags, "row": rows})
+    whatever = looks.join(unclear, ["size", "etag_hash"], join_type="left semi")["row"].to_numpy()
+    any_etag, any_size = np.full(len(rows), ANY, np.int64), np.full(len(whatever), ANY, np.int64)
+    return pa.table(
+        {
+            "size": np.concatenate([sizes.to_numpy(), sizes.to_numpy(), any_size]),
+            "signature": np.concatenate([etags, any_etag, any_size]),
+            "row": np.concatenate([rows, rows, whatever]),
+        }
+    )
 
 
 def _etags(namespace: StorageNamespace, entries: pa.RecordBatch) -> Integers:
@@ -319,6 +357,25 @@ def ask(
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
+    answers = _ask_all(ctx, connections, inquiry, by_size=not inquiry.signatures.unclear)
+    changes = sum(one.changes for one in answers)
+    left_out = sum(one.left_out for one in answers)
+    # Sizes are what clients have declared: where a list lacks something, they are no proof.
+    if left_out and changes > inquiry.staged:
+        ctx.log.warning(
+            "branches have staged %s objects, and lakeFS's list of these has %s: it is asked for "
+            "all of them, whatever their sizes are",
+            *(f"{changes:,}", f"{inquiry.staged:,}"),
+        )
+        staged = replace(inquiry, positions=inquiry.positions[:0], count=left_out, paths=())
+        answers += _ask_all(ctx, connections, staged, by_size=False)
+    served = [part for one in answers for part in one.served]
+    return served, [part for one in answers for part in one.unasked]
+
+
+def _ask_all(
+    ctx: RunContext, connections: Connections, inquiry: Inquiry, *, by_size: bool
+) -> list[_Answer]:
     branches = [
         (branch, held[np.isin(held, inquiry.positions)])
         for branch, held in inquiry.heads.of_branch.items()
@@ -327,11 +384,20 @@ def ask(
     share = (inquiry.count * _PATH_S + inquiry.staged * _CHANGE_S) / max(1, len(branches))
     costs = [_DIFF_S + share for _ in branches]
     # Tasks need nothing of what the branches hold but for their own ones.
-    task = partial(_ask, connections, ctx.repository, replace(inquiry, heads=HeadRanges()))
+    needed = replace(inquiry, heads=HeadRanges())
+    task = partial(_ask, connections, ctx.repository, needed, by_size)
     orders = bin_pack(branches, costs, _TASKS)
-    answers = ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
-    served = [part for parts, _ in answers for part in parts]
-    return served, [part for _, parts in answers for part in parts]
+    return ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
+
+
+class _Answer(NamedTuple):
+    """The answers for some branches; see ``ask``."""
+
+    served: list[Part]
+    unasked: list[Part]
+    #: How many additions and changes they have staged, and how many of these were not asked for.
+    changes: int
+    left_out: int
 
 
 class _Unit(NamedTuple):
@@ -347,16 +413,19 @@ def _ask(
     connections: Connections,
     repository: str,
     inquiry: Inquiry,
+    by_size: bool,  # noqa: FBT001 - given to tasks by its place
     branches: Sequence[tuple[str, Positions]],
-) -> tuple[list[Part], list[Part]]:
+) -> _Answer:
     client, store = connections.client(), connections.open(inquiry.url)
     names = [branch for branch, _ in branches]
-    sizes = pa.concat_tables([SIZES.empty_table(), *read_parts(store, inquiry.sizes)])["size"]
+    sizes = None
+    if by_size:
+        sizes = pa.concat_tables([SIZES.empty_table(), *read_parts(store, inquiry.sizes)])["size"]
     staged = thread_map(partial(staged_paths, client, repository, sizes=sizes), names, _THREADS)
     units = [
-        _Unit(branch, _STAGED, pa.array(sorted(paths), pa.string()), SIGNATURES.empty_table())
-        for branch, paths in zip(names, staged, strict=True)
-        if paths
+        _Unit(branch, _STAGED, pa.array(sorted(one.paths), pa.string()), SIGNATURES.empty_table())
+        for branch, one in zip(names, staged, strict=True)
+        if one.paths
     ]
     units += _units(store, inquiry.paths, branches)
     # Threads take them in this order, so that what comes late is what is asked last.
@@ -367,9 +436,12 @@ def _ask(
     served = table_of(zip(found, strict=True), SERVED_NAMES)
     rest = pa.concat_tables([SIGNATURES.empty_table(), *(some for _, some in answers)])
     unasked = rest.group_by(SIGNATURES.names).aggregate([])
-    return (
+    changes = sum(one.changes for one in staged)
+    return _Answer(
         write_tables(store, f"{inquiry.folder}served/", SERVED_NAMES, [served]),
         write_tables(store, f"{inquiry.folder}unasked/", SIGNATURES, [unasked]),
+        changes,
+        changes - sum(len(one.paths) for one in staged),
     )
 
 

@@ -39,10 +39,11 @@ from lakegc_assets.storage.base import ObjectStore
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 SERVED: Final = relations.SERVED
 UNVERIFIED: Final = relations.UNVERIFIED
-#: Names of parts and of a fact of ``deletion_candidates``.
+#: Names of parts and of facts of ``deletion_candidates``.
 _COMPARED: Final = "compared_ranges"
 _MATCHES: Final = "matches"
 COMPARED_BY_ETAG: Final = "compared_by_etag"
+SIZES_AGREE: Final = "sizes_agree"
 #: Seconds for which lakeFS may be asked at least.
 LEAST_SECONDS: Final = 60.0
 
@@ -95,7 +96,9 @@ def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatche
         return NOTHING_COMPARED
     ids = attempt.rows(candidates, _COMPARED, RANGE_IDS.names)["range_id"].to_pylist()
     by_etag = bool(candidates.facts[COMPARED_BY_ETAG])
-    return HeadMatches(frozenset(ids), candidates.parts[_MATCHES], by_etag)
+    # An earlier version compared no sizes.
+    agree = bool(candidates.facts.get(SIZES_AGREE, False))
+    return HeadMatches(frozenset(ids), candidates.parts[_MATCHES], by_etag, agree)
 
 
 def inquire(

@@ -1,8 +1,9 @@
-"""Candidates beside entries of branch HEADs with their size and etag, and evidence of etags.
+"""Candidates beside entries of branch HEADs with their size and etag, and evidence of both.
 
 An *entry* is a row (range_id, hash, size, etag_hash): what a range at a branch HEAD holds. An
 ``etag_hash`` of 0 says nothing about the content. A *signature* is a row (size, signature): a size,
-and the hash of an etag, or ``ANY`` for whatever etag. A *match* is a row (range_id, size,
+and the hash of an etag, or ``ANY`` for whatever etag; with ``ANY`` for its size, too, it is that of
+an entry whose size says nothing, and of every candidate. A *match* is a row (range_id, size,
 signature, entries): how many entries of a range have a signature. Two etags with one hash only mean
 that more paths are asked for.
 """
@@ -20,7 +21,7 @@ from lakegc_assets.engine.relation import F, Window, relation
 
 #: Objects that may be read to know their checksum, in bytes.
 SMALL: Final = 64 << 10
-#: In place of the hash of an etag, where only the size counts.
+#: In place of the hash of an etag, where only the size counts; and of a size that says nothing.
 ANY: Final = 0x6E6F20657461670A
 SERVED: Final = "lakeFS serves it"
 UNVERIFIED: Final = "more paths at branch HEADs look like it than may be asked"
@@ -31,22 +32,24 @@ _KEY: Final = ["size", "signature"]
 
 @relation
 def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
-    """Counts of entries whose etag equals, or differs from, that of the listed object they address.
+    """Agreement of entries with the listed objects they address, in etag and size.
 
     Args:
         entries: those of some ranges.
-        store: Store DF (hash, etag_hash, last_modified), in pieces.
+        store: Store DF (hash, etag_hash, last_modified, size), in pieces.
 
     Returns:
         range_id; piece, the number of the piece; whether all etags agree there, as 1 or 0;
         newest, when the last of the objects compared was written; small_agree, whether an object
-        that may be read has the etag of its entry, as 1 or 0. Where nothing was compared, agree and
-        newest are null. Each range is in the answer: piece is null of what no piece lists.
+        that may be read has the etag of its entry, as 1 or 0; sizes_agree, whether all sizes are
+        those of the objects, as 1 or 0. Where no etag was compared, agree and newest are null; each
+        range is in the answer: piece and sizes_agree are null of what no piece lists.
     """
     pieces = [
         one.select(
             "hash",
             F.col("etag_hash").alias("listed"),
+            F.col("size").alias("listed_size"),
             "last_modified",
             F.lit(number).alias("piece"),
         )
@@ -58,13 +61,49 @@ def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
     agree = F.when(compared, F.when(agrees, F.lit(1)).otherwise(F.lit(0)))
     small = compared & agrees & (F.col("size") <= SMALL)
     pairs = entries.join(listed, "hash", "left").select(
-        "range_id", "piece", "size", "etag_hash", "listed", "last_modified"
+        *("range_id", "piece", "size", "listed_size", "etag_hash", "listed", "last_modified")
+    )
+    # Of what is not listed neither holds.
+    same_size = F.when(F.col("size") == F.col("listed_size"), F.lit(1)).when(
+        F.col("size") != F.col("listed_size"), F.lit(0)
     )
     return pairs.groupBy("range_id", "piece").agg(
         F.min(agree).alias("agree"),
         F.max(F.when(compared, F.col("last_modified"))).alias("newest"),
         F.max(F.when(small, F.lit(1)).otherwise(F.lit(0))).alias("small_agree"),
+        F.min(same_size).alias("sizes_agree"),
     )
+
+
+@relation
+def unclear_entries(entries: DataFrame, store: DataFrame) -> DataFrame:
+    """Entries whose objects are not listed in their sizes, by what they look like.
+
+    lakeFS takes sizes as clients declare them. Where one is wrong, others may be, so that only
+    those count that the listing confirms.
+
+    Args:
+        entries: those of some ranges.
+        store: Store DF (hash, size).
+
+    Returns:
+        range_id, size, etag_hash, entries: how many there are.
+    """
+    listed = store.select("hash", F.col("size").alias("listed_size"))
+    confirmed = F.coalesce(F.col("size") == F.col("listed_size"), F.lit(False))
+    unclear = entries.join(listed, "hash", "left").where(~confirmed)
+    return unclear.groupBy("range_id", "size", "etag_hash").agg(F.count(F.lit(1)).alias("entries"))
+
+
+@relation
+def unclear_matches(unclear: DataFrame) -> DataFrame:
+    """Matches of entries with unclear sizes, which are the same for every candidate.
+
+    ``unclear``: as ``unclear_entries`` gives it.
+    """
+    counted = unclear.groupBy("range_id").agg(F.sum("entries").cast("bigint").alias("entries"))
+    any_size, any_etag = F.lit(ANY).alias("size"), F.lit(ANY).alias("signature")
+    return counted.select("range_id", any_size, any_etag, "entries")
 
 
 # Which signatures entries have
@@ -118,7 +157,12 @@ def _signatures(rows: DataFrame, signature: Column) -> DataFrame:
 
 
 @relation
-def signatures_of(candidates: DataFrame, until: datetime | None, contents: DataFrame) -> DataFrame:
+def signatures_of(
+    candidates: DataFrame,
+    until: datetime | None,
+    contents: DataFrame,
+    unclear: bool,  # noqa: FBT001 - as its twin
+) -> DataFrame:
     """The signatures of each candidate (address, size, signature): it is asked for by all of them.
 
     Where its etag is a checksum, these are that etag, and an unclear one. Where its content is
@@ -129,6 +173,7 @@ def signatures_of(candidates: DataFrame, until: datetime | None, contents: DataF
         candidates: address, size, last_modified, etag_hash.
         until: what was written until then has its checksum as etag; None where nothing has.
         contents: address, content: hashes of the checksums of what was read of some.
+        unclear: whether there are entries whose sizes say nothing, which match all candidates.
     """
     read = candidates.join(contents, "address", "left").select(
         "address", "size", "last_modified", "etag_hash", "content"
@@ -140,6 +185,8 @@ def signatures_of(candidates: DataFrame, until: datetime | None, contents: DataF
     if until is not None:
         clear = rest.where(_comparable(until))
         found += [_with_signature(clear, one) for one in ("etag_hash", 0)]
+    if unclear:
+        found.append(_with_signature(candidates.withColumn("size", F.lit(ANY)), ANY))
     return reduce(lambda some, more: some.unionByName(more), found)
 
 

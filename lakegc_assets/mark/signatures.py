@@ -5,6 +5,9 @@ entry's etag may say nothing of what is served at its path (``etag_hash`` is 0):
 makes keeps the etag of an upload in parts, or of another store, and its own object has another one.
 Such an entry matches all of its size.
 
+lakeFS takes the size of an entry, too, as a client declares it. Where the listing has the object of
+one entry in another size, every entry whose size it does not confirm matches every candidate.
+
 The checksum of a small candidate without such an etag is found by reading it, where that takes less
 than to ask lakeFS about all paths at branch HEADs that match it.
 """
@@ -25,10 +28,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, table_of
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import (
     AT_RANDOM,
     CONTENTS,
+    ENTRIES,
+    ETAGS,
     NEWEST,
     READ_S,
     SAMPLE,
@@ -65,6 +71,10 @@ RANGES: Final = pa.schema(
 )
 SIGNATURES: Final = pa.schema([("size", pa.int64()), ("signature", pa.int64())])
 MATCHES: Final = pa.schema([("range_id", pa.string()), *SIGNATURES, ("entries", pa.int64())])
+#: Entries whose sizes say nothing, by what they look like in their range.
+UNCLEAR: Final = pa.schema(
+    [("range_id", pa.string()), *((n, pa.int64()) for n in ("size", "etag_hash", "entries"))]
+)
 RANGE_IDS: Final = pa.schema([("range_id", pa.string())])
 SIZES: Final = pa.schema([("size", pa.int64())])
 MOST: Final = pa.schema([*SIZES, ("most", pa.int64())])
@@ -143,6 +153,8 @@ class HeadMatches:
     files: Sequence[Part] = ()
     #: Whether etags were compared, too.
     by_etag: bool = False
+    #: Whether no entry of them has another size than its listed object, as far as is known.
+    sizes_agree: bool = False
 
 
 NOTHING_COMPARED: Final = HeadMatches()
@@ -156,10 +168,13 @@ class Signatures:
     #: What was written until then has its checksum as etag; None where nothing has.
     until: datetime | None = None
     contents: Sequence[Part] = ()
+    #: Of ``UNCLEAR``: entries that match every candidate; none where all sizes are true.
+    unclear: Sequence[Part] = ()
 
     def of(self, work: Workspace, candidates: DataFrame) -> DataFrame:
         """The signatures of each candidate (address, size, signature)."""
-        return relations.signatures_of(candidates, self.until, work.read(self.contents, CONTENTS))
+        contents = work.read(self.contents, CONTENTS)
+        return relations.signatures_of(candidates, self.until, contents, bool(self.unclear))
 
 
 def find_signatures(
@@ -173,7 +188,8 @@ def find_signatures(
     """Find the signatures of candidates.
 
     ``candidates``: what nothing lists any more.
-    ``etags``: of what is listed, among the working files; none where etags are not to be compared.
+    ``etags``: of what is listed, among the working files; none where neither etags nor sizes are to
+    be compared.
     ``deadline``: seconds since 1970; half of the time until then candidates may be read.
     ``compared``: what a mark has compared of candidates that include these, among the same files.
 
@@ -186,10 +202,26 @@ def find_signatures(
     if compared.by_etag != bool(etags.parts):
         compared = NOTHING_COMPARED
     found = Signatures(_matches(work, heads, possible, compared))
+    sizes_agree = compared.sizes_agree and compared.ranges >= {one.range_id for one in heads.ranges}
     # Without any entry of their sizes no candidate has a match, whatever its etag is.
-    if not found.matches or not etags.parts:
+    if not etags.parts or (sizes_agree and not found.matches):
         return found
     evidence = evidence_of(work, heads.ranges, etags)
+    if found.matches:
+        found = _by_etag(work, heads, candidates, possible, found, evidence, deadline)
+    return found if evidence.sizes_agree else _with_unclear(work, heads, found, etags)
+
+
+def _by_etag(
+    work: Workspace,
+    heads: HeadRanges,
+    candidates: DataFrame,
+    possible: DataFrame,
+    found: Signatures,
+    evidence: Evidence,
+    deadline: float,
+) -> Signatures:
+    """The same signatures, with etags and contents where these can be compared."""
     found = replace(found, until=_comparable_until(work, candidates, evidence))
     which = "no etags" if found.until is None else f"etags until {found.until}"
     work.ctx.log.info("%s of the store can be compared with those at HEADs", which)
@@ -203,6 +235,32 @@ def find_signatures(
     more = relations.other_signatures(found.of(work, candidates), possible)
     also = _matches(work, heads, more, NOTHING_COMPARED)
     return replace(found, matches=[*found.matches, *also])
+
+
+def _with_unclear(
+    work: Workspace, heads: HeadRanges, found: Signatures, etags: EtagFiles
+) -> Signatures:
+    """The same signatures, with the entries whose sizes the listing does not confirm.
+
+    Raises:
+        IntegrityError: there are none, although the evidence says that some differ.
+    """
+    entries = range_frame(work.ctx, work.connections, work.frames, heads.entries(), ENTRIES)
+    rows = relations.unclear_entries(entries, work.read(etags.parts, ETAGS))
+    unclear = work.write(rows, "unclear", UNCLEAR, "find entries whose sizes say nothing")
+    if not unclear:
+        raise IntegrityError(
+            "sizes of entries at branch HEADs differ from those of their objects by what is cached "
+            f"at {work.connections.cache_url}, and none does. Remove that cache and run again"
+        )
+    work.ctx.log.warning(
+        "entries at branch HEADs have other sizes than their objects, as clients declared them: "
+        "lakeFS is asked for all whose sizes are not confirmed, %s or more",
+        f"{sum(part.rows for part in unclear):,}",
+    )
+    every = relations.unclear_matches(work.read(unclear, UNCLEAR))
+    matches = work.write(every, "matches", MATCHES, _COMPARE)
+    return replace(found, matches=[*found.matches, *matches], unclear=unclear)
 
 
 def _matches(

@@ -86,6 +86,11 @@ class Staged:
         )
 
 
+def listed_once(listed: int, tries: int) -> int:
+    """How many staged objects lakeFS has listed; 0 where several tries list the same ones again."""
+    return listed if tries == 1 else 0
+
+
 def snapshot_uncommitted(ctx: RunContext) -> Manifest:
     """Write the ``uncommitted_snapshot`` asset.
 

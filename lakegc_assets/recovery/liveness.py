@@ -21,7 +21,7 @@ from lakegc_assets.mark.lookups import Inquiry
 from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
-from lakegc_assets.mark.uncommitted import prepare_uncommitted, read_staged
+from lakegc_assets.mark.uncommitted import listed_once, prepare_uncommitted, read_staged
 from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
@@ -81,7 +81,11 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
     last_parts = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
     pins = pinned(store)["address"]
     why = pa.repeat(pa.scalar("it is pinned"), len(pins))
-    named = [_served(space, connections, liveness, rows), pa.table([pins, why], schema=NEEDED)]
+    listed = listed_once(staged.listed, lists.tries)
+    named = [
+        _served(space, connections, liveness, rows, listed),
+        pa.table([pins, why], schema=NEEDED),
+    ]
     with space.frames() as frames:
         found = mark_relations.came_back(
             space.read(frames, rows, LISTING),
@@ -113,13 +117,20 @@ def _rows_of(folder: Folder, part: Part) -> Part:
 
 
 def _served(
-    space: Workspace, connections: Connections, liveness: Liveness, objects: Sequence[Part]
+    space: Workspace,
+    connections: Connections,
+    liveness: Liveness,
+    objects: Sequence[Part],
+    staged: int,
 ) -> pa.Table:
     """Objects (``LISTING``) that lakeFS serves, or may serve, although nothing lists them.
 
-    By size alone: no listing shows here whether etags can be compared. Gives address and why.
+    By size alone: no listing shows here whether etags can be compared, or sizes are true. Gives
+    address and why.
+
+    ``staged``: as ``Inquiry`` has it.
     """
     url, folder = space.attempt.store().url, f"{space.folder}served/"
-    inquiry = Inquiry(url, folder, time.time() + _ASKING_S)
+    inquiry = Inquiry(url, folder, time.time() + _ASKING_S, staged)
     heads = liveness.heads_table()
     return served_candidates(space.ctx, connections, inquiry, heads, objects, EtagFiles())[0]

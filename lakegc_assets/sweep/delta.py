@@ -40,7 +40,12 @@ from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.metaranges import COUNTED, path_ranges
 from lakegc_assets.mark.references import REFERENCES, References, read_references
 from lakegc_assets.mark.served import answered, inquire, read_compared
-from lakegc_assets.mark.uncommitted import Staged, prepare_uncommitted, read_staged
+from lakegc_assets.mark.uncommitted import (
+    Staged,
+    listed_once,
+    prepare_uncommitted,
+    read_staged,
+)
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retained import deciding
 from lakegc_assets.retention.rules import Rules
@@ -145,11 +150,12 @@ class Deltas:
         taken = Moment.now(connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
 
-        def staged_now() -> Staged:
+        def staged_now() -> tuple[Staged, int]:
             files = prepare_uncommitted(ctx, client, connections)
-            return read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
+            found = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
+            return found, listed_once(found.listed, files.tries)
 
-        staged = _or_noted(unread, "what is staged", staged_now, Staged())
+        staged, listed = _or_noted(unread, "what is staged", staged_now, (Staged(), 0))
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
         liveness = self._liveness(client, connections, start, unread)
         known = self._known(liveness, start)
@@ -160,7 +166,9 @@ class Deltas:
             read_references, ctx, client, connections, artifacts, folder, start, unread
         )
         others = _or_noted(unread, "what other repositories name", references, References())
-        served = partial(self._served, connections, candidates, liveness, f"{folder}served/")
+        served = partial(
+            self._served, connections, candidates, liveness, f"{folder}served/", listed
+        )
 
         named = [_or_noted(unread, "what lakeFS serves", served, _NOTHING)]
         named.append(pinned(connections.store()))
@@ -323,18 +331,23 @@ class Deltas:
 
     @reads_tables
     def _served(
-        self, connections: Connections, candidates: Candidates, liveness: Liveness, folder: str
+        self,
+        connections: Connections,
+        candidates: Candidates,
+        liveness: Liveness,
+        folder: str,
+        staged: int,
     ) -> pa.Table:
         """Objects that lakeFS serves, or may serve, although nothing lists them.
 
         What is to be asked is what was asked before, where neither branches nor candidates differ.
+
+        ``staged``: as ``Inquiry`` has it.
         """
         heads = liveness.heads_table()
         asked = self._asked
         if asked is not None and asked[0].equals(heads) and asked[1] == candidates.parts:
-            return answered(self.ctx, connections, asked[2].again(_ASKING_S))
-        # It only tells how the work is spread, so that what the mark knew is as good.
-        staged = int(self.chain["uncommitted_snapshot"].facts["listed"])
+            return answered(self.ctx, connections, asked[2].again(_ASKING_S, staged))
         inquiry = inquire(
             self.ctx,
             connections,

@@ -38,13 +38,18 @@ def test_a_right_mark_passes_in_few_steps(repository: str, labs: Labs) -> None:
     assert [result.name for result in results if not result.passed] == []
     assert tuple(result.name for result in results) == NAMES
     assert len(marked.calls) == len(set(marked.calls))
+    # Of an object at the root a client has declared another size.
+    more = ["count sizes that differ"] if repository == "retention" else []
+    most = ["find what is not listed"] if repository == "retention" else []
     # Tasks and computations; one of them only where lakeFS is asked what it serves.
     assert [call for call in marked.calls if call != "check what is served"] == [
         "check what lakeFS names",
         "check what HEADs hold",
+        "check what is listed",
+        *more,
         "check what looks like candidates",
         "check candidates",
-        "check what is listed",
+        *most,
     ]
     # Nothing that was written is left.
     assert list(marked.attempt.store().list("deletion_candidates/checking/")) == []

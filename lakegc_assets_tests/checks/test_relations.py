@@ -51,6 +51,7 @@ FIELDS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "commit_id": (pa.string(), st.sampled_from(["c1", "c2"])),
     "folder": (pa.string(), st.sampled_from(["data/a/", "data//", "data/b/", "other/"])),
     "objects": (pa.int64(), st.integers(0, 5)),
+    "listed": (pa.int64(), st.none() | SIZES),
 }
 ENTRY = ("range_id", "number", "address", "modified", "size", "etag")
 
@@ -72,6 +73,7 @@ def held_together(
     gives: tuple[str, ...],
     *plain: st.SearchStrategy[Any],
     ordered: bool = False,
+    last_is_sequence: bool = False,
 ) -> None:
     """Compare a relation with its twin.
 
@@ -83,6 +85,7 @@ def held_together(
         gives: columns of what they give.
         plain: what else they take, behind the frames.
         ordered: whether what they give is in order.
+        last_is_sequence: whether they take the last of the frames as the only one of several.
     """
     rule: Callable[..., DataFrame] = getattr(relations, name)
     twin: Callable[..., list[dict[str, Any]]] = getattr(twins, name)
@@ -92,8 +95,11 @@ def held_together(
     def compared(tables: tuple[list[dict[str, Any]], ...], values: tuple[Any, ...]) -> None:
         pairs = zip(tables, columns, strict=True)
         given_frames = [frames.of(table, schema(*names)) for table, names in pairs]
-        made = frames.rows(rule(*given_frames, *values), schema(*gives))
-        wanted = twin(*tables, *values)
+        of_rule, of_twin = list[Any](given_frames), list[Any](tables)
+        if last_is_sequence:
+            of_rule[-1], of_twin[-1] = [of_rule[-1]], [of_twin[-1]]
+        made = frames.rows(rule(*of_rule, *values), schema(*gives))
+        wanted = twin(*of_twin, *values)
         assert (made == wanted) if ordered else same(made, wanted)
 
     compared()
@@ -117,6 +123,9 @@ PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[
     ("found", (("check", "name", "address"), ADDRESS), ("check", "name", "address"), ()),
     ("counts", (("check", "name", "address"),), ("check", "name", "objects"), ()),
     ("expected", (ENTRY,), ADDRESS, (st.none() | MOMENTS,)),
+    ("unlike", (ENTRY, ("address", "size")), ("address", "listed"), (st.none() | MOMENTS,)),
+    ("lacking", (("address", "listed"),), ADDRESS, ()),
+    ("resized", (("address", "listed"),), ADDRESS, ()),
     ("distinct", (ADDRESS,), ADDRESS, ()),
     ("without", (ADDRESS, ADDRESS), ADDRESS, ()),
     ("total", (ADDRESS,), ("objects",), ()),
@@ -136,8 +145,9 @@ def test_a_relation_is_its_twin(
 
 
 def test_what_is_in_no_unlisted_slice_is_its_twin(frames: Frames) -> None:
-    inputs = {"addresses": rows("address", address=ADDRESSES), "unlisted": rows("folder")}
-    held_together(frames, "outside_slices", inputs, (ADDRESS, ("folder",)), ADDRESS)
+    for some in (ADDRESS, ("address", "listed")):
+        inputs = {"addresses": rows(*some, address=ADDRESSES), "unlisted": rows("folder")}
+        held_together(frames, "outside_slices", inputs, (some, ("folder",)), some)
 
 
 @pytest.mark.parametrize(("name", "address"), [("first", MAYBE), ("sample", ADDRESSES)])
@@ -155,7 +165,11 @@ def test_what_lakefs_is_asked_for_is_its_twin(frames: Frames) -> None:
     inputs = {"entries": entries, "candidates": rows(*looks)}
     inputs |= {"ranges": rows(*ranges), "heads": rows(*heads)}
     gives = ("range_id", "branch", "number")
-    held_together(frames, "questions", inputs, (ENTRY, looks, ranges, heads), gives, ordered=True)
+    columns: tuple[tuple[str, ...], ...] = (ENTRY, looks, ranges, heads)
+    held_together(frames, "questions", inputs, columns, gives, st.just([]), ordered=True)
+    # Where sizes must be confirmed, by what is listed.
+    inputs["confirming"], columns = rows("address", "size"), (*columns, ("address", "size"))
+    held_together(frames, "questions", inputs, columns, gives, ordered=True, last_is_sequence=True)
 
 
 def test_each_relation_has_a_twin_that_is_compared() -> None:

@@ -110,7 +110,28 @@ def outside_slices(addresses: Rows, unlisted: Rows) -> list[Row]:
         found = re.match("data/[^/]*/", address)
         return found is not None and found[0] in folders
 
-    return only([row for row in addresses if not is_in(row["address"])])
+    return [row for row in addresses if not is_in(row["address"])]
+
+
+def unlike(entries: Rows, store: Rows, before: int | None) -> list[Row]:
+    found: list[Row] = []
+    for entry in entries:
+        address = entry["address"]
+        listed = [row["size"] for row in store if row["address"] == address and address is not None]
+        due = before is None or entry["modified"] < before
+        others = [size for size in listed if size != entry["size"]]
+        if address is not None and not listed and due:
+            others = [None]
+        found += [{"address": address, "listed": size} for size in others]
+    return each_once(found)
+
+
+def lacking(unlike: Rows) -> list[Row]:
+    return only([row for row in unlike if row["listed"] is None])
+
+
+def resized(unlike: Rows) -> list[Row]:
+    return only([row for row in unlike if row["listed"] is not None])
 
 
 def distinct(addresses: Rows) -> list[Row]:
@@ -132,17 +153,25 @@ def total(addresses: Rows) -> list[Row]:
     return [{"objects": len(addresses)}]
 
 
-def questions(entries: Rows, candidates: Rows, ranges: Rows, heads: Rows) -> list[Row]:
+def questions(
+    entries: Rows, candidates: Rows, ranges: Rows, heads: Rows, confirming: Sequence[Rows]
+) -> list[Row]:
     def alike(entry: Row, candidate: Row) -> bool:
         known = re.fullmatch("[0-9a-f]{32}", candidate["etag"]) and entry["etag"] is not None
         return entry["size"] == candidate["size"] and (
             not known or entry["etag"] == candidate["etag"]
         )
 
+    def unclear(entry: Row, store: Rows) -> bool:
+        looks = (entry["address"], entry["size"])
+        listed = [(row["address"], row["size"]) for row in store]
+        return entry["address"] is None or looks not in listed
+
     asked = {
         (entry["range_id"], head["branch"], entry["number"])
         for entry in entries
         if any(alike(entry, candidate) for candidate in candidates)
+        or any(unclear(entry, store) for store in confirming)
         for held in ranges
         if held["range_id"] == entry["range_id"]
         for head in heads

@@ -34,8 +34,32 @@ def etag_evidence(entries: Rows, store: Sequence[Rows]) -> list[Row]:
             "agree": int(all(agree)) if compared else None,
             "newest": max((row["last_modified"] for _, row in compared), default=None),
             "small_agree": int(any(small)),
+            "sizes_agree": None if piece is None else int(
+                all(entry["size"] == row["size"] for entry, row in some)
+            ),
         })  # fmt: skip
     return found
+
+
+def unclear_entries(entries: Rows, store: Rows) -> list[Row]:
+    found: Counter[tuple[str, int, int]] = Counter()
+    for entry in entries:
+        listed = [row["size"] for row in store if row["hash"] == entry["hash"]]
+        others = [size for size in listed or [None] if size != entry["size"]]
+        if others:
+            found[entry["range_id"], entry["size"], entry["etag_hash"]] += len(others)
+    keys = ("range_id", "size", "etag_hash", "entries")
+    return [dict(zip(keys, (*looks, count), strict=True)) for looks, count in found.items()]
+
+
+def unclear_matches(unclear: Rows) -> list[Row]:
+    found: Counter[str] = Counter()
+    for row in unclear:
+        found[row["range_id"]] += row["entries"]
+    return [
+        {"range_id": range_id, "size": ANY, "signature": ANY, "entries": count}
+        for range_id, count in found.items()
+    ]
 
 
 ANY = 0x6E6F20657461670A
@@ -85,7 +109,12 @@ def _comparable(row: Mapping[str, Any], until: datetime | None) -> bool:
     return until is not None and row["etag_hash"] != 0 and row["last_modified"] <= until
 
 
-def signatures_of(candidates: Rows, until: datetime | None, contents: Rows) -> list[Row]:
+def signatures_of(
+    candidates: Rows,
+    until: datetime | None,
+    contents: Rows,
+    unclear: bool,  # noqa: FBT001
+) -> list[Row]:
     read = {row["address"]: row["content"] for row in contents}
     found: list[Row] = []
     for row in candidates:
@@ -96,6 +125,8 @@ def signatures_of(candidates: Rows, until: datetime | None, contents: Rows) -> l
             {"address": row["address"], "size": row["size"], "signature": signature}
             for signature in signatures
         ]
+        if unclear:
+            found.append({"address": row["address"], "size": ANY, "signature": ANY})
     return found
 
 

@@ -1,4 +1,4 @@
-"""What etags of listed objects say of those at branch HEADs, compared with a plain loop."""
+"""What etags and sizes of listed objects say of those at HEADs, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -30,37 +30,43 @@ from lakegc_assets.storage.local import LocalStore
 
 HASH = st.integers(0, 6)
 ETAG = st.integers(0, 2)
-OBJECTS = st.lists(st.tuples(HASH, ETAG, st.integers(1, 9)), max_size=8)
+SIZE = st.sampled_from([1, SMALL, SMALL + 1])
+Object = tuple[int, int, int, int]
+OBJECTS = st.lists(st.tuples(HASH, ETAG, st.integers(1, 9), SIZE), max_size=8)
 FILES = st.lists(OBJECTS, max_size=2)
-ENTRIES = st.lists(st.tuples(HASH, st.sampled_from([1, SMALL, SMALL + 1]), ETAG), max_size=8)
+ENTRIES = st.lists(st.tuples(HASH, SIZE, ETAG), max_size=8)
 
 
-def plain(files: list[list[tuple[int, int, int]]], entries: list[tuple[int, int, int]]) -> Evidence:
+def plain(files: list[list[Object]], entries: list[tuple[int, int, int]]) -> Evidence:
     """Every object beside every entry of its address."""
     pairs = [
-        (etag == of_entry, modified, size)
+        (etag == of_entry if of_entry else None, modified, size, size == listed)
         for rows in files
-        for hashed, etag, modified in rows
+        for hashed, etag, modified, listed in rows
         for other, size, of_entry in entries
-        if hashed == other and of_entry != 0
+        if hashed == other
     ]
-    if not pairs:
-        return Evidence()
+    compared = [pair for pair in pairs if pair[0] is not None]
+    same_sizes = all(same for *_, same in pairs)
+    if not compared:
+        return Evidence(sizes_agree=same_sizes)
     return Evidence(
-        all(agree for agree, _, _ in pairs),
-        max(modified for _, modified, _ in pairs),
-        any(agree and size <= SMALL for agree, _, size in pairs),
+        all(agree for agree, *_ in compared),
+        max(modified for _, modified, *_ in compared),
+        any(agree and size <= SMALL for agree, _, size, _ in compared),
+        same_sizes,
     )
 
 
-def written(store: LocalStore, files: list[list[tuple[int, int, int]]]) -> list[Part]:
+def written(store: LocalStore, files: list[list[Object]]) -> list[Part]:
     parts = []
     for rows in files:
-        table = pa.Table.from_pylist(
-            [{"hash": h, "etag_hash": e, "last_modified": at} for h, e, at in rows], ETAGS
-        )
+        table = pa.Table.from_pylist([dict(zip(_NAMES, row, strict=True)) for row in rows], ETAGS)
         parts.append(write_part(store, "etags/", table))
     return parts
+
+
+_NAMES = ("hash", "etag_hash", "last_modified", "size")
 
 
 class Told:
@@ -102,7 +108,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     return found
 
 
-FIRST, SECOND, THIRD = [(1, 5, 10), (2, 5, 20)], [(3, 6, 30)], [(4, 8, 40)]
+FIRST, SECOND, THIRD = [(1, 5, 10, 1), (2, 5, 20, 1)], [(3, 6, 30, 1)], [(4, 8, 40, 1)]
 
 
 def test_what_a_range_and_files_say_is_found_once(told: Told) -> None:
@@ -129,7 +135,7 @@ def test_what_a_range_said_that_no_branch_has_any_more_does_not_count(told: Told
 def test_files_that_say_something_else_are_compared_anew(told: Told) -> None:
     parts = written(told.store, [FIRST])
     assert told.of("a", parts, 1)[0].agree
-    assert told.of("a", written(told.store, [[(1, 6, 10), (2, 5, 20)]]), 1) == (
+    assert told.of("a", written(told.store, [[(1, 6, 10, 1), (2, 5, 20, 1)]]), 1) == (
         Evidence(False, 20, small_agree=True),
         "a",
     )
@@ -168,6 +174,16 @@ def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
     assert told.of("ab", parts) == (Evidence(True, 20, small_agree=True), "ab")
 
 
+def test_one_size_that_differs_is_known_of_its_range_from_then_on(told: Told) -> None:
+    parts = written(told.store, [FIRST, [(3, 6, 30, 2)]])
+    false = Evidence(True, 30, small_agree=True, sizes_agree=False)
+    assert told.of("ab", parts, 1) == (false, "ab")
+    assert told.of("ab", parts) == (false, "")
+    assert told.of("b", parts) == (false, "")
+    assert told.of("a", parts) == (Evidence(True, 20, small_agree=True), "")
+    assert told.of("b", parts[:1]) == (Evidence(True, 20, small_agree=True), "")
+
+
 def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = written(told.store, [FIRST])
     told.of("a", parts)
@@ -189,13 +205,13 @@ def test_another_decoder_believes_nothing(told: Told, monkeypatch: pytest.Monkey
 def test_in_any_row_of_runs_the_answer_is_that_of_a_plain_loop(
     tmp_path: Path,
     ranges: list[list[tuple[int, int, int]]],
-    runs: list[tuple[list[list[tuple[int, int, int]]], list[list[tuple[int, int, int]]], set[int]]],
+    runs: list[tuple[list[list[Object]], list[list[Object]], set[int]]],
 ) -> None:
     """Each run carries forward what the last one knew as settled, and looks at other ranges."""
     with pytest.MonkeyPatch.context() as patch:
         told = Told(tmp_path / token_hex(4), patch)
         told.ranges = {str(n): entries for n, entries in enumerate(ranges)}
-        carried: list[list[tuple[int, int, int]]] = []
+        carried: list[list[Object]] = []
         for settled, others, left_out in runs:
             files = [*carried, *settled, *others]
             ids = "".join(one for one in told.ranges if int(one) not in left_out)

@@ -50,7 +50,9 @@ class Diffing:
 def asked(server: Diffing, sizes: Sequence[int] = ()) -> set[str]:
     """Where the branch may have staged an object of one of some sizes."""
     of_candidates = pa.array(sizes, pa.int64())
-    return lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", of_candidates)
+    found = lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", of_candidates)
+    assert found.changes == len(changed(server))
+    return found.paths
 
 
 def changed(server: Diffing) -> list[str]:
@@ -62,6 +64,12 @@ def test_what_is_added_may_be_told_by_its_size() -> None:
     assert asked(server) == {"c"}
     assert asked(server, [0]) == {"a|b\n", "c"}
     assert changed(server) == ["a|b\n", "c", "d"]
+
+
+def test_where_sizes_say_nothing_all_that_is_staged_counts() -> None:
+    server = Diffing([("a", "added", 0), ("b", "changed", 7), ("c", "removed", 7)])
+    found = lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", None)
+    assert found == ({"a", "b"}, 2)
 
 
 @pytest.mark.parametrize("size", [None, -1, -7])

@@ -26,6 +26,7 @@ from lakegc_assets.mark.signatures import (
     SIZED,
     SIZES,
     TO_READ,
+    UNCLEAR,
 )
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import signature_twins as twins
@@ -53,7 +54,7 @@ def rows(*by: str, **columns: st.SearchStrategy[Any]) -> st.SearchStrategy[list[
 
 
 ENTRIES = rows(range_id=IDS, hash=HASHES, size=SIZE, etag_hash=ETAG_HASHES)
-LISTED = rows(hash=HASHES, etag_hash=ETAG_HASHES, last_modified=TIMES)
+LISTED = rows(hash=HASHES, etag_hash=ETAG_HASHES, last_modified=TIMES, size=SIZE)
 OBJECTS = rows(
     "address",
     address=ADDRESSES,
@@ -118,6 +119,15 @@ def test_etag_evidence(frames: Frames) -> None:
     holds(frames, of_pieces, [(ROWS, ENTRIES), (ETAGS, LISTED), (ETAGS, LISTED)], EVIDENCE)
 
 
+def test_unclear_entries(frames: Frames) -> None:
+    holds(frames, relations.unclear_entries, [(ROWS, ENTRIES), (ETAGS, LISTED)], UNCLEAR)
+
+
+def test_unclear_matches(frames: Frames) -> None:
+    some = rows(range_id=IDS, size=SIZE, etag_hash=ETAG_HASHES, entries=COUNT)
+    holds(frames, relations.unclear_matches, [(UNCLEAR, some)], MATCHES)
+
+
 def test_possible_signatures(frames: Frames) -> None:
     holds(frames, relations.possible_signatures, [(CANDIDATES, OBJECTS)], SIGNATURES, st.booleans())
 
@@ -143,12 +153,13 @@ def test_other_signatures(frames: Frames) -> None:
 
 def test_signatures_of(frames: Frames) -> None:
     @settings(max_examples=frames.examples, deadline=None, phases=[Phase.explicit, Phase.generate])
-    @given(OBJECTS, UNTIL, rows("address", address=ADDRESSES, content=HASHES))
-    def compare(objects: Any, until: Any, contents: Any) -> None:
+    @given(OBJECTS, UNTIL, rows("address", address=ADDRESSES, content=HASHES), st.booleans())
+    def compare(objects: Any, until: Any, contents: Any, unclear: Any) -> None:
         given_frames = frames.of(objects, CANDIDATES), frames.of(contents, CONTENTS)
-        found = relations.signatures_of(given_frames[0], until, given_frames[1])
+        found = relations.signatures_of(given_frames[0], until, given_frames[1], unclear)
         assert same(
-            frames.rows(found, SIGNATURES_OF), twins.signatures_of(objects, until, contents)
+            frames.rows(found, SIGNATURES_OF),
+            twins.signatures_of(objects, until, contents, unclear),
         )
 
     compare()

@@ -105,7 +105,9 @@ class SimTables:
         return _spared(found), NOTHING_COMPARED
 
     @staticmethod
-    def served(deltas: Any, links: Any, candidates: Any, liveness: Any, _folder: str) -> pa.Table:
+    def served(
+        deltas: Any, links: Any, candidates: Any, liveness: Any, _folder: str, _staged: int
+    ) -> pa.Table:
         rows = _rows(deltas.attempt.store(), candidates.parts)
         return _spared(_served(links.client(), liveness.heads, rows))
 
