@@ -24,7 +24,7 @@ from lakegc_assets.graveler.sstable import Blocks, read_blocks
 from lakegc_assets.run.table_cache import Decoded, Kind
 
 #: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
-KIND: Final = Kind("witness", 3, "range_id")
+KIND: Final = Kind("witness", 4, "range_id")
 #: A row for each relative address that an entry may mean.
 ENTRIES: Final = pa.schema(
     [

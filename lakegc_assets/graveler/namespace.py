@@ -39,7 +39,7 @@ class UnresolvableAddressError(IntegrityError):
         super().__init__(f"cannot tell which object the address {address!r} names: {reason}")
         self.address = address
         self.reason = reason
-        paths = {address, unquote(address), _as_lakefs_reads(address)}
+        paths = {address, unquote(address), *_readings(address)}
         paths |= {posixpath.normpath(path.replace("\\", "/")) for path in paths}
         # No key ends in what is not UTF-8.
         self.last_components = frozenset(
@@ -110,9 +110,10 @@ class StorageNamespace:
     def relatives(self, address: str) -> AbstractSet[str]:
         """Every relative address that a full address may name; empty when provably outside.
 
-        lakeFS parses a full address as a URL, so it percent-decodes its path and cuts it at ``?``;
-        importers have written plain keys, too. Both readings count, and so does what a server that
-        drops empty path components would find there.
+        lakeFS parses a full address as a URL: it cuts the path at ``?``, and percent-decodes it or
+        not, depending on its version and on the path. What it serves is the key as it stands behind
+        the namespace, and importers have written plain keys, too. Every reading counts, and so does
+        what a server that drops empty path components would find there.
 
         Raises:
             UnresolvableAddressError: for unknown schemes and hosts, and paths that stores
@@ -129,12 +130,12 @@ class StorageNamespace:
                 raise UnresolvableAddressError(
                     address, f"its bucket is {self.authority!r} but for case"
                 )
-            if scheme == self.scheme == "local" and ".." in _as_lakefs_reads(path).split("/"):
+            if scheme == self.scheme == "local" and any(
+                ".." in reading.split("/") for reading in _readings(path)
+            ):
                 raise UnresolvableAddressError(address, "its '..' may lead to another namespace")
             return frozenset()
-        readings = {_as_lakefs_reads(path)}
-        if not address.lower().startswith("https://"):
-            readings.add(path)
+        readings = _readings(path)
         for reading in readings:
             if problem := _doubtful(scheme, reading):
                 raise UnresolvableAddressError(address, problem)
@@ -142,6 +143,10 @@ class StorageNamespace:
         # Some servers read //a//b as /a/b.
         readings |= {_SLASHES.sub("/", f"/{r}")[1:] for r in readings if not r.startswith(start)}
         inside = {r[len(start) :] for r in readings if r.startswith(start)}
+        # The namespace may be percent-encoded before a key that is not.
+        for reading in (r for r in readings if "%" in r):
+            ends = (slash.start() for slash in re.finditer("/", reading))
+            inside |= {reading[at + 1 :] for at in ends if unquote(reading[:at]) == self.prefix}
         return frozenset(inside - {""})
 
     def resolve(self, address: str, address_type: int) -> AbstractSet[str]:
@@ -198,7 +203,7 @@ def _parsed(url: str) -> StorageNamespace:
     except ValueError as error:
         raise ConfigurationError(f"{url!r} is no storage namespace: {error}") from None
     if url.startswith(("https://", "HTTPS://")):
-        path = unquote(path, errors="surrogateescape")
+        path = _decoded(path)
     prefix = path.strip("/")
     problem = _doubtful(scheme, prefix)
     if scheme == "local" and not authority:
@@ -212,8 +217,14 @@ def _kind(scheme: str) -> AbstractSet[str]:
     return frozenset({"local", "file"}) if scheme in {"local", "file"} else frozenset({scheme})
 
 
-def _as_lakefs_reads(path: str) -> str:
-    return unquote(path.partition("?")[0], errors="surrogateescape")
+def _readings(path: str) -> set[str]:
+    """What the path of a URL may mean: as it stands, cut at ``?``, and percent-decoded then."""
+    cut = path.partition("?")[0]
+    return {path, cut, _decoded(cut)}
+
+
+def _decoded(path: str) -> str:
+    return unquote(path, errors="surrogateescape")
 
 
 def _split(address: str) -> tuple[str, str, str]:

@@ -116,7 +116,7 @@ def test_the_key_of_a_relative_address_leads_back_to_it(relative: str) -> None:
         (LAB, "file:///lab/small/x", None),
         (LAB, "https://account.blob.core.windows.net/lab/small/x", None),
         (AZURE, "abfss://box@ACCOUNT.dfs.core.windows.net/repo/data/x", "data/x"),
-        (AZURE, "https://account.blob.core.windows.net/box/repo/a%20b?sig=1", "a b"),
+        (AZURE, "https://account.blob.core.windows.net/box/rep%6F/data/x", "data/x"),
         (AZURE, "https://account.blob.core.windows.net/box2/repo/x", None),
         (AZURE, "https://other.blob.core.windows.net/box/repo/x", None),
     ],
@@ -163,11 +163,30 @@ def test_what_cannot_be_decided_is_an_error(namespace: StorageNamespace, address
 
 
 def test_an_address_that_lakefs_reads_otherwise_keeps_both_objects_alive() -> None:
-    assert LAB.relatives("s3://lab/small/a%20b?c") == {"a%20b?c", "a b"}
+    assert LAB.relatives("s3://lab/small/a%20b?c") == {"a%20b?c", "a%20b", "a b"}
+    # lakeFS leaves a path encoded if its encoding is not the usual one.
+    assert LAB.relatives("s3://lab/small/data/a%2Fb?x") == {
+        "data/a%2Fb?x", "data/a%2Fb", "data/a/b",
+    }  # fmt: skip
     assert LAB.relatives("s3://lab/sm%61ll/x") == {"x"}
     with pytest.raises(UnresolvableAddressError) as caught:
         LAB.relative("s3://lab/small/d/a%20b")
     assert caught.value.last_components == {"a%20b", "a b"}
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a b", "50%off", "what?", "a%2Fb?x", "a%2520b", "a+b#c"])
+@pytest.mark.parametrize(
+    "folder", ["repo", "with%20space", "with space", "w%C3%A9%2ft/%68", "", "100%2525"]
+)
+def test_a_key_behind_the_url_of_its_namespace_is_among_what_its_address_means(
+    name: str, folder: str
+) -> None:
+    # So lakeFS writes the addresses that it serves.
+    for url in (f"https://account.blob.core.windows.net/box/{folder}", f"s3://lab/{folder}"):
+        namespace = StorageNamespace.parse(url)
+        for base in {url.removesuffix("/"), namespace.url()}:
+            assert f"data/{name}" in namespace.relatives(f"{base}/data/{name}")
+    assert AZURE.relatives(f"{AZURE.url()}/a%20b?sig=1") == {"a%20b?sig=1", "a%20b", "a b"}
 
 
 def test_an_address_that_only_some_servers_find_in_the_namespace_counts() -> None:
