@@ -42,7 +42,6 @@ from lakegc_assets.lakefs.models import (
     PreparedCommits,
     Repository,
     ServerConfig,
-    StorageConfig,
     Tag,
     TaskCreated,
     TaskStatus,
@@ -97,15 +96,12 @@ class LakeFSClient(Transport):
     # The server
 
     def server_config(self) -> ServerConfig:
-        """Version and block store of the server."""
+        """The version of the server."""
         try:
             return self._get(ServerConfig, "config")
         except EndpointNotFoundError:
-            # Older servers have the two halves as calls of their own.
-            return ServerConfig(
-                version_config=self._get(VersionConfig, "config", "version"),
-                storage_config=self._get(StorageConfig, "config", "storage"),
-            )
+            # Older servers have it as a call of its own.
+            return ServerConfig(version_config=self._get(VersionConfig, "config", "version"))
 
     def check_supported(self) -> str:
         """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.87."""

@@ -70,12 +70,6 @@ class Commit(Model):
     version: int = 1
 
 
-class StorageConfig(Model):
-    """The block storage of a server: ``s3``, ``azure``, ``gs``, ``local``, ``mem``."""
-
-    blockstore_type: str = NonEmpty
-
-
 class VersionConfig(Model):
     """The version that a server reports."""
 
@@ -85,11 +79,10 @@ class VersionConfig(Model):
 class ServerConfig(Model):
     """The configuration that a server reports.
 
-    ``storage_config`` is None on servers with several stores, which list them elsewhere.
+    What it says of its block storage is left out: nothing here needs it, and it may be blank.
     """
 
     version_config: VersionConfig
-    storage_config: StorageConfig | None = None
 
     @property
     def version(self) -> str:

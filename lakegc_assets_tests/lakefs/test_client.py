@@ -72,11 +72,20 @@ def test_versions_are_compared_as_numbers(
 
 def test_server_config(server: ReplayServer, client: LakeFSClient) -> None:
     config = client.server_config()
-    assert config.storage_config is not None
-    assert config.storage_config.blockstore_type == "s3"
+    assert config.version
     assert client.grace_period() == timedelta(hours=24)
     server.overrides["GET", "/config"] = (404, {"message": "invalid API endpoint"})
     assert client.server_config() == config
+
+
+@pytest.mark.parametrize("storage", [{"blockstore_type": ""}, {}, None])
+def test_a_server_may_keep_its_block_storage_to_itself(
+    storage: dict[str, str] | None, server: ReplayServer, client: LakeFSClient
+) -> None:
+    # So lakeFS 1.30 to 1.48 answers who may not read the configuration, and 1.50 with many stores.
+    body = {"version_config": {"version": "1.48.0"}, "storage_config": storage}
+    server.overrides["GET", "/config"] = (200, body)
+    assert client.check_supported() == "1.48.0"
 
 
 def test_the_servers_clock_and_its_skew(server: ReplayServer, client: LakeFSClient) -> None:
