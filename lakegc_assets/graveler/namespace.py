@@ -18,7 +18,11 @@ from lakegc_assets.graveler.entry import AddressType
 _BUCKET_SCHEMES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "local": "local"}
 _HADOOP_AZURE: Final = {"abfs": "dfs", "abfss": "dfs", "wasb": "blob", "wasbs": "blob"}
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_AZURE_HOST: Final = re.compile(r"([a-z0-9]{3,24})\.(blob|dfs)\.core\.windows\.net")
+#: Of Azure's accounts: everywhere, in the cloud of the US government, and in China.
+AZURE_DOMAINS: Final = ("core.windows.net", "core.usgovcloudapi.net", "core.chinacloudapi.cn")
+_AZURE_HOST: Final = re.compile(
+    rf"([a-z0-9]{{3,24}})\.(?:blob|dfs)\.({'|'.join(map(re.escape, AZURE_DOMAINS))})"
+)
 _AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
 # Of access points and the like: other names of some bucket.
 _ALIASES: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3")
@@ -58,7 +62,8 @@ class StorageNamespace:
     Attributes:
         scheme: ``s3`` (also for s3a and s3n), ``azure``, ``gs``, ``local`` (below the directory of
             a lakeFS with local storage) or ``file``.
-        authority: bucket; ``account/container`` for azure; empty for file.
+        authority: bucket; ``ACCOUNT.DOMAIN/CONTAINER`` for azure, the domain being one of
+            ``AZURE_DOMAINS``; empty for file.
         prefix: path without slashes at its ends, empty for a whole bucket. As it stands in the
             URL; percent-decoded for the https form of azure, as lakeFS reads it.
     """
@@ -72,8 +77,8 @@ class StorageNamespace:
         """Read a URL or a plain path.
 
         Args:
-            url: s3, s3a, s3n, gs and local URLs; ``https://ACCOUNT.{blob,dfs}.core.windows.net/C/P``,
-                abfs, abfss, wasb and wasbs for azure; file URLs and plain paths (made absolute).
+            url: s3, s3a, s3n, gs and local URLs; ``https://ACCOUNT.{blob,dfs}.DOMAIN/C/P``, abfs,
+                abfss, wasb and wasbs for azure; file URLs and plain paths (made absolute).
 
         Raises:
             ConfigurationError: for anything else.
@@ -84,8 +89,8 @@ class StorageNamespace:
     def url(self) -> str:
         """The canonical URL, without a slash at its end."""
         if self.scheme == "azure":
-            account, _, container = self.authority.partition("/")
-            base = f"https://{account}.blob.core.windows.net/{container}"
+            host, _, container = self.authority.partition("/")
+            base = f"{azure_service_url(host)}/{container}"
             return f"{base}/{quote(self.prefix)}" if self.prefix else base
         base = f"{self.scheme}://{self.authority}"
         return f"{base}/{self.prefix}" if self.prefix else base
@@ -195,6 +200,12 @@ class StorageNamespace:
         return ours.startswith(theirs) or theirs.startswith(ours)
 
 
+def azure_service_url(host: str) -> str:
+    """The URL of the blob service of an account, given as ``ACCOUNT.DOMAIN``."""
+    account, _, domain = host.partition(".")
+    return f"https://{account}.blob.{domain}"
+
+
 @lru_cache(maxsize=256)
 def _parsed(url: str) -> StorageNamespace:
     try:
@@ -255,7 +266,7 @@ def _split(address: str) -> tuple[str, str, str]:
         raise ValueError(f"{host!r} is not the host of an Azure storage account")
     if not _AZURE_CONTAINER.fullmatch(container):
         raise ValueError(f"{container!r} is not the name of a container")
-    return "azure", f"{account[1]}/{container}", path
+    return "azure", f"{account[1]}.{account[2]}/{container}", path
 
 
 def _doubtful(scheme: str, path: str) -> str | None:

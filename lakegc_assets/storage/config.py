@@ -15,7 +15,7 @@ class AzureAccess:
     """Access to Azure Blob Storage; what is None comes from the variables of the Azure tools.
 
     Attributes:
-        account_url: of the blob service, where it is not ``https://ACCOUNT.blob.core.windows.net``.
+        account_url: of the blob service, where it is not ``https://ACCOUNT.blob.DOMAIN``.
         credentials_file: written by ``write_azure_credentials_file``; read again while it is used.
             None for ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``, and where neither is set
             for azure-identity's ``DefaultAzureCredential``.

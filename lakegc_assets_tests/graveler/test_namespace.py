@@ -40,18 +40,28 @@ SEGMENT = st.text("xyé-_.%# +=,", min_size=1, max_size=6).filter(lambda s: s.st
         ("file:///srv/lake/", ("file", "", "srv/lake"), "file:///srv/lake"),
         (
             "https://Account.blob.core.windows.net:443/box/a%20b/",
-            ("azure", "account/box", "a b"),
+            ("azure", "account.core.windows.net/box", "a b"),
             "https://account.blob.core.windows.net/box/a%20b",
         ),
         (
             "abfss://box@account.dfs.core.windows.net/a",
-            ("azure", "account/box", "a"),
+            ("azure", "account.core.windows.net/box", "a"),
             "https://account.blob.core.windows.net/box/a",
         ),
         (
             "wasb://box@account.blob.core.windows.net",
-            ("azure", "account/box", ""),
+            ("azure", "account.core.windows.net/box", ""),
             "https://account.blob.core.windows.net/box",
+        ),
+        (
+            "https://Gov.blob.core.usgovcloudapi.net/box/a",
+            ("azure", "gov.core.usgovcloudapi.net/box", "a"),
+            "https://gov.blob.core.usgovcloudapi.net/box/a",
+        ),
+        (
+            "abfss://box@account.dfs.core.chinacloudapi.cn/a",
+            ("azure", "account.core.chinacloudapi.cn/box", "a"),
+            "https://account.blob.core.chinacloudapi.cn/box/a",
         ),
     ],
 )
@@ -85,6 +95,7 @@ def test_a_relative_path_becomes_absolute() -> None:
         "https://example.com/box/a",
         "https://account.blob.core.windows.net",
         "abfss://account.dfs.core.windows.net/a",
+        "https://account.blob.core.chinacloudapi.net/box",
         "https://account.blob.core.windows.net/box/a%ff",
         "gs://lab/./a",
         "local://",
@@ -119,6 +130,8 @@ def test_the_key_of_a_relative_address_leads_back_to_it(relative: str) -> None:
         (AZURE, "https://account.blob.core.windows.net/box/rep%6F/data/x", "data/x"),
         (AZURE, "https://account.blob.core.windows.net/box2/repo/x", None),
         (AZURE, "https://other.blob.core.windows.net/box/repo/x", None),
+        # An account of the same name in another cloud is another one.
+        (AZURE, "https://account.blob.core.usgovcloudapi.net/box/repo/x", None),
     ],
 )
 def test_full_addresses_are_resolved(

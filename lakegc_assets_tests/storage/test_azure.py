@@ -294,6 +294,17 @@ def test_the_url_of_an_account_must_be_that_of_the_namespace(azure_key_file: str
         open_store(AZURE_URL, StoreConfig(azure=access)).get("k")
 
 
+def test_the_account_of_another_cloud_is_asked_there(azure_key_file: str) -> None:
+    url = "https://acc.blob.core.usgovcloudapi.net/box/ns"
+    store = open_store(url, StoreConfig(azure=AzureAccess(credentials_file=azure_key_file)))
+    assert isinstance(store, AzureStore)
+    assert store.service.url == "https://acc.blob.core.usgovcloudapi.net"
+    assert (store.url, store.service.account) == (url, "acc")
+    elsewhere = AzureAccess("https://acc.blob.core.windows.net", azure_key_file)
+    with pytest.raises(ConfigurationError, match=r"'acc' of core\.usgovcloudapi\.net"):
+        open_store(url, StoreConfig(azure=elsewhere)).get("k")
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -21,6 +21,7 @@ import pyarrow as pa
 import requests
 
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import AZURE_DOMAINS, azure_service_url
 from lakegc_assets.storage.azure.auth import (
     VERSION,
     Delegation,
@@ -169,13 +170,19 @@ class AzureService(HttpClient):
 
 
 @once_per_process("AZURE_")
-def open_service(config: StoreConfig, account: str) -> AzureService:
-    """One as long as the Azure variables stay the same. Raises ConfigurationError."""
-    url = (config.azure.account_url or f"https://{account}.blob.core.windows.net").rstrip("/")
-    host = urlsplit(url).hostname or ""
-    if host.endswith(".core.windows.net") and host.partition(".")[0] != account:
+def open_service(config: StoreConfig, host: str) -> AzureService:
+    """One as long as the Azure variables stay the same. Raises ConfigurationError.
+
+    ``host``: ``ACCOUNT.DOMAIN``, as the authority of a namespace begins.
+    """
+    account, _, domain = host.partition(".")
+    url = (config.azure.account_url or azure_service_url(host)).rstrip("/")
+    given = urlsplit(url).hostname or ""
+    if given.endswith(tuple(f".{one}" for one in AZURE_DOMAINS)) and not (
+        given.partition(".")[0] == account and given.endswith(f".{domain}")
+    ):
         raise ConfigurationError(
-            f"the namespace is in the account {account!r}, and account_url is {url}"
+            f"the namespace is in the account {account!r} of {domain}, and account_url is {url}"
         )
     return AzureService(config, signers(config.azure, account), account, url)
 

@@ -63,7 +63,7 @@ class AzureStore(AzureVersions):
     sizes = Sizes(whole=256 * 2**20)
 
     def reached_by(self) -> tuple[Any, ...]:
-        return AzureStore, self._account, self.config.azure
+        return AzureStore, self._host, self.config.azure
 
     def list(
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None

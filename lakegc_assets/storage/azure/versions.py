@@ -82,17 +82,17 @@ class AzureVersions(BucketStore[Blob]):
 
     def __init__(self, namespace: StorageNamespace, config: StoreConfig) -> None:
         super().__init__(namespace, config)
-        self._account, _, self._container = namespace.authority.partition("/")
+        self._host, _, self._container = namespace.authority.partition("/")
         # Each answer about a blob says which of the two is missing.
         self.bucket_seen = True
 
     @property
     def service(self) -> AzureService:
         """Of the account; the same one in all stores of one configuration."""
-        return open_service(self.config, self._account)
+        return open_service(self.config, self._host)
 
     def _object(self, full_key: str, where: str, config: StoreConfig) -> Blob:
-        return Blob(open_service(config, self._account), self._container, full_key, where)
+        return Blob(open_service(config, self._host), self._container, full_key, where)
 
     def _bring_back(self, objects: Sequence[Lost], *, dry_run: bool) -> Sequence[UndeleteOutcome]:
         return undelete_each(objects, partial(self._one, dry_run=dry_run), self._url)
