@@ -2,7 +2,8 @@
 
 A listing of the wrong prefix, scheme or account, or one that ended early, shows here: objects that
 a HEAD names are not in it. What a collector deleted before is left out of the comparison, and so is
-what the operator has looked at and accepted once.
+what the operator has looked at and accepted once: a branch that was made from an old commit looks
+like this. So may an object that was deleted and is needed, so the result says what was left out.
 
 An inventory report may lack objects, which stay; then it is the store that must have some of what
 HEADs hold. In the mode ``committed`` nothing is listed, and what a look at single objects lacks is
@@ -15,12 +16,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, UNLIKE, Case, CheckResult
@@ -47,8 +50,15 @@ _CHOOSE: Final = "choose what the store must have"
 _THREADS: Final = 8
 #: Outcomes of a sweep after which an object is not there.
 _GONE: Final = ("deleted", "already_missing")
+#: What is known to be gone, and the run whose mark or sweep says so; null where it was accepted.
+_KNOWN: Final = pa.schema([("address", pa.string()), ("run", pa.string())])
+#: How many objects that were deleted before a summary names.
+_DELETED_EXAMPLES: Final = 3
 #: Work on one core, in seconds, of reading a file of addresses.
 _FILE_S: Final = 0.2
+
+#: URL of a store, a key of addresses in it or a file of the outcomes of a sweep, and the run.
+_File = tuple[str, str | Part, str | None]
 
 
 def listing_holds_heads(case: Case) -> CheckResult:
@@ -57,10 +67,35 @@ def listing_holds_heads(case: Case) -> CheckResult:
     lost = _missing_of_sample(case, lacked) if case.by_name or case.inventory else lacked
     if not lost:
         return _holds(case, lacked)
-    if known := _known(case):
-        frame = relations.without(case.dataset(lost), case.dataset(known))
-        lost = case.write(frame, ADDRESSES, "leave out what is known to be gone")
-    return _judge(case, lost)
+    files = _known(case)
+    if not files:
+        return _judge(case, lost)
+    missing, known = case.dataset(lost), case.dataset(files, _KNOWN)
+    frame = relations.without(missing, known)
+    left = case.write(frame, ADDRESSES, "leave out what is known to be gone")
+    result = _judge(case, left)
+    if sum(part.rows for part in left) == sum(part.rows for part in lost):
+        return result
+    return _with_deleted(case, result, relations.deleted_before(missing, known))
+
+
+def _with_deleted(case: Case, result: CheckResult, deleted: DataFrame) -> CheckResult:
+    """The result, which also says what earlier runs deleted (address, run) and HEADs name."""
+    count = case.total(deleted, "count what earlier runs deleted")
+    if not count:
+        return result
+    first = relations.first_deleted(deleted, _DELETED_EXAMPLES)
+    rows = case.frames.collect(first, _KNOWN, "find examples").to_pylist()
+    examples = [f"{row['address']!r} (run {row['run']})" for row in rows]
+    objects = counted(
+        count, "object that branch HEADs name was", "objects that branch HEADs name were"
+    )
+    summary = (
+        f"{result.summary}; {objects} deleted by earlier runs, for example "
+        f"{', '.join(examples)}: restore what a branch should still have"
+    )
+    facts = {**result.facts, "deleted_before": count, "deleted_examples": examples}
+    return replace(result, summary=summary, facts=facts)
 
 
 def _holds(case: Case, lacked: Sequence[Part]) -> CheckResult:
@@ -165,7 +200,7 @@ def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
 
 
 def _known(case: Case) -> Sequence[Part]:
-    """Files of addresses that a collector deleted, or whose loss was accepted."""
+    """Files of what a collector deleted, or whose loss was accepted (``_KNOWN``)."""
     files = list(_files_of_gone(case))
     costs = [_FILE_S] * len(files)
     task, most = partial(_read_gone, case.scratch), case.ctx.settings.address_num_partitions
@@ -174,28 +209,33 @@ def _known(case: Case) -> Sequence[Part]:
     return [part for parts in found for part in parts]
 
 
-def _files_of_gone(case: Case) -> Iterator[tuple[str, str | Part]]:
-    """URL of a store, and a key of addresses in it, or a file of the outcomes of a sweep."""
+def _files_of_gone(case: Case) -> Iterator[_File]:
+    """Files of addresses, or of the outcomes of sweeps."""
     for batch in case.connections.store().list("_lakefs/retention/gc/"):
         for key in batch["key"].to_pylist():
             if (match := _MARKS.fullmatch(key)) and case.ctx.run not in match.groups():
-                yield case.connections.namespace_url, key
+                run = match["run"] or match["mark"]
+                yield case.connections.namespace_url, key, run
     root = case.ctx.root.open(case.ctx.repository)
     for batch in root.list(f"{_ACCEPTED}/"):
-        yield from ((root.url, key) for key in batch["key"].to_pylist())
+        yield from ((root.url, key, None) for key in batch["key"].to_pylist())
     for run in case.ctx.root.runs(case.ctx.repository):
         try:
             attempt = case.ctx.root.attempt(case.ctx.repository, run)
             swept = attempt.manifest("swept_set").parts["data"]
         except LakegcError:
             continue
-        yield from ((attempt.url, part) for part in swept)
+        yield from ((attempt.url, part, run) for part in swept)
 
 
-def _read_gone(scratch: Scratch, files: Sequence[tuple[str, str | Part]]) -> list[Part]:
+def _read_gone(scratch: Scratch, files: Sequence[_File]) -> list[Part]:
     """Read which objects are known to be gone; a task."""
-    tables = (_gone(scratch, url, file) for url, file in files)
-    return scratch.write(addresses for table in tables for addresses in table)
+    tables = (
+        pa.table([addresses.cast(pa.string()), [run] * len(addresses)], schema=_KNOWN)
+        for url, file, run in files
+        for addresses in _gone(scratch, url, file)
+    )
+    return scratch.write_rows(tables, _KNOWN)
 
 
 def _gone(scratch: Scratch, url: str, file: str | Part) -> Iterator[pa.Array]:

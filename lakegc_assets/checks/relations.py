@@ -195,6 +195,25 @@ def without(addresses: DataFrame, others: DataFrame) -> DataFrame:
 
 
 @relation
+def deleted_before(addresses: DataFrame, known: DataFrame) -> DataFrame:
+    """Those addresses that runs deleted, each once, and the last of the runs (address, run).
+
+    Args:
+        addresses: address.
+        known: address, and the run that deleted it; null where only its loss is known.
+    """
+    deleted = known.where(F.col("run").isNotNull())
+    found = deleted.join(addresses.select("address"), "address", "left_semi")
+    return found.groupBy("address").agg(F.max("run").alias("run"))
+
+
+@relation
+def first_deleted(deleted: DataFrame, most: int) -> DataFrame:
+    """Some of what was deleted (address, run): the first ones, in order."""
+    return deleted.select("address", "run").orderBy("address").limit(most)
+
+
+@relation
 def sample(addresses: DataFrame, most: int) -> DataFrame:
     """So many of some addresses, of all parts of them alike, and the same each time."""
     mixed = addresses.select("address", F.md5("address").alias("mixed"))

@@ -59,7 +59,9 @@ def test_objects_that_are_lost_can_be_accepted_once(incomplete: Incomplete) -> N
     assert result.facts["examples"] == incomplete.lost
     assert not incomplete.judge(accept_missing="2-0").passed
     assert incomplete.judge(accept_missing=digest).passed
-    assert incomplete.judge().passed, "what was accepted is remembered"
+    result = incomplete.judge()
+    assert result.passed, "what was accepted is remembered"
+    assert "earlier runs" not in result.summary
 
 
 def test_what_lakefs_collected_before_is_not_missed(incomplete: Incomplete) -> None:
@@ -69,7 +71,9 @@ def test_what_lakefs_collected_before_is_not_missed(incomplete: Incomplete) -> N
     pq.write_table(pa.table({"address": incomplete.lost}), sink)
     key = "_lakefs/retention/gc/unified/theirs/deleted/part-00000-x.c000.snappy.parquet"
     incomplete.lab.put(key, sink.getvalue().to_pybytes())
-    assert incomplete.judge().passed
+    result = incomplete.judge()
+    assert result.passed
+    assert f"{incomplete.lost[0]!r} (run theirs)" in result.summary
     # The lists of this very mark excuse nothing.
     incomplete.lab.remove(key)
     incomplete.lab.put(key.replace("theirs", "run1"), sink.getvalue().to_pybytes())
@@ -81,9 +85,17 @@ def test_what_a_sweep_deleted_before_is_not_missed(incomplete: Incomplete) -> No
         incomplete.lab.remove(address)
     first, second = incomplete.lost
     incomplete.lab.sweep("earlier", {first: "deleted", second: "already_missing"})
-    assert incomplete.judge().passed
+    result = incomplete.judge()
+    assert result.passed
+    assert (
+        f"2 objects that branch HEADs name were deleted by earlier runs, for example {first!r} "
+        f"(run earlier), {second!r} (run earlier): restore" in result.summary
+    )
+    assert result.facts["deleted_before"] == 2
     incomplete.lab.sweep("earlier", {first: "deleted", second: "spared"})
-    assert repr(second) in fails(incomplete.judge())
+    result = incomplete.judge()
+    assert repr(second) in fails(result)
+    assert "1 object that branch HEADs name was deleted by earlier runs" in result.summary
 
 
 def test_a_young_entry_need_not_be_listed(incomplete: Incomplete) -> None:

@@ -49,6 +49,7 @@ FIELDS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "check": (pa.string(), st.sampled_from(["one", "another"])),
     "branch": (pa.string(), st.sampled_from(["main", "b'"])),
     "commit_id": (pa.string(), st.sampled_from(["c1", "c2"])),
+    "run": (pa.string(), st.none() | st.sampled_from(["r1", "r2", ""])),
     "folder": (pa.string(), st.sampled_from(["data/a/", "data//", "data/b/", "other/"])),
     "objects": (pa.int64(), st.integers(0, 5)),
     "listed": (pa.int64(), st.none() | SIZES),
@@ -128,6 +129,7 @@ PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[
     ("resized", (("address", "listed"),), ADDRESS, ()),
     ("distinct", (ADDRESS,), ADDRESS, ()),
     ("without", (ADDRESS, ADDRESS), ADDRESS, ()),
+    ("deleted_before", (ADDRESS, ("address", "run")), ("address", "run"), ()),
     ("total", (ADDRESS,), ("objects",), ()),
 ]
 
@@ -158,6 +160,14 @@ def test_what_is_shown_or_asked_for_is_its_twin(
     held_together(frames, name, inputs, (ADDRESS,), ADDRESS, MOST, ordered=True)
 
 
+def test_what_was_deleted_and_is_shown_is_its_twin(frames: Frames) -> None:
+    columns = ("address", "run")
+    each = st.dictionaries(ADDRESSES, st.sampled_from(["r1", "r2"]), max_size=8)
+    deleted = each.map(lambda runs: [{"address": a, "run": run} for a, run in runs.items()])
+    inputs = {"deleted": deleted}
+    held_together(frames, "first_deleted", inputs, (columns,), columns, MOST, ordered=True)
+
+
 def test_what_lakefs_is_asked_for_is_its_twin(frames: Frames) -> None:
     """Entries that stand twice in the cache, and ranges that a branch has twice, are asked once."""
     looks, ranges, heads = ("size", "etag"), ("range_id", "commit_id"), ("commit_id", "branch")
@@ -178,5 +188,5 @@ def test_each_relation_has_a_twin_that_is_compared() -> None:
         for name, value in vars(relations).items()
         if isinstance(value, FunctionType) and hasattr(value, "__wrapped__")
     }
-    others = {"outside_slices", "first", "sample", "questions"}
+    others = {"outside_slices", "first", "first_deleted", "sample", "questions"}
     assert own == {name for name, *_ in PURE} | others

@@ -142,6 +142,18 @@ def without(addresses: Rows, others: Rows) -> list[Row]:
     return distinct(remaining(addresses, others))
 
 
+def deleted_before(addresses: Rows, known: Rows) -> list[Row]:
+    runs: dict[str, str] = {}
+    for row in known:
+        if row["run"] is not None and row["address"] in addresses_of(addresses):
+            runs[row["address"]] = max(row["run"], runs.get(row["address"], ""))
+    return [{"address": address, "run": run} for address, run in runs.items()]
+
+
+def first_deleted(deleted: Rows, most: int) -> list[Row]:
+    return sorted(({**row} for row in deleted), key=lambda row: row["address"].encode())[:most]
+
+
 def sample(addresses: Rows, most: int) -> list[Row]:
     def mixed(row: Row) -> str:
         return hashlib.md5(row["address"].encode(), usedforsecurity=False).hexdigest()
