@@ -6,7 +6,7 @@ Hashes only ever keep objects: two addresses with one hash make a dead object lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -21,6 +21,11 @@ MULTIPART: Final = r"^[0-9a-fA-F]{32}-[0-9]+$"
 AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
 CONTROL: Final = "its name has a line break or another control character"
 NOT_SEEN: Final = "uploaded in parts, and not seen before the cutoff"
+#: What an upload through lakeFS's S3 gateway to Google's store is kept in until it is completed.
+_PART_NAME: Final = r"\.(multipart|part_[0-9]+(_[0-9]+)*)\z"
+#: How long before the cutoff such an upload may have begun.
+UPLOAD_TIME: Final = timedelta(days=7)
+UPLOADING: Final = "named like a part of an upload, which may still go on"
 TWICE: Final = "the inventory report names it more than once"
 SAME_HASH: Final = "its hash is that of an address that another repository names"
 #: Why an object is a candidate.
@@ -63,18 +68,23 @@ def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
 
 @relation
 def judged(
-    unreferenced: DataFrame, unresolved: DataFrame, seen: Sequence[DataFrame], pins: DataFrame
+    unreferenced: DataFrame,
+    unresolved: DataFrame,
+    seen: Sequence[DataFrame],
+    pins: DataFrame,
+    cutoff: datetime,
 ) -> DataFrame:
     """Candidates so far, with the first reason why each is spared; null where there is none.
 
     An upload in parts carries the time at which it began, so it ages from the first finished
-    listing that saw it.
+    listing that saw it. Where its parts are objects, they are needed until it ends.
 
     Args:
         unreferenced: the candidates so far (``LISTING``).
         unresolved: last path components (last_part) of live addresses that nobody can place.
         seen: address and etag of the uploads in parts that each listing before the cutoff had.
         pins: address and why of what was restored, and is to stay for a while; each once.
+        cutoff: of the mark.
 
     Returns:
         The rows, each once, with one column more: ``why``.
@@ -91,10 +101,12 @@ def judged(
         known = known | F.col(name).isNotNull()
     # A dollar would also stand before a line break at the end, in Java.
     in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
+    uploading = F.col("last_modified") >= F.lit(cutoff - UPLOAD_TIME)
     why = (
         F.when(F.col("ambiguous"), F.lit(AMBIGUOUS))
         .when(F.col("address").rlike(UNNAMEABLE), F.lit(CONTROL))
         .when(in_parts & ~known, F.lit(NOT_SEEN))
+        .when(F.col("address").rlike(_PART_NAME) & uploading, F.lit(UPLOADING))
         .otherwise(F.col("pinned"))
     )
     return marked.withColumn("why", why).select(*unreferenced.columns, "why")

@@ -31,6 +31,7 @@ ALONE = {
     "data.txt/x",
 }
 PARTS = "uploaded in parts, and not seen before the cutoff"
+UPLOADING = "named like a part of an upload, which may still go on"
 ENDS_LIKE = "a full address that cannot be resolved ends like it"
 SPARED = {
     "data/s/lost-part": ENDS_LIKE,
@@ -39,6 +40,8 @@ SPARED = {
     "data/s/no\uffffcharacter": "its name has a line break or another control character",
     "data/s/parts-new": PARTS,
     "data/s/parts-changed": PARTS,
+    "data/s/going.multipart": UPLOADING,
+    "data/s/going.part_00001_1": UPLOADING,
 }
 
 
@@ -105,6 +108,11 @@ def planted(
             "norules", "data/s/as-young-as-the-cutoff", written=now - timedelta(seconds=1)
         )
         recorded.plant("norules", "data/s/younger", written=now)
+        week = now - timedelta(seconds=1, days=7)
+        for name in ("going.multipart", "going.part_00001_1"):
+            recorded.plant("norules", f"data/s/{name}", written=week)
+        ended = week - timedelta(milliseconds=1)
+        recorded.plant("norules", "data/s/ended.part_00001", written=ended)
         recorded.plant(
             "norules", "data/s/just-older", written=now - timedelta(seconds=1, milliseconds=1)
         )
@@ -112,7 +120,7 @@ def planted(
 
 
 def test_only_what_is_proven_dead_is_a_candidate(planted: Marked) -> None:
-    assert planted.candidates == DEAD | {"data/s/just-older"}
+    assert planted.candidates == DEAD | {"data/s/just-older", "data/s/ended.part_00001"}
 
 
 def test_what_is_spared_is_reported_with_the_reason(planted: Marked) -> None:
@@ -121,6 +129,7 @@ def test_what_is_spared_is_reported_with_the_reason(planted: Marked) -> None:
     assert facts["spared"] == {
         ENDS_LIKE: 1,
         PARTS: 2,
+        UPLOADING: 2,
         "its name has a line break or another control character": 3,
     }
     assert (facts["too_young"], facts["too_young_bytes"]) == (2, 14)

@@ -23,11 +23,14 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 ADDRESSES = st.sampled_from([
     "data/a/x", "data/b/x", "x", "data/a/x\n", "data/a/\x00", "data/é/\u0085", "data/'; --",
     "data/a\\b", "data/a|b", "data//", "data/%2F\ufffe", "data/\uffff", "data/\ufffd",
-    "data/" + "long" * 300, "",
+    "data/" + "long" * 300, "", "data/a/x.part_00001", "data/a/x.part_00001_1_2\n",
+    "x.multipart", "data/.part_1_", "data/xpart_1",
 ])  # fmt: skip
 ETAGS = st.sampled_from(["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"])
 HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])
-TIMES = st.sampled_from([NOW, NOW - timedelta(microseconds=1), NOW + timedelta(days=1)])
+MOMENT = timedelta(microseconds=1)
+LONG_AGO = NOW - timedelta(days=7)
+TIMES = st.sampled_from([NOW, NOW - MOMENT, NOW + timedelta(days=1), LONG_AGO, LONG_AGO - MOMENT])
 WHY = st.sampled_from(["pinned until then", "pinned until 'now'"])
 SIZES = st.sampled_from([0, 1, 2**40])
 
@@ -100,8 +103,9 @@ def test_what_is_spared_and_why(frames: Frames) -> None:
             frames.of(unresolved, UNRESOLVED),
             [frames.of(some, SEEN) for some in seen],
             frames.of(pins, SPARED),
+            NOW,
         )
-        expected = twins.judged(store, unresolved, seen, pins)
+        expected = twins.judged(store, unresolved, seen, pins, NOW)
         assert same(frames.rows(found, JUDGED), expected)
         spared = relations.spared(found)
         assert same(frames.rows(spared, JUDGED), twins.spared(expected))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 Row = dict[str, Any]
@@ -16,6 +16,8 @@ CONTROL = "its name has a line break or another control character"
 UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
 SAME_HASH = "its hash is that of an address that another repository names"
 NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
+UPLOADING = "named like a part of an upload, which may still go on"
+_PART_NAME = re.compile(r"\.(multipart|part_[0-9]+(_[0-9]+)*)\Z")
 _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
 _UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffd-\uffff]")
 
@@ -35,7 +37,9 @@ def without_swept(store: Rows, swept: Sequence[Rows]) -> list[Row]:
     return [{**row} for row in store if row["address"] not in gone]
 
 
-def judged(unreferenced: Rows, unresolved: Rows, seen: Sequence[Rows], pins: Rows) -> list[Row]:
+def judged(
+    unreferenced: Rows, unresolved: Rows, seen: Sequence[Rows], pins: Rows, cutoff: datetime
+) -> list[Row]:
     doubtful = {row["last_part"] for row in unresolved}
     known = {(row["address"], row["etag"]) for rows in seen for row in rows}
     pinned = {row["address"]: row["why"] for row in pins}
@@ -47,6 +51,8 @@ def judged(unreferenced: Rows, unresolved: Rows, seen: Sequence[Rows], pins: Row
             return CONTROL
         if _IN_PARTS.fullmatch(row["etag"]) and (row["address"], row["etag"]) not in known:
             return NOT_SEEN
+        if _PART_NAME.search(row["address"]) and row["last_modified"] >= cutoff - timedelta(days=7):
+            return UPLOADING
         return pinned.get(row["address"])
 
     return [{**row, "why": why(row)} for row in unreferenced]

@@ -64,8 +64,8 @@ def _found_before(*args: Any) -> Any:
 _find_liveness: Final = commits.find_liveness
 
 
-def _all_seen(unreferenced: Any, unresolved: Any, _seen: Any, pins: Any) -> Any:
-    return TwinFrame(twins.judged(unreferenced, unresolved, [unreferenced], pins))
+def _all_seen(unreferenced: Any, unresolved: Any, _seen: Any, *more: Any) -> Any:
+    return TwinFrame(twins.judged(unreferenced, unresolved, [unreferenced], *more))
 
 
 def _any_attempt(root: artifacts.ArtifactRoot, repository: str, run: str, _now: object) -> Any:
