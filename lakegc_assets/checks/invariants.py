@@ -33,6 +33,11 @@ def _verdict(context: Case, name: str, what: str, then: str) -> CheckResult:
 
 
 _REPORT: Final = "This is a fault of the mark, please report it"
+_OUTSIDE: Final = (
+    "If they lie in deeper folders of data/ than lakeFS makes, an earlier version of this program "
+    "made the mark, or the listing that it goes on from: mark again with --clean (setting "
+    "`clean`). Else this is a fault of the mark, please report it"
+)
 _NESTED: Final = (
     "If another repository lies in this one's namespace, of whatever lakeFS server, what one of "
     "them needs looks like garbage in the other: do not collect it. Else please report it"
@@ -50,7 +55,7 @@ _DISAGREE: Final = (
 def inside_namespace(context: Case) -> CheckResult:
     """Every candidate is a relative key where lakeFS writes objects: ``data/`` or the root."""
     what = "is outside of where lakeFS writes"
-    return _verdict(context, checked.OUTSIDE, what, _REPORT)
+    return _verdict(context, checked.OUTSIDE, what, _OUTSIDE)
 
 
 def not_special(context: Case) -> CheckResult:

@@ -23,13 +23,18 @@ _DIGITS: Final = 32
 
 @relation
 def outside(candidates: DataFrame) -> DataFrame:
-    """Candidates that are not where lakeFS writes objects: below ``data/``, or at the root."""
+    """Candidates that are not where lakeFS writes objects: in and below data/, or at the root.
+
+    In ``data/`` it makes one folder, or three where the name of the first begins with ``!``.
+    """
     address = F.col("address")
+    folders = F.when(address.startswith("data/!"), F.lit(4)).otherwise(F.lit(2))
+    deeper = F.size(F.split(address, "/")) - F.lit(1) > folders
     in_data = address.startswith("data/") & (F.length(address) > len("data/"))
     at_root = ~address.contains("/") & (F.length(address) > 0)
     parts = F.concat(F.lit("/"), address, F.lit("/"))
     odd = parts.contains("/./") | parts.contains("/../") | address.contains("://")
-    wrong = address.isNull() | ~(in_data | at_root) | odd
+    wrong = address.isNull() | ~(in_data | at_root) | odd | deeper
     return candidates.where(wrong).select("address")
 
 

@@ -22,6 +22,10 @@ _LAST = "\U0010ffff"
 #: lakeFS's own object at the root, written when a repository is created.
 DUMMY: Final = "dummy"
 _ODD: Final = r"(^|/)\.\.?(/|$)|://"
+#: Below the folders that lakeFS makes: ``data/<slice>/<id>``, ``data/!ab/c/<partition>/<id>``.
+_DEEPER: Final = r"^data/(([^/!][^/]*)?/[^/]*/|![^/]*(/[^/]*){3}/)"
+#: Of a repository in this one. Such a candidate stops the run, so that none of its objects go.
+_NESTED: Final = r"/_lakefs/|/dummy$"
 #: What breaks a list with one address a line, or what a bulk delete cannot name: such keys would be
 #: deleted one by one, the last of a batch long after HEADs were read. U+FFFD stands where a server
 #: could not write a character of the name in its listing, which then names another object.
@@ -93,11 +97,17 @@ def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     """Mark the addresses that lie where lakeFS writes objects, now or in older versions.
 
     What the invariants would refuse whole marks for is left alone: names that lakeFS gives nothing.
+    So are files in deeper folders than it makes: clients of tables in lakeFS Enterprise's Iceberg
+    catalog write data files into a namespace, which no entry names.
     """
     foreign = pc.or_(
         pc.match_substring(addresses, "/"),
         pc.or_(pc.equal(addresses, DUMMY), pc.starts_with(addresses, "_lakefs")),
     )
     below = pc.and_not(pc.starts_with(addresses, "data/"), pc.equal(addresses, "data/"))
-    odd = pc.match_substring_regex(addresses, _ODD)
+    deeper = pc.match_substring_regex(addresses, _DEEPER)
+    odd = pc.or_(
+        pc.match_substring_regex(addresses, _ODD),
+        pc.and_not(deeper, pc.match_substring_regex(addresses, _NESTED)),
+    )
     return pc.and_not(pc.or_(below, pc.invert(foreign)), odd)

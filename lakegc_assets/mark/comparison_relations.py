@@ -31,7 +31,7 @@ WHY: Final = {
     STAGED: "it is staged on a branch",
     REFERENCED: "another repository names it by its full address",
     TOO_YOUNG: "it was written after the cutoff",
-    OUTSIDE: "it is neither below data/ nor at the root, where lakeFS writes objects",
+    OUTSIDE: "it is neither at the root nor in the folders of data/ where lakeFS writes objects",
     MISSING: "the store does not hold it",
     ELSEWHERE: "it is not in the namespace",
     NOT_ADOPTED: "the mark that the run adopted does not name it",

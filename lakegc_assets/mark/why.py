@@ -264,7 +264,9 @@ def _not_listed(asked: _Asked) -> Explanation | None:
             )
         return asked.is_because("unknown", because)
     if not in_data(pa.array([address], pa.string()))[0].as_py():
-        because = "it is neither below data/ nor at the root, where lakeFS writes objects"
+        because = (
+            "it is neither at the root nor in the folders of data/ where lakeFS writes objects"
+        )
         return asked.is_because("outside data", because)
     return None
 

@@ -127,6 +127,7 @@ OUTSIDE = [
     "data/",
     "data/a/../b",
     "data/./b",
+    "data/table/data/00000-1.parquet",
     "../small/data/b",
     "s3://lab/retention/data/b",
     "",

@@ -27,6 +27,7 @@ ADDRESSES = st.sampled_from([
     "data/_lakefs/x", "data/_lakefs", "data/dummy", "data/dummy/x", "data/xdummy", "dummy\n",
     "data/é/\u0085", "data/'; --", "data/a\\b", "data/a\\..\\b", "data/%2e%2e/b", "data/\uffff",
     "data/a*b?", "DATA/a/x", " data/a/x", "/", "/data/a/x", "data/" + "long" * 300,
+    "data/a/b/x", "data/a/b/", "data///x", "data/!ab/c/d/x", "data/!ab/c/d/e/x", "data/a/!b/c/x",
 ])  # fmt: skip
 MAYBE = st.none() | ADDRESSES
 ETAGS = st.sampled_from([MD5, "f" * 32, MD5 + "\n", MD5.upper(), MD5 + "-2", MD5[1:], "", "\n"])

@@ -35,6 +35,8 @@ def outside(candidates: Rows) -> list[Row]:
     def wrong(address: str | None) -> bool:
         if not address or "://" in address or {".", ".."} & set(address.split("/")):
             return True
+        if address.count("/") > (4 if address.startswith("data/!") else 2):
+            return True
         return "/" in address and not (address.startswith("data/") and address != "data/")
 
     return only([row for row in candidates if wrong(row["address"])])

@@ -16,7 +16,7 @@ from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 from lakegc_assets_tests.sessions import Session
 
-DEAD = {"data/s/dead", "data/flat", "flat", "data/s/outside", "data/s/parts-seen"}
+DEAD = {"data/s/dead", "data/flat", "flat", "data/s/outside", "data/s/parts-seen", "data/!ab/c/d/x"}
 LIVE = {"data/s/full inside", "data/s/full%20inside", "data/s/by-prefix", "data/s/relative"}
 LIVE |= {"lost-part"}  # It may be this very object that the address means.
 LIVE |= {"data/s/unusual"}  # As file systems and older servers read the address.
@@ -29,6 +29,8 @@ ALONE = {
     "data/./here",
     "data/s/s3://x",
     "data.txt/x",
+    "data/table/data/00000-1.parquet",
+    "data/!ab/c/d/deeper/x",
 }
 PARTS = "uploaded in parts, and not seen before the cutoff"
 UPLOADING = "named like a part of an upload, which may still go on"
