@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.embedded.lake import trees
 from lakegc_assets.embedded.refs import history
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
@@ -41,7 +42,7 @@ class Meanwhile(Clocks):
 def committing(lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """A commit of main whose hook takes until what this gives is called."""
     sealed, goes_on = threading.Event(), threading.Event()
-    commit_changes = history.commit_changes
+    commit_changes = trees.commit_changes
 
     def with_hook(*arguments: Any) -> Any:
         sealed.set()
@@ -103,7 +104,7 @@ def test_a_commit_that_was_under_way_at_the_mark_keeps_what_it_commits(
         else:
             lake.upload("main", "p", "something else")
         clocks = Meanwhile(end)
-        settings = {**_SAFE, "longest_commit_seconds": _LONGEST_S}
+        settings: dict[str, Any] = {**_SAFE, "longest_commit_seconds": _LONGEST_S}
         ctx = replace(lake.context(spark, **settings), clocks=clocks)
         assert marked(ctx) == {address}
         if waits:
