@@ -105,7 +105,7 @@ class LakeFSClient(Transport):
 
     def check_supported(self) -> str:
         """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.87."""
-        version = self.server_config().version
+        version = self.server_config().version_config.version
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
             _log_odd_version(self.endpoint, version)
@@ -322,11 +322,10 @@ class LakeFSClient(Transport):
         return status.result
 
     def dump_refs(self, repository: str) -> DumpedRefs:
-        """Let the server list all commits, branches and tags that it has; where the lists are.
+        """Let the server list its commits, branches and tags below ``_lakefs/``; where they are.
 
-        It writes them below ``_lakefs/`` of the namespace, as it does for a backup of refs. Raises
-        ForbiddenError; NotFoundError: it is too old; and TimedOutError, UnexpectedAnswerError: it
-        failed.
+        Raises ForbiddenError; NotFoundError: it is too old; TimedOutError; and
+        UnexpectedAnswerError.
         """
         path = ("repositories", repository, "dump")
         task = parse(self._prepare(*path), TaskCreated)
@@ -366,12 +365,9 @@ class LakeFSClient(Transport):
         """Let the server write the staged addresses to the namespace, page by page.
 
         Every page is given as it came, with or without a location. Only when the last one has come
-        is the snapshot complete: after an error, begin again.
-
-        Raises:
-            NotFoundError: the repository is missing, or a branch went away in the middle.
-            ReadOnlyRepositoryError: the repository is read-only.
-            UnexpectedAnswerError: pages of different runs, or a token that does not advance.
+        is the snapshot complete: after an error, begin again. Raises NotFoundError, also where a
+        branch went away; ReadOnlyRepositoryError; and UnexpectedAnswerError: pages of different
+        runs, or a token again.
         """
         seen: set[str] = set()
         run_id = None

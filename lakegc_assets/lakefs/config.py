@@ -29,40 +29,6 @@ FILE_VARIABLE = "LAKECTL_CONFIG_FILE"
 
 
 @dataclass(frozen=True)
-class LakeFSConfig(Limits):
-    """Connection settings of a server; the secret is looked up where the connection is made.
-
-    Attributes:
-        endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
-        credentials_file: a YAML file in lakectl's form; None to look in the environment
-            (``LAKECTL_*``) and in ``~/.lakectl.yaml``.
-    """
-
-    endpoint: str | None = None
-    credentials_file: str | None = None
-
-    def settled(self) -> LakeFSConfig:
-        """With the endpoint that is found here, so that tasks elsewhere ask the same server."""
-        return replace(self, endpoint=resolve(self.endpoint, self.credentials_file).endpoint)
-
-    def without_waiting(self) -> LakeFSConfig:
-        """The same settings without waiting for a server that is away."""
-        return replace(self, wait_s=0.0)
-
-    def access(self) -> Access:
-        """Endpoint and keys as they are found now: a secret. Raises ConfigurationError."""
-        return resolve(self.endpoint, self.credentials_file)
-
-    def connect(self) -> LakeFSClient:
-        """A client for the calls of a collector. Raises ConfigurationError."""
-        return LakeFSClient(self.access(), self)
-
-    def connect_writer(self) -> LakeFSWriter:
-        """As ``connect``, a client that can change repositories too."""
-        return LakeFSWriter(self.access(), self)
-
-
-@dataclass(frozen=True)
 class _Source:
     name: str
     endpoint: str | None
@@ -78,51 +44,75 @@ class _Source:
         return self.access_key_id is not None
 
 
-def resolve(endpoint: str | None, credentials_file: str | None) -> Access:
-    """Find the endpoint and the key pair.
+@dataclass(frozen=True)
+class LakeFSConfig(Limits):
+    """Connection settings of a server; the secret is looked up where the connection is made.
 
-    Each is taken from the first place that has it: the arguments, the variables, lakectl's own
-    file. The key pair always comes from one place, and a named file must hold one.
-
-    Raises ConfigurationError: something is missing or malformed; says what to set.
+    Attributes:
+        endpoint: URL of the server, with or without ``/api/v1``; None to look it up.
+        credentials_file: a YAML file in lakectl's form; None to look in the environment
+            (``LAKECTL_*``) and in ``~/.lakectl.yaml``.
     """
-    sources = []
-    if credentials_file is not None:
-        named = _read_file(Path(credentials_file).expanduser())
-        if not named.has_key():
+
+    endpoint: str | None = None
+    credentials_file: str | None = None
+
+    def settled(self) -> LakeFSConfig:
+        """With the endpoint that is found here, so that tasks elsewhere ask the same server."""
+        return replace(self, endpoint=self.access().endpoint)
+
+    def without_waiting(self) -> LakeFSConfig:
+        """The same settings without waiting for a server that is away."""
+        return replace(self, wait_s=0.0)
+
+    def access(self) -> Access:
+        """Endpoint and key pair as they are found now, each in the first place that has it.
+
+        These are the settings, the variables, and lakectl's own file. The key pair always comes
+        from one place, and a named file must hold one. Raises ConfigurationError: something is
+        missing or malformed; says what to set.
+        """
+        sources = []
+        if self.credentials_file is not None:
+            named = _read_file(Path(self.credentials_file).expanduser())
+            if not named.has_key():
+                raise ConfigurationError(
+                    f"{named.name} holds no credentials: access_key_id and secret_access_key"
+                )
+            sources.append(named)
+        names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE)
+        sources.append(
+            _Source("the environment", *(os.environ.get(name) or None for name in names))
+        )
+        default = _own_file()
+        if FILE_VARIABLE in os.environ or default.is_file():
+            sources.append(_read_file(default))
+        found = self.endpoint or next((s.endpoint for s in sources if s.endpoint), None)
+        if found is None:
             raise ConfigurationError(
-                f"{named.name} holds no credentials.access_key_id and credentials.secret_access_key"
+                f"no lakeFS endpoint: set {ENDPOINT_VARIABLE}, or server.endpoint_url in "
+                "~/.lakectl.yaml, or endpoint in the lakeFS resource's config"
             )
-        sources.append(named)
-    sources.append(
-        _Source(
-            "the environment",
-            os.environ.get(ENDPOINT_VARIABLE) or None,
-            os.environ.get(KEY_VARIABLE) or None,
-            os.environ.get(SECRET_VARIABLE) or None,
-        )
-    )
-    default = _own_file()
-    if FILE_VARIABLE in os.environ or default.is_file():
-        sources.append(_read_file(default))
-    found = endpoint or next((s.endpoint for s in sources if s.endpoint), None)
-    if found is None:
-        raise ConfigurationError(
-            f"no lakeFS endpoint: set {ENDPOINT_VARIABLE}, or server.endpoint_url in "
-            "~/.lakectl.yaml, or endpoint in the lakeFS resource's config"
-        )
-    pair = next((s for s in sources if s.has_key()), None)
-    if pair is None or pair.access_key_id is None or pair.secret_access_key is None:
-        raise ConfigurationError(
-            f"no lakeFS credentials: set {KEY_VARIABLE} and {SECRET_VARIABLE}, or write "
-            "credentials.access_key_id and credentials.secret_access_key to ~/.lakectl.yaml, or "
-            "name such a file in credentials_file"
-        )
-    return Access(normal_endpoint(found), pair.access_key_id, pair.secret_access_key)
+        pair = next((s for s in sources if s.has_key()), None)
+        if pair is None or pair.access_key_id is None or pair.secret_access_key is None:
+            raise ConfigurationError(
+                f"no lakeFS credentials: set {KEY_VARIABLE} and {SECRET_VARIABLE}, or write "
+                "credentials.access_key_id and .secret_access_key to ~/.lakectl.yaml, or name such "
+                "a file in credentials_file"
+            )
+        return Access(normal_endpoint(found), pair.access_key_id, pair.secret_access_key)
+
+    def connect(self) -> LakeFSClient:
+        """A client for the calls of a collector. Raises ConfigurationError."""
+        return LakeFSClient(self.access(), self)
+
+    def connect_writer(self) -> LakeFSWriter:
+        """As ``connect``, a client that can change repositories too."""
+        return LakeFSWriter(self.access(), self)
 
 
 def is_configured() -> bool:
-    """Return whether there is any of what ``resolve`` looks for, complete or not."""
+    """Return whether there is any of what ``access`` looks for, complete or not."""
     names = (ENDPOINT_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE, FILE_VARIABLE)
     return any(os.environ.get(name) for name in names) or _own_file().is_file()
 
@@ -160,14 +150,13 @@ def _read_file(path: Path) -> _Source:
         line = f", line {mark.line + 1}" if mark is not None else ""
         # YAML's own message quotes the file, and with it the secret.
         raise ConfigurationError(f"{path}{line}: not valid YAML") from None
-    if content is None:
-        content = {}
-    return _Source(
-        str(path),
-        _text(path, content, "server", "endpoint_url"),
-        _text(path, content, "credentials", "access_key_id"),
-        _text(path, content, "credentials", "secret_access_key"),
+    names = (
+        ("server", "endpoint_url"),
+        ("credentials", "access_key_id"),
+        ("credentials", "secret_access_key"),
     )
+    content = {} if content is None else content
+    return _Source(str(path), *(_text(path, content, *name) for name in names))
 
 
 def _text(path: Path, content: object, section: str, name: str) -> str | None:

@@ -95,10 +95,7 @@ class UnsupportedServerError(LakeFSError):
 
 
 _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
-    401: (
-        AuthenticationError,
-        "check the access key, the secret, and that both belong to this server",
-    ),
+    401: (AuthenticationError, "check key and secret, and that both belong to this server"),
     403: (ForbiddenError, "the user of this access key needs a policy that allows it"),
     404: (NotFoundError, ""),
     409: (ConflictError, ""),

@@ -84,11 +84,6 @@ class ServerConfig(Model):
 
     version_config: VersionConfig
 
-    @property
-    def version(self) -> str:
-        """The version as the server writes it."""
-        return self.version_config.version
-
 
 class UsageReport(Model):
     """The usage report of a server."""

@@ -199,20 +199,10 @@ class Transport:
     ) -> requests.Response:
         """Send a call, again where that is harmless, and return the successful answer.
 
-        Args:
-            method: of HTTP.
-            segments: of the path below the endpoint, which are quoted here.
-            params: of the query.
-            json: body as a JSON value.
-            data: body as bytes.
-            headers: beyond the usual ones.
-            repeatable: whether the server may see it twice; by default GET and HEAD only. Other
-                calls are sent again only if no connection came about.
-            read_timeout_s: in place of the usual one.
-
-        Raises:
-            LakeFSError: one of its subclasses, when the last attempt failed.
-            ConfigurationError: see ``path_of``.
+        The ``segments`` of the path are quoted here. ``repeatable`` is whether the server may see
+        it twice, by default GET and HEAD only; other calls are sent again only if no connection
+        came about. Raises LakeFSError, one of its subclasses, when the last attempt failed; and
+        ConfigurationError, as ``path_of``.
         """
         path = path_of(*segments)
         repeatable = method in REPEATABLE if repeatable is None else repeatable
@@ -235,10 +225,7 @@ class Transport:
             attempt += 1
 
     def _pause(self, attempt: int, error: LakeFSError, began: float) -> float | None:
-        """Seconds until the next attempt, which is logged; None where there is to be none.
-
-        The attempt with this number, from 1, has failed; the first one had when it ``began``.
-        """
+        """Seconds until the next attempt after this one (from 1), logged; None for no other."""
         limits, waits = self._limits, error.away and self._limits.wait_s > 0
         longest = min(
             _LONGEST_POLL_S if waits else LONGEST_WAIT_S,

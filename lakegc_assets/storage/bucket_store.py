@@ -135,10 +135,11 @@ class BucketObject(ABC):
     def require_original(self, asked: CopyRequest) -> ObjectState:
         """Its metadata. Raises ChangedError: it is not what was to be copied."""
         found = self.state()
-        if found.etag != asked.etag:
-            raise ChangedError(f"{self.where} has the etag {found.etag}, {asked.etag} was expected")
-        if found.size != asked.size:
-            raise ChangedError(f"{self.where} has {found.size} bytes, {asked.size} were expected")
+        if (found.size, found.etag) != (asked.size, asked.etag):
+            raise ChangedError(
+                f"{self.where} has {found.size} bytes and the etag {found.etag}; {asked.size} and "
+                f"{asked.etag} were expected"
+            )
         return found
 
     def require_written(self, size: int, etag: str) -> ObjectState:
@@ -395,11 +396,9 @@ def _has_ended(failure: HttpFailure) -> bool:
 def undelete_each(
     objects: Sequence[Lost], undelete: Callable[[Lost], UndeleteOutcome], where: str
 ) -> list[UndeleteOutcome]:
-    """The outcomes of objects that come back one by one, several at a time.
+    """The outcomes of objects that come back by ``undelete``, several at a time.
 
-    ``undelete`` brings one back, or finds out whether it could. It raises StorageError, or
-    HttpFailure, by its code also that an object is at the key by now. ``where`` is the URL of the
-    store.
+    It raises StorageError, or HttpFailure, by its code also that an object is at the key by now.
     """
 
     def outcome(lost: Lost) -> UndeleteOutcome:

@@ -104,9 +104,9 @@ class Bulk:
         where: URL of the store, for messages.
         keys_per_call: the most that ``send`` takes.
         problem: why a key cannot be sent, or None.
-        send: deletes keys that must still have these etags, where there are any. Returns what the
-            store said of each key; raises HttpFailure where the call failed as a whole, or its
-            answer is about something else.
+        send: deletes keys, which must have these etags, if any. Returns what the store said of
+            each; raises HttpFailure where the call failed as a whole, or is answered about
+            something else.
         etag_at: the etag that an object has. Raises HttpFailure, or StorageError.
         alone: whether ``send`` takes a key without any other only.
         deadline: that ``send`` signs for.

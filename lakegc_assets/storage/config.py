@@ -32,10 +32,8 @@ class GcsAccess:
     """Access to Google Cloud Storage.
 
     Attributes:
-        endpoint: in place of ``https://storage.googleapis.com``; else ``STORAGE_EMULATOR_HOST``,
-            which is asked without credentials.
-        credentials_file: key of a service account. None for the application default credentials
-            (``GOOGLE_APPLICATION_CREDENTIALS``, gcloud's own, the machine's service account).
+        endpoint: in place of Google's; else ``STORAGE_EMULATOR_HOST``, asked without credentials.
+        credentials_file: key of a service account. None for the application default credentials.
     """
 
     endpoint: str | None = None
@@ -49,11 +47,11 @@ class S3Access:
     Attributes:
         endpoint_url: of the server; None for AWS itself.
         region: of the bucket.
-        addressing: where the bucket's name goes. ``auto`` is ``path`` for every endpoint outside
-            amazonaws.com, since few of them resolve ``bucket.host``.
+        addressing: of the bucket; ``auto`` is ``path`` for every endpoint outside amazonaws.com,
+            since few of them resolve ``bucket.host``.
         profile: in ``~/.aws``.
-        credentials_file: written by ``write_credentials_file``; read again while it is used. None
-            for boto3's own chain.
+        credentials_file: by ``write_credentials_file``; read again while it is used. None for
+            boto3's.
     """
 
     endpoint_url: str | None = None

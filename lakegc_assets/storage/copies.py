@@ -68,10 +68,7 @@ def copy_object(
 
 
 def _compared(pieces: Pieces, size: int, name: str | None, where: str) -> Iterator[bytes]:
-    """Pass pieces on, the last one only when all have the size and the named checksum, if any.
-
-    Raises ChangedError: another size; and StorageError: another checksum.
-    """
+    """Pass pieces on, the last one only when all are what the source named of them."""
     digest = None if name is None else _DIGESTS[name]()
     held = b""
     for piece in counted(pieces, size, where, ChangedError):

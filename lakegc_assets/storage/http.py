@@ -78,8 +78,7 @@ Sign = Callable[[Request], None]
 class HttpFailure(Exception):  # noqa: N818 - it becomes an error, or the outcome of a key
     """A request that was not carried out, or of which that is not known.
 
-    Code and message are the store's; or ``Timeout``, ``ConnectionFailed`` or ``NoAnswer`` without
-    an answer. ``status`` is HTTP's, None without an answer.
+    Its code is the store's; or ``Timeout``, ``ConnectionFailed`` or ``NoAnswer``.
     """
 
     def __init__(self, code: str, message: object, status: int | None = None) -> None:
@@ -203,8 +202,8 @@ class HttpClient:
             url: with its query, percent-encoded.
             headers: without those that signers add.
             body: all of it.
-            repeatable: True if the store may see it twice; else it is sent again only after an
-                answer that says that it was not carried out.
+            repeatable: False if it may be sent again only after an answer that it was not carried
+                out.
             sign: in place of the usual signer.
             also_good: statuses that are good answers to this request, besides the usual ones.
             stream: leave the body of the answer to be read, and the answer to be closed.
@@ -237,10 +236,10 @@ class HttpClient:
     def opened(
         self, url: str, headers: Mapping[str, str], offset: int
     ) -> tuple[requests.Response, int | None]:
-        """Begin to read what is at a URL, from an offset on, as it is stored.
+        """Begin to read what is at a URL, from an offset on, as it is stored. Raises HttpFailure.
 
-        Returns the answer, to be read by ``pieces_of`` and closed; and the size of the whole in
-        bytes, or None. Raises HttpFailure, also where the answer begins somewhere else.
+        Returns the answer, to be read by ``pieces_of`` and closed, and the whole size in bytes, or
+        None.
         """
         ranged = {"Range": f"bytes={offset}-"} if offset else {}
         # Google's service would unpack what is stored packed.
@@ -366,10 +365,9 @@ def joined(batch: Sequence[Request]) -> tuple[str, bytes]:
 def split(
     answer: requests.Response, keys: Sequence[str], failure_of: Callable[[Part], HttpFailure | None]
 ) -> Mapping[str, HttpFailure | None]:
-    """The failure, or None, of each key that the answer to a batch names.
+    """The failure, or None, of each key that the answer to a batch names, by its parts.
 
-    ``failure_of`` reads one part. Raises HttpFailure: it is not the answer to this batch, or
-    refuses it as a whole.
+    Raises HttpFailure: it is not the answer to this batch, or refuses it as a whole.
     """
     parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
     if None in parts:

@@ -63,11 +63,10 @@ _PUT_TRIES: Final = 1000
 
 
 class LocalStore(LocalTrash):
-    """The files below a directory.
+    """The files below a directory, which need not exist until something is written.
 
-    The root need not exist until something is written. Symbolic links below it are not followed
-    and not listed. ``put_if_match`` needs a file system that can lock directories: NFS cannot, and
-    it is refused there.
+    Symbolic links below it are neither followed nor listed. ``put_if_match`` is refused where a
+    file system cannot lock directories, as NFS.
     """
 
     @property

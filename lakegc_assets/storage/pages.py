@@ -120,8 +120,7 @@ def read_level(
 ) -> Prefixes:
     """Prefixes and objects in pages of a listing with a delimiter; see ``list_prefixes``.
 
-    ``in_order`` puts keys from the order of the store into byte order. Raises StorageError: names
-    are not strictly ascending.
+    ``in_order`` puts keys into byte order. Raises StorageError: the store has another order.
     """
     found = Prefixes([], [])
 

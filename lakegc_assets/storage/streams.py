@@ -43,8 +43,7 @@ class Pieces(Iterator[bytes]):
 class Opened:
     """A store's answer to a read, from some offset on; ``close`` gives the connection back.
 
-    The pieces of what follows raise HttpFailure where it breaks off. Size (None if unknown), etag
-    and checksums are those of the whole object.
+    Pieces raise HttpFailure where they break off. All else is of the whole object.
     """
 
     pieces: Iterator[bytes]

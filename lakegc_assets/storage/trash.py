@@ -115,10 +115,7 @@ class LocalTrash(ObjectStore):
             return UndeleteOutcome(lost.key, "failed", code_of(error), str(error))
 
     def _take(self, directory: int, name: str, trash_key: str) -> None:
-        """Move a file of a locked directory into the trash. Raises FileNotFoundError: it is gone.
-
-        With a StorageError, or any other OSError, it stays where it is.
-        """
+        """Move a file of a locked directory into the trash; with any error it stays where it is."""
         for _ in range(_TRIES):
             os.lstat(name, dir_fd=directory)
             try:

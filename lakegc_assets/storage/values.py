@@ -90,8 +90,7 @@ def require_removed(outcomes: Iterable[DeleteOutcome], where: str, advice: str) 
 class Recovery(NamedTuple):
     """The protection of deleted objects by a store, as far as its settings say.
 
-    ``days`` is None where no end is known. The notice is a sentence for people: what is kept, until
-    when, and that it is paid for.
+    ``days`` is None where no end is known. The notice is a sentence for people.
     """
 
     kind: Literal["versions", "soft_delete", "trash", "nothing", "unknown"]
@@ -235,9 +234,8 @@ class Retained(NamedTuple):
 class Copied:
     """A copy that was verified, and its etag.
 
-    ``verified_by`` is what was the same on both sides: a checksum by its name (``md5 of parts``
-    where each part of an upload was compared for itself), or ``size`` where they name none in
-    common.
+    ``verified_by`` is a checksum by its name (``md5 of parts`` where each part of an upload was
+    compared), or ``size`` where the two sides name none in common.
     """
 
     etag: str

@@ -17,7 +17,6 @@ from lakegc_assets.lakefs.config import (
     SECRET_VARIABLE,
     LakeFSConfig,
     normal_endpoint,
-    resolve,
 )
 from lakegc_assets.lakefs.transport import Access
 
@@ -49,7 +48,7 @@ def resolved(endpoint: str | None, file: str | None, environ: Mapping[str, str])
             patch.delenv(name, raising=False)
         for name, value in environ.items():
             patch.setenv(name, value)
-        return resolve(endpoint, file)
+        return LakeFSConfig(endpoint=endpoint, credentials_file=file).access()
 
 
 def test_lakectls_own_file_is_enough(home: Path) -> None:

@@ -237,8 +237,7 @@ def signature(
 ) -> str:
     """The query that allows to delete (``d``) or read (``r``) a blob until a moment, to the second.
 
-    ``key`` is that of the account, or of an identity whose key the ``fields`` name. ``resource`` is
-    ``/blob/ACCOUNT/CONTAINER/NAME``, not encoded.
+    ``fields`` name the key of an identity; ``resource`` is ``/blob/ACCOUNT/CONTAINER/NAME``.
     """
     # A stored policy; or the fields of the key, another identity and a correlation id: all empty.
     key_fields = [""] if fields is None else [*fields.values(), *[""] * 3]

@@ -163,10 +163,7 @@ class _Session:
     url: str
 
     def put(self, data: bytes, first: int, size: int, *, if_absent: bool) -> bytes:
-        """Send the bytes from ``first`` on of an object, again what the service did not keep.
-
-        Returns the answer; about the object after its last byte.
-        """
+        """Send the bytes from ``first`` on, again what was not kept. Returns the last answer."""
         end, at, failed = first + len(data), first, 0
         while True:
             span = f"bytes {at}-{end - 1}/{size}"

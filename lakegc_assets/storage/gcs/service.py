@@ -44,10 +44,7 @@ _ALGORITHM: Final = "GOOG4-RSA-SHA256"
 
 
 class GcsService(HttpClient):
-    """An endpoint; ``url`` has no slash at its end.
-
-    ``key`` is that of a service account, which can sign until a deadline; None for who has none.
-    """
+    """An endpoint. ``key`` is that of a service account, which can sign deadlines, or None."""
 
     def __init__(self, config: StoreConfig, sign: Sign, url: str, key: Credentials | None) -> None:
         super().__init__(config, sign, failure_of)

@@ -110,10 +110,7 @@ def damaged(url: str, problem: str) -> IntegrityError:
 def read_manifest(
     form: type[_Manifest], place: ObjectStore, key: str, checksum_key: str
 ) -> _Manifest | None:
-    """A manifest whose MD5 is what the file beside it says, which the service writes last.
-
-    None where one of the two is missing. Raises IntegrityError: it is not what was written.
-    """
+    """A manifest with the MD5 in the file beside it; None where one of the two is missing."""
     try:
         wanted = place.get(checksum_key)
         content = place.get(key)

@@ -274,10 +274,9 @@ class _QueryAuth(S3SigV4QueryAuth):
 def write_credentials_file(
     path: str | os.PathLike[str], access_key: str, secret_key: str, session_token: str | None = None
 ) -> None:
-    """Write a file for ``StoreConfig.credentials_file``, readable by its owner only, atomically.
+    """Write a JSON file for ``StoreConfig.credentials_file``, for its owner only, atomically.
 
-    It is JSON with ``access_key``, ``secret_key`` and ``session_token``. Writing it again renews
-    the credentials of the stores that use it.
+    Writing it again renews the credentials of the stores that use it.
     """
     content = {"access_key": access_key, "secret_key": secret_key, "session_token": session_token}
     write_private_file(path, json.dumps(content))

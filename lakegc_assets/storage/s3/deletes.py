@@ -56,8 +56,7 @@ _ADVICE: Final = "it takes s3:ListBucketVersions and s3:DeleteObjectVersion"
 class S3Deletes:
     """The calls of ``Bulk`` on S3; a repeated delete does no harm.
 
-    ``singly`` sends one DeleteObject for each key. ``versions`` are the ids of those that are
-    deleted, by key; by default the latest are.
+    ``versions`` are the ids of those that are deleted, by key; by default the latest are.
     """
 
     client: S3Client
