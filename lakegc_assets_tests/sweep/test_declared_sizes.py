@@ -17,9 +17,9 @@ from lakegc_assets.embedded.objects import objects
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.lake import REPOSITORY, SmallLake, running
+from lakegc_assets_tests.lake import REPOSITORY, SmallLake, candidates, running
 from lakegc_assets_tests.sessions import Session
-from lakegc_assets_tests.sweep.others import candidates, mark
+from lakegc_assets_tests.sweep.others import mark
 
 FAULTS = frozenset({Fault.SHADOWED_UPLOADS, Fault.STATELESS_LINK_TOKENS})
 BODY = b"published twice, with the size of nothing"
