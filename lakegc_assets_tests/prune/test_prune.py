@@ -14,6 +14,7 @@ import pytest
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.prune import prune as module
 from lakegc_assets.prune import removal
+from lakegc_assets.prune.decisions import judge
 from lakegc_assets.prune.prune import Pruned, prune
 from lakegc_assets.prune.removal import PRUNING
 from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
@@ -200,7 +201,6 @@ def test_whoever_was_suspended_for_longer_than_the_lease_holds_removes_nothing(
 ) -> None:
     """Its own memory says that it has the lease still; somebody else sweeps under it."""
     before, store = estate.of(), estate.namespace()
-    judge = module.judge
     taken: list[object] = []
 
     def suspended(*asked: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_what_another_writes_between_the_look_and_the_write_stays(
     if before:
         add_alarm(store, alarm("first"))
     name = "put_if_match" if before else "put_if_absent"
-    put = getattr(LocalStore, name)
+    put: Callable[..., str] = getattr(LocalStore, name)
 
     def meanwhile(self: LocalStore, key: str, data: bytes, *etag: str) -> str:
         monkeypatch.setattr(LocalStore, name, put)
