@@ -295,7 +295,7 @@ def _judged(mark: Mark, swept: Sequence[Dataset], until: datetime) -> DataFrame:
         frames.create(UNRESOLVED.empty_table()),
         [frames.read(one) for one in seen],
         frames.create(pinned(mark.connections.store()).cast(SPARED)),
-        listing.cutoff,
+        listing.cutoff - mark_relations.UPLOAD_TIME,
     )
 
 

@@ -176,7 +176,7 @@ def _subtract(
         read(UNRESOLVED, *committed.parts["unresolved"], *uncommitted.parts["unresolved"]),
         [frames.read(one) for one in uploads_seen(ctx, listing)],
         frames.create(pins.cast(SPARED)),
-        listing.cutoff,
+        listing.cutoff - relations.UPLOAD_TIME,
     )
     found = work.write(judged, "judged", JUDGED, what)
     if not found:

@@ -23,7 +23,7 @@ CONTROL: Final = "its name has a line break or another control character"
 NOT_SEEN: Final = "uploaded in parts, and not seen before the cutoff"
 #: What an upload through lakeFS's S3 gateway to Google's store is kept in until it is completed.
 _PART_NAME: Final = r"\.(multipart|part_[0-9]+(_[0-9]+)*)\z"
-#: How long before the cutoff such an upload may have begun.
+#: How long before the cutoff such an object may have been written.
 UPLOAD_TIME: Final = timedelta(days=7)
 UPLOADING: Final = "named like a part of an upload, which may still go on"
 TWICE: Final = "the inventory report names it more than once"
@@ -72,7 +72,7 @@ def judged(
     unresolved: DataFrame,
     seen: Sequence[DataFrame],
     pins: DataFrame,
-    cutoff: datetime,
+    uploading_since: datetime,
 ) -> DataFrame:
     """Candidates so far, with the first reason why each is spared; null where there is none.
 
@@ -84,13 +84,16 @@ def judged(
         unresolved: last path components (last_part) of live addresses that nobody can place.
         seen: address and etag of the uploads in parts that each listing before the cutoff had.
         pins: address and why of what was restored, and is to stay for a while; each once.
-        cutoff: of the mark.
+        uploading_since: ``UPLOAD_TIME`` before the cutoff of the mark.
 
     Returns:
         The rows, each once, with one column more: ``why``.
     """
     doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()
     named = unreferenced.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
+    # Before the joins: behind them SQLFrame may take the address for that of the pins.
+    recent = F.col("last_modified") >= F.lit(uploading_since)
+    named = named.withColumn("uploading", F.col("address").rlike(_PART_NAME) & recent)
     marked = named.join(doubtful, "last_part", "left")
     marked = marked.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
     known = F.lit(False)
@@ -101,12 +104,11 @@ def judged(
         known = known | F.col(name).isNotNull()
     # A dollar would also stand before a line break at the end, in Java.
     in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
-    uploading = F.col("last_modified") >= F.lit(cutoff - UPLOAD_TIME)
     why = (
         F.when(F.col("ambiguous"), F.lit(AMBIGUOUS))
         .when(F.col("address").rlike(UNNAMEABLE), F.lit(CONTROL))
         .when(in_parts & ~known, F.lit(NOT_SEEN))
-        .when(F.col("address").rlike(_PART_NAME) & uploading, F.lit(UPLOADING))
+        .when(F.col("uploading"), F.lit(UPLOADING))
         .otherwise(F.col("pinned"))
     )
     return marked.withColumn("why", why).select(*unreferenced.columns, "why")

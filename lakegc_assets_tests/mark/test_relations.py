@@ -103,9 +103,9 @@ def test_what_is_spared_and_why(frames: Frames) -> None:
             frames.of(unresolved, UNRESOLVED),
             [frames.of(some, SEEN) for some in seen],
             frames.of(pins, SPARED),
-            NOW,
+            LONG_AGO,
         )
-        expected = twins.judged(store, unresolved, seen, pins, NOW)
+        expected = twins.judged(store, unresolved, seen, pins, LONG_AGO)
         assert same(frames.rows(found, JUDGED), expected)
         spared = relations.spared(found)
         assert same(frames.rows(spared, JUDGED), twins.spared(expected))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 Row = dict[str, Any]
@@ -38,7 +38,11 @@ def without_swept(store: Rows, swept: Sequence[Rows]) -> list[Row]:
 
 
 def judged(
-    unreferenced: Rows, unresolved: Rows, seen: Sequence[Rows], pins: Rows, cutoff: datetime
+    unreferenced: Rows,
+    unresolved: Rows,
+    seen: Sequence[Rows],
+    pins: Rows,
+    uploading_since: datetime,
 ) -> list[Row]:
     doubtful = {row["last_part"] for row in unresolved}
     known = {(row["address"], row["etag"]) for rows in seen for row in rows}
@@ -51,7 +55,7 @@ def judged(
             return CONTROL
         if _IN_PARTS.fullmatch(row["etag"]) and (row["address"], row["etag"]) not in known:
             return NOT_SEEN
-        if _PART_NAME.search(row["address"]) and row["last_modified"] >= cutoff - timedelta(days=7):
+        if _PART_NAME.search(row["address"]) and row["last_modified"] >= uploading_since:
             return UPLOADING
         return pinned.get(row["address"])
 
