@@ -1,7 +1,8 @@
-"""One lakeFS server collects a namespace: which one, a marker in the namespace says.
+"""One repository of one lakeFS server collects a namespace: which one, a marker in it says.
 
-To a second server on the same namespace everything looks dead that only the first one knows. A
-server is known by its installation id where it has one, else by when it made the repository.
+To a second one on the same namespace, of another server or of the same, everything looks dead that
+only the first one knows. It is known by its name and creation date, and by the installation id of
+its server where that tells one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ BY_DATE: Final = "when it made the repository: it tells no installation id"
 
 
 class OtherServerError(RefusedError):
-    """Another lakeFS server collects this namespace."""
+    """Another lakeFS server, or another repository, collects this namespace."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """The identity of a lakeFS server."""
+    """The identity of a repository and its lakeFS server."""
 
     #: None where it gives none.
     installation_id: str | None
@@ -36,9 +37,10 @@ class Server:
     creation_date: int
 
     def is_same(self, other: Server) -> bool:
-        """Return whether both are one server, as far as is known."""
-        if self.installation_id and other.installation_id:
-            return self.installation_id == other.installation_id
+        """Return whether both are one repository of one server, as far as is known."""
+        both_tell = self.installation_id and other.installation_id
+        if both_tell and self.installation_id != other.installation_id:
+            return False
         mine = (self.repository, self.creation_date)
         return mine == (other.repository, other.creation_date)
 
@@ -49,7 +51,7 @@ class Server:
 
 
 def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore) -> str:
-    """Refuse a namespace that another server collects; the first to come writes the marker.
+    """Refuse a namespace that another one collects; the first to come writes the marker.
 
     Returns:
         How the server is known.
@@ -69,10 +71,10 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
     theirs, etag = known
     if not mine.is_same(theirs):
         raise OtherServerError(
-            f"{store.url} is collected by another lakeFS server ({theirs}), and this one ({mine}) "
-            "does not know what that one needs. Collect with the server that is in use. If it was "
-            f"moved, or the repository was made anew, and no other server uses the namespace, "
-            f"remove {store.url}/{MARKER} and mark again"
+            f"{store.url} is collected by another lakeFS server or repository ({theirs}), and this "
+            f"one ({mine}) does not know what that one needs. Collect with the one that is in use. "
+            "If the server was moved, or the repository was made anew, and nothing else uses the "
+            f"namespace, remove {store.url}/{MARKER} and mark again"
         )
     if mine.installation_id and not theirs.installation_id:
         try:

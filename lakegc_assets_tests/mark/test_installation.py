@@ -56,8 +56,7 @@ def store(tmp_path: Path) -> ObjectStore:
 def test_the_first_server_is_remembered_and_may_come_back(store: ObjectStore) -> None:
     assert require(store, Told("one")) == BY_ID
     assert require(store, Told("one")) == BY_ID
-    # Made anew there; or told of itself no more.
-    assert require(store, Told("one", made=200)) == BY_ID
+    # Told of itself no more.
     assert require(store, Told(None)) == BY_DATE
 
 
@@ -65,6 +64,8 @@ def test_the_first_server_is_remembered_and_may_come_back(store: ObjectStore) ->
     ("first", "second"),
     [
         (Told("one"), Told("two")),
+        # A second repository of one server, made bare and restored for one, or the same made anew.
+        (Told("one"), Told("one", made=200)),
         (Told("one"), Told(None, made=200)),
         (Told(None), Told("two", made=200)),
         (Told(None), Told(None, made=200)),
@@ -80,6 +81,12 @@ def test_another_server_is_refused_until_the_marker_is_removed(
     assert store.get(MARKER) == kept
     store.delete_many([MARKER])
     require(store, second)
+
+
+def test_another_repository_of_the_same_server_is_refused(store: ObjectStore) -> None:
+    require(store, Told("one"))
+    with pytest.raises(OtherServerError, match=r"repository 'repo' .* repository 'restored'"):
+        require(store, Told("one"), "restored")
 
 
 def test_an_id_that_is_told_later_is_remembered(store: ObjectStore) -> None:
