@@ -134,6 +134,12 @@ def _require_deleted(client: LakeFSClient, repository: str, branch: str, but: st
         IntegrityError: it exists.
         NotFoundError: the repository is not found.
     """
+    if not _is_deleted(client, repository, branch):
+        raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
+
+
+def _is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:
+    """Return whether a branch is gone; NotFoundError where its repository is."""
     try:
         client.branch(repository, branch)
     except EndpointNotFoundError:
@@ -141,8 +147,8 @@ def _require_deleted(client: LakeFSClient, repository: str, branch: str, but: st
     except NotFoundError:
         # Of a repository that is not found, nobody can say what its branches have.
         client.repository(repository)
-        return
-    raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
+        return True
+    return False
 
 
 #: Columns of what relations take and give; see ``signature_relations``.
@@ -477,7 +483,8 @@ def _ask_unit(
     for number, path in enumerate(unit.paths.to_pylist()):
         if unit.turn != _STAGED and time.time() > deadline:
             return served, unit.signatures.slice(number)
-        address = page.address(unit.branch, path)
+        ask = page.staged if unit.turn == _STAGED else page.address
+        address = ask(unit.branch, path)
         if address is not None:
             served.update(_names(namespace, address))
     return served, unit.signatures.slice(0, 0)
@@ -503,6 +510,8 @@ class Page:
         self.addresses: Mapping[str, str] = {}
         self.amount = _PAGE
         self.answered = 0
+        #: Whether the branch was found to be deleted.
+        self.is_deleted = False
 
     def address(self, branch: str, path: str) -> str | None:
         """The physical address that lakeFS serves at a path; None where it serves nothing."""
@@ -512,10 +521,27 @@ class Page:
         self.answered += 1
         return self.addresses.get(path)
 
+    def staged(self, branch: str, path: str) -> str | None:
+        """``address`` of a path that the branch's diff names: what the list lacks is asked for.
+
+        Raises:
+            NotFoundError: the repository is not found.
+        """
+        found = self.address(branch, path)
+        if found is not None or self.is_deleted:
+            return found
+        try:
+            return self.client.stat(self.repository, branch_ref(branch), path).physical_address
+        except NotFoundError:
+            # Reset or deleted meanwhile: the object, or the branch with it.
+            self.is_deleted = _is_deleted(self.client, self.repository, branch)
+            return None
+
     def _turn(self, branch: str, path: str) -> None:
         useful = branch == self.branch and self.answered > 1
         self.amount = min(2 * self.amount, LARGEST_PAGE) if useful else _PAGE
         self.branch, self.low, self.answered = branch, just_before(path), 0
+        self.is_deleted = False
         try:
             objects, has_more = self.client.objects_page(
                 self.repository, branch_ref(branch), after=self.low, amount=self.amount
@@ -523,7 +549,7 @@ class Page:
         except NotFoundError as error:
             but = f"listing its objects says not found ({error})"
             _require_deleted(self.client, self.repository, branch, but)
-            objects, has_more = [], False
+            objects, has_more, self.is_deleted = [], False, True
         self.addresses = {found.path: found.physical_address for found in objects}
         self.high = max(self.addresses) if has_more else None
         if has_more and (self.high is None or self.high < path):

@@ -133,7 +133,7 @@ def staged_addresses(client: LakeFSClient, other: Other, branch: str) -> Iterato
         IntegrityError: an answer is not whole.
     """
     page = Page(client, other.name)
-    found = (page.address(branch, path) for path in changed_paths(client, other.name, branch))
+    found = (page.staged(branch, path) for path in changed_paths(client, other.name, branch))
     return (address for address in found if address is not None)
 
 

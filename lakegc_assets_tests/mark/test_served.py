@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.mark import etags, lookups, signatures
@@ -28,7 +30,7 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.etags import EtagFiles, etag_files
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import UNVERIFIED, inquire, read_compared, served_candidates
-from lakegc_assets.mark.signatures import CANDIDATES, MATCHES, HeadMatches, HeadRanges
+from lakegc_assets.mark.signatures import CANDIDATES, MATCHES, SIGNATURES, HeadMatches, HeadRanges
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded
@@ -220,23 +222,34 @@ class Listing:
         self.paths = sorted(set(paths), key=str.encode)
         self.calls = 0
         self.refs: set[str] = set()
+        self.shown = len(self.paths)
+        self.stats: list[str] = []
+        self.lost = {"gone"}
+
+    def stat(self, _: str, branch: str, path: str) -> SimpleNamespace:
+        self.stats.append(path)
+        if branch in self.lost or path not in self.paths:
+            raise NotFoundError("not found")
+        return SimpleNamespace(path=path, physical_address=f"at {path}")
 
     def objects_page(
         self, _: str, branch: str, after: str, amount: int
     ) -> tuple[list[SimpleNamespace], bool]:
         self.calls += 1
         self.refs.add(branch)
-        if branch == "gone":
+        if branch in self.lost:
             raise NotFoundError("branch not found")
-        rest = [path for path in self.paths if path > after]
+        rest = [path for path in self.paths[: self.shown] if path > after]
         page = [SimpleNamespace(path=p, physical_address=f"at {p}") for p in rest[:amount]]
         return page, len(rest) > amount
 
     def repository(self, repository: str) -> SimpleNamespace:
+        if repository in self.lost:
+            raise NotFoundError("repository not found")
         return SimpleNamespace(id=repository)
 
     def branch(self, _: str, branch: str) -> SimpleNamespace:
-        if branch == "gone":
+        if branch in self.lost:
             raise NotFoundError("branch not found")
         return SimpleNamespace(id=branch)
 
@@ -294,6 +307,54 @@ def test_one_call_answers_for_many_paths() -> None:
 
 def test_a_branch_that_is_gone_serves_nothing() -> None:
     assert page_of(Listing(["a"])).address("gone", "a") is None
+
+
+def test_what_a_diff_names_is_asked_for_where_the_list_lacks_it() -> None:
+    """A list that ends early looks like a whole one."""
+    listing = Listing(["a", "b", "c"])
+    listing.shown = 1
+    page = page_of(listing)
+    assert [page.staged("main", path) for path in "abd"] == ["at a", "at b", None]
+    assert page.address("main", "c") is None
+    assert listing.stats == ["b", "d"]
+
+
+def test_of_a_branch_that_is_gone_nothing_is_asked_for_alone() -> None:
+    listing = Listing(["a"])
+    assert page_of(listing).staged("gone", "a") is None
+    assert not listing.stats
+
+
+def test_of_a_branch_that_goes_behind_its_list_one_path_is_asked_for() -> None:
+    listing = Listing(["a", "b"])
+    listing.shown = 0
+    page = page_of(listing)
+    page.address("main", "a")
+    listing.lost.add("main")
+    assert [page.staged("main", path) for path in "ab"] == [None, None]
+    assert listing.stats == ["a"]
+
+
+def test_of_a_repository_that_is_gone_nothing_counts_as_reset() -> None:
+    listing = Listing([])
+    page = page_of(listing)
+    page.address("main", "a")
+    listing.lost |= {"main", "repo"}
+    with pytest.raises(NotFoundError, match="repository not found"):
+        page.staged("main", "a")
+
+
+def test_staged_paths_are_asked_for_alone_where_the_list_lacks_them() -> None:
+    """Those of HEADs are not: who deletes there shows in no list."""
+    listing = Listing(["a", "b"])
+    listing.shown = 0
+    served = {}
+    for turn in (lookups._STAGED, 0):
+        unit = lookups._Unit("main", turn, pa.array(["a"]), SIGNATURES.empty_table())
+        place = StorageNamespace.parse("s3://lab/repo")
+        client = cast("LakeFSClient", listing)
+        served[turn], _ = lookups._ask_unit(client, "repo", place, math.inf, unit)
+    assert served == {lookups._STAGED: {"at a"}, 0: set()}
 
 
 def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:
