@@ -23,6 +23,7 @@ from lakegc_assets.lakefs.errors import (
     NoRulesError,
     NotFoundError,
     PrepareCommitsFailedError,
+    RepositoryInDeletionError,
     TimedOutError,
     UnexpectedAnswerError,
     UnsupportedServerError,
@@ -151,14 +152,14 @@ class LakeFSClient(Transport):
         return found
 
     def may_have_repository(self, name: str) -> bool:
-        """False only where the server says that there is no repository of this name."""
+        """False only where the server says that there is none of this name, or no more."""
         try:
             self.repository(name)
         except (AuthenticationError, ForbiddenError):
             return True
         except EndpointNotFoundError:
             raise
-        except NotFoundError:
+        except (NotFoundError, RepositoryInDeletionError):
             return False
         return True
 
@@ -170,9 +171,20 @@ class LakeFSClient(Transport):
         return found
 
     def repositories(self, prefix: str = "") -> Iterator[Repository]:
-        """All repositories that the user may see, by name."""
+        """All repositories that the user may see, by name.
+
+        A list that the server ends early looks like a whole one, and any repository may name
+        objects of another, or have its namespace. So it is asked for again behind the last name
+        until nothing follows.
+        """
         params = {"prefix": prefix} if prefix else {}
-        return self._list(Listing(Page[Repository], ("repositories",), "id", params))
+        after: str | None = ""
+        while after is not None:
+            listing = Listing(Page[Repository], ("repositories",), "id", params, after)
+            after = None
+            for repository in self._list(listing):
+                after = repository.id
+                yield repository
 
     def branches(
         self, repository: str, *, after: str = "", show_hidden: bool = True

@@ -66,6 +66,10 @@ class GoneError(LakeFSError):
     """The metadata is there, the object is not (410)."""
 
 
+class RepositoryInDeletionError(GoneError):
+    """The repository is being deleted, and is listed for as long (410, for every call about it)."""
+
+
 class ThrottledError(LakeFSError):
     """The server asks to slow down (429)."""
 
@@ -130,6 +134,8 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
         return UnexpectedAnswerError(f"{text}. Check that the endpoint is that of a lakeFS server")
     if status == 404 and said.lower() == "invalid api endpoint":  # noqa: PLR2004 # HTTP's own number
         return EndpointNotFoundError(f"{text}. The server is older than this call")
+    if status == 410 and "repository in deletion" in said:  # noqa: PLR2004 # HTTP's own number
+        return RepositoryInDeletionError(text)
     kind, advice = _BY_STATUS.get(
         status,
         (ServerError, "look at the server's log") if status >= 500 else (BadRequestError, ""),  # noqa: PLR2004 # HTTP's own number

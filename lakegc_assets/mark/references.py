@@ -4,7 +4,8 @@ An import, or a client that stages an address, lets one repository name an objec
 lakeFS reports neither. So every other repository is read: what its branches have staged first, what
 is below its ``_lakefs/`` behind that, so that what is committed meanwhile is seen as one or the
 other; and the list of repositories until it has nothing new. All of its ranges count at first.
-Only where one names something in here are its active commits asked for, and then theirs count.
+Only where one names something in here are its active commits asked for, and then theirs count, and
+those that no commit has: an import writes them minutes to hours before it commits them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.errors import ForbiddenError
+from lakegc_assets.lakefs.errors import ForbiddenError, RepositoryInDeletionError
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full, union_of
 from lakegc_assets.mark.live_hashes import HashWriter
@@ -166,7 +167,9 @@ def read_references(
     for other, outcome in read:
         if isinstance(outcome, References):
             found += outcome
-        elif any(other.is_same(listed.repository) for listed in others):
+        elif any(other.is_same(listed.repository) for listed in others) and not isinstance(
+            _or_error(client.repository, other.name), RepositoryInDeletionError
+        ):
             error = UnreadableRepositoryError(
                 f"repository {other.name!r} of the same server may name objects of "
                 f"{ctx.repository!r} by their full addresses, and cannot be read: {outcome}. So "
@@ -176,7 +179,7 @@ def read_references(
             if unread is None:
                 raise error from outcome
             unread.append(str(error))
-        # Else it was deleted while it was read, and keeps nothing alive.
+        # Else it was deleted while it was read, or is being deleted, and keeps nothing alive.
     return found
 
 
@@ -260,10 +263,11 @@ class _Reading:
             naming = uncounted(recorded)
         else:
             naming, passed = self._naming()
-        if naming.num_rows:
-            # All of them: some may have been committed since then.
-            active = self._active()
-            naming = naming if active is None else active
+        liveness = self._liveness if naming.num_rows else None
+        if liveness is not None and liveness.rules is not None:
+            # All active ones: some may have been committed since then.
+            naming = pa.concat_tables([self._active(liveness), self._uncommitted(liveness, naming)])
+        # Else all that is there counts.
         return naming, passed_over(passed)
 
     def _naming(self) -> tuple[pa.Table, dict[str, IntegrityError]]:
@@ -305,12 +309,16 @@ class _Reading:
             if commit.metarange_id in passed:
                 raise passed[commit.metarange_id]
 
-    def _active(self) -> pa.Table | None:
-        """The ranges of active commits; None where all that is there counts."""
-        liveness, connections = self._liveness, self.other.connections
-        if liveness is None or liveness.rules is None:
-            return None
-        ids = liveness.active_metaranges()
+    def _uncommitted(self, liveness: Liveness, naming: pa.Table) -> pa.Table:
+        """Those of some ranges that no known commit has, active or expired."""
+        ids = {commit.metarange_id for commit in liveness.commits.values()}
+        committed = live_ranges(self.ctx, self.other.connections, ids, every=False).ranges
+        known = committed["range_id"].cast(pa.string()).combine_chunks()
+        return naming.filter(pc.invert(pc.is_in(naming["range_id"], known)))
+
+    def _active(self, liveness: Liveness) -> pa.Table:
+        """The ranges of active commits."""
+        connections, ids = self.other.connections, liveness.active_metaranges()
         ranges = live_ranges(self.ctx, connections, ids, every=False).ranges.cast(COUNTED)
         # Of a range that can hold something below a path of rules all counts.
         whole = frozenset(ranges["range_id"].to_pylist())

@@ -127,6 +127,33 @@ def test_repositories(client: LakeFSClient) -> None:
         client.repository("no-such-repo")
 
 
+def test_repositories_are_asked_for_again_until_nothing_follows(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """A list that the server ends early looks like a whole one."""
+    [*_, first, second] = server.recording.body("repositories")["results"]
+    server.overrides["GET", "/repositories"] = _in_turn(
+        _results(first), _results(second), _results()
+    )
+    assert [found.id for found in client.repositories()] == [first["id"], second["id"]]
+    asked = [request.params.get("after") for request in server.requests]
+    assert asked == [None, first["id"], second["id"]]
+
+
+def test_a_repository_in_deletion_is_none_any_more(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    assert client.may_have_repository("retention")
+    server.overrides["GET", "/repositories/retention"] = (410, {"message": "no data"})
+    with pytest.raises(errors.GoneError):
+        client.may_have_repository("retention")
+    server.overrides["GET", "/repositories/retention"] = (
+        410,
+        {"message": "repository in deletion"},
+    )
+    assert not client.may_have_repository("retention")
+
+
 def test_another_repository_than_asked_for_is_not_believed(
     server: ReplayServer, client: LakeFSClient
 ) -> None:
@@ -299,7 +326,7 @@ def test_changes_are_those_of_the_diff(
 _ADDED: Mapping[str, object] = {"path_type": "object", "type": "added", "size_bytes": 7}
 
 
-def _diff_page(*changes: object, **paging: object) -> Answer:
+def _results(*changes: object, **paging: object) -> Answer:
     told = {"has_more": False, "next_offset": "", "results": len(changes), **paging}
     return Answer(200, {"pagination": told, "results": list(changes)})
 
@@ -326,7 +353,7 @@ def test_odd_changes_are_the_same_error_to_both_readers(
     odd: object, server: ReplayServer, client: LakeFSClient
 ) -> None:
     """One of them reads models, and the other dicts."""
-    server.overrides["GET", ".*/diff"] = _diff_page({"path": "a", **_ADDED}, odd)
+    server.overrides["GET", ".*/diff"] = _results({"path": "a", **_ADDED}, odd)
     told = []
     for read in (client.diff_branch, client.changes):
         with pytest.raises(errors.UnexpectedAnswerError) as caught:
@@ -350,7 +377,7 @@ def test_odd_changes_are_the_same_error_to_both_readers(
 def test_odd_pages_of_a_diff_are_the_same_error_to_both_readers(
     paging: dict[str, object], server: ReplayServer, client: LakeFSClient
 ) -> None:
-    server.overrides["GET", ".*/diff"] = _diff_page({"path": "a", **_ADDED}, **paging)
+    server.overrides["GET", ".*/diff"] = _results({"path": "a", **_ADDED}, **paging)
     told = []
     for read in (client.diff_branch, client.changes):
         with pytest.raises(errors.UnexpectedAnswerError) as caught:
@@ -364,7 +391,7 @@ def test_a_change_may_have_more_and_less_than_is_read(
 ) -> None:
     bare = {"path": "b", "path_type": "object", "type": "added"}
     null = {**bare, "path": "c", "size_bytes": None}
-    server.overrides["GET", ".*/diff"] = _diff_page(
+    server.overrides["GET", ".*/diff"] = _results(
         {"path": "a", **_ADDED, "right": {"x": 1}}, bare, null
     )
     assert list(client.changes("retention", "main")) == [[{"path": "a", **_ADDED}, bare, null]]

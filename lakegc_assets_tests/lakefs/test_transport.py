@@ -74,6 +74,7 @@ def test_lasting_faults_are_told_after_the_last_attempt(
         (404, "invalid API endpoint", errors.EndpointNotFoundError),
         (409, "not unique", errors.ConflictError),
         (410, "No data", errors.GoneError),
+        (410, "repository in deletion", errors.RepositoryInDeletionError),
         (412, "changed", errors.ConflictError),
         (420, "odd", errors.BadRequestError),
     ],

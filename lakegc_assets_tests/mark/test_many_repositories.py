@@ -58,6 +58,9 @@ class _Server:
                 creation_date=_MADE,
             )
 
+    def repository(self, name: str) -> Repository:
+        return next(one for one in self.repositories() if one.id == name)
+
     def branches(self, repository: str, *, after: str = "") -> Iterator[Branch]:
         self.asked["branches"] += 1
         head = self._second().id if repository in self.moved else _HEAD

@@ -20,7 +20,7 @@ from lakegc_assets.mark.publication import mark_folder, read_summary, require_un
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.replay import Answer, ReplayServer
+from lakegc_assets_tests.replay import Answer, ReplayServer, paged
 from lakegc_assets_tests.sessions import Session
 
 REPOSITORIES = ("GET", "/repositories")
@@ -54,11 +54,7 @@ def test_a_name_that_no_repository_has_or_can_have_is_wrong_usage(
 def add_repository(server: ReplayServer, namespace: str) -> None:
     found: list[dict[str, Any]] = server.recording.body("repositories")["results"]
     other = {**found[0], "id": "another", "storage_namespace": namespace}
-    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
-    pagination["results"] = len(found) + 1
-    server.overrides[REPOSITORIES] = Answer(
-        200, {"pagination": pagination, "results": [other, *found]}
-    )
+    server.overrides[REPOSITORIES] = lambda asked: paged([other, *found], "id", asked.params)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hashlib import md5
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.graveler.entry import AddressType, Entry
+from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake
 from lakegc_assets_tests.lake import mark as mark_all
@@ -29,7 +30,12 @@ def name_it(
     lake: SmallLake, address: str, path: str = "x", branch: str = "main", of: str = OTHER
 ) -> None:
     """Let another repository stage an object of this one."""
-    entry = Entry(
+    objects.stage_entry(lake.server.lake, of, branch, path, entry_of(address))
+
+
+def entry_of(address: str) -> Entry:
+    """An object of this repository as another one names it."""
+    return Entry(
         address=address if "://" in address else f"local://{REPOSITORY}/{address}",
         size=1,
         # Else a second one at the same path would be no change to lakeFS.
@@ -37,7 +43,6 @@ def name_it(
         address_type=AddressType.FULL,
         content_type="text/plain",
     )
-    objects.stage_entry(lake.server.lake, of, branch, path, entry)
 
 
 def commit(lake: SmallLake, branch: str = "main", of: str = OTHER) -> str:
@@ -49,6 +54,15 @@ def commit_it(lake: SmallLake, address: str) -> None:
     make_other(lake)
     name_it(lake, address)
     commit(lake)
+
+
+def begin_import(lake: SmallLake, address: str, of: str = OTHER) -> None:
+    """Write the range and the metarange of an import, as lakeFS does long before it commits."""
+    info, data = write_range([("imported", entry_of(address))])
+    folder = lake.server.objects_dir / of / "_lakefs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for table_id, content in (info.id, data), write_metarange([info]):
+        (folder / table_id).write_bytes(content)
 
 
 def once_asked(lake: SmallLake, end: str, act: Callable[[], object]) -> list[str]:

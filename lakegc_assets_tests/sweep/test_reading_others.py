@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 
+from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.lakefs.errors import of_status
 from lakegc_assets.lakefs.models import Branch, Repository
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.connections import Connections
@@ -163,6 +167,82 @@ def test_a_list_without_the_repository_itself_is_not_whole(
     assert lake.keys() == marked.live | marked.candidates
 
 
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server end each list of repositories behind the first one, without a word."""
+    listed = catalog.repositories
+
+    def cut(db: sqlite3.Connection, prefix: str, after: str, _: int) -> list[catalog.Repository]:
+        return listed(db, prefix, after, 1)
+
+    monkeypatch.setattr(catalog, "repositories", cut)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_list_of_repositories_that_is_cut_hides_none(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    make_other(lake, "zzz")
+    named = min(marked.candidates)
+    name_it(lake, named, of="zzz")
+    assert candidates(mark(lake, spark)) == marked.candidates - {named}
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_list_of_repositories_that_is_cut_hides_no_overlap(
+    lake: SmallLake, spark: Session
+) -> None:
+    lake.client.create_repository("zzz", f"local://{REPOSITORY}/data/inner")
+    with pytest.raises(IntegrityError, match=r"'repo' .* and 'zzz' .* overlap"):
+        lake.context(spark).connect()
+
+
+def test_a_list_of_objects_that_is_cut_hides_nothing_that_the_diff_names(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_other(lake)
+    shown, hidden = sorted(marked.candidates)[:2]
+    name_it(lake, shown, "a")
+    name_it(lake, hidden, "b")
+    listed = LakeFSClient.objects_page
+
+    def cut(client: LakeFSClient, repository: str, *args: Any, **more: Any) -> Any:
+        objects, has_more = listed(client, repository, *args, **more)
+        return (objects[:1], False) if repository == OTHER else (objects, has_more)
+
+    monkeypatch.setattr(LakeFSClient, "objects_page", cut)
+    with counted(lake) as seen:
+        assert candidates(mark(lake, spark)) == marked.candidates - {shown, hidden}
+    assert seen["GET /repositories/other/refs/main/objects/stat"] == 1
+
+
+@pytest.mark.parametrize("every_call", [True, False])
+def test_a_repository_in_deletion_names_nothing(
+    lake: SmallLake,
+    marked: Marked,
+    spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    every_call: bool,
+) -> None:
+    """LakeFS lists it, and answers 410 for whatever is asked of it, and for it itself."""
+    make_other(lake)
+    name_it(lake, min(marked.candidates))
+    call = LakeFSClient.call
+
+    def answer(client: LakeFSClient, method: str, *path: str, **more: Any) -> Any:
+        if path[:2] == ("repositories", OTHER) and (every_call or path[2:]):
+            raise of_status(f"{method} {'/'.join(path)}", 410, "repository in deletion")
+        return call(client, method, *path, **more)
+
+    monkeypatch.setattr(LakeFSClient, "call", answer)
+    if every_call:
+        assert candidates(mark(lake, spark)) == marked.candidates
+    else:
+        with pytest.raises(UnreadableRepositoryError, match="repository in deletion"):
+            mark(lake, spark)
+
+
 # What it costs
 
 
@@ -174,8 +254,9 @@ def test_a_server_with_one_repository_is_asked_for_its_list_alone(
     with counted(lake) as seen:
         STAGES[3](lake.context(spark, "again"))
     assert {path for path in before if "/repositories" in path} == {"GET /repositories"}
-    # One for the comparison of namespaces, as in every stage, and one more.
-    assert seen["GET /repositories"] == 2
+    # One for the comparison of namespaces, as in every stage, and one more; each is asked for
+    # again behind the last one.
+    assert seen["GET /repositories"] == 4
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:

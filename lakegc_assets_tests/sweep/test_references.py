@@ -28,6 +28,7 @@ from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
     OTHER,
+    begin_import,
     commit,
     commit_it,
     forget,
@@ -92,6 +93,29 @@ def test_what_only_an_expired_commit_of_another_repository_names_does_not_count(
     lake.calendar.days_ago = 0
     ctx = mark(lake, spark)
     assert candidates(ctx) == marked.candidates - {tagged, active}
+
+
+def test_what_an_import_names_counts_before_it_is_committed(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """Its ranges lie there for hours, and no commit has them. Expired ones still do not count."""
+    make_other(lake)
+    lake.client.set_gc_rules(OTHER, 20, {})
+    expired, named = sorted(marked.candidates)[:2]
+    lake.calendar.days_ago = 100
+    name_it(lake, expired)
+    commit(lake)
+    lake.calendar.days_ago = 90
+    lake.client.reset_branch(OTHER, "main")
+    lake.client.delete_object(OTHER, "main", "x")
+    commit(lake)
+    lake.calendar.days_ago = 0
+    begin_import(lake, named)
+    assert candidates(mark(lake, spark)) == marked.candidates - {named}
+    # What was seen then is recorded, and nothing has changed.
+    assert candidates(mark(lake, spark, "later")) == marked.candidates - {named}
+    sweep(lake.context(spark))
+    check_swept(lake, marked, {named: IN_A_COMMIT})
 
 
 def test_of_a_read_only_repository_every_commit_counts(
