@@ -72,7 +72,7 @@ def test_versions_are_compared_as_numbers(
 
 def test_server_config(server: ReplayServer, client: LakeFSClient) -> None:
     config = client.server_config()
-    assert config.version
+    assert config.version_config.version
     assert client.grace_period() == timedelta(hours=24)
     server.overrides["GET", "/config"] = (404, {"message": "invalid API endpoint"})
     assert client.server_config() == config
