@@ -169,7 +169,7 @@ def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
 
 
 def _earlier(what: Mapping[str, object], found: Hold | None) -> Mapping[str, object]:
-    """What an alarm must keep of the hold in whose place it is written."""
+    """The earlier alarms of a hold, as the alarm that takes its place keeps them."""
     if found is None or found.acceptance is not None:
         return {}
     if all(name in what and found.values.get(name) == what[name] for name in ("run", "at", "all")):
