@@ -304,7 +304,7 @@ class Case:
 
     @cached_property
     def _sizes_differ(self) -> bool:
-        """Whether an object of a HEAD is listed in another size than its entry declares."""
+        """True if an object of a HEAD is listed in another size than its entry declares."""
         if not self.unlike:
             return False
         found = relations.resized(self.dataset(self.unlike, UNLIKE))

@@ -229,7 +229,7 @@ def _kind(scheme: str) -> AbstractSet[str]:
 
 
 def _readings(path: str) -> set[str]:
-    """What the path of a URL may mean: as it stands, cut at ``?``, and percent-decoded then."""
+    """The readings of the path of a URL: as it stands, cut at ``?``, and percent-decoded then."""
     cut = path.partition("?")[0]
     return {path, cut, _decoded(cut)}
 
