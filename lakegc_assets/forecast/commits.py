@@ -9,7 +9,8 @@ from datetime import datetime
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.mark.commits import FORGOTTEN, PATHS, RULE, previous_of
+from lakegc_assets.mark.commits import RULE
+from lakegc_assets.mark.earlier_marks import FORGOTTEN, previous_of
 from lakegc_assets.mark.refs import load_commits
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit
@@ -24,7 +25,7 @@ from lakegc_assets.retention.thresholds import (
     days_needed,
     days_of_previous,
 )
-from lakegc_assets.retention.union import still_inside
+from lakegc_assets.retention.union import Previous, still_inside
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.history import Earlier
 
@@ -54,21 +55,19 @@ class MarkedCommits:
         commits: all that it reached, and what an earlier mark knew and lakeFS still has.
         heads: HEAD of each branch.
         active: why each active commit was.
+        known: all reasons that it hands on, of commits that are kept below some paths, too.
         tagged: commits that tags protect.
         tags: commit of each tag.
-        read_at: when it began to read them.
         rules: that it followed; None where there were none.
-        paths: why others than active commits kept what they have below some paths.
     """
 
     commits: Mapping[str, Commit]
     heads: Mapping[str, str]
     active: Mapping[str, Reason]
     tagged: frozenset[str]
-    read_at: datetime
+    known: Previous
     rules: Rules | None
     tags: Mapping[str, str] = field(default_factory=dict)
-    paths: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def read_marked_commits(
@@ -106,10 +105,8 @@ def read_marked_commits(
                 commits |= load_commits(client, attempt.repository, [commit_id], commits)
     raw = manifest.facts["rules"]
     rules = None if raw is None else Rules.parse(raw)
-    paths = previous_of(Earlier(attempt, manifest), (PATHS,)).reasons
-    return MarkedCommits(
-        commits, of_heads, active, frozenset(tagged), manifest.started, rules, tags, paths
-    )
+    known = previous_of(Earlier(attempt, manifest))
+    return MarkedCommits(commits, of_heads, active, frozenset(tagged), known, rules, tags)
 
 
 def spans_of(
@@ -142,7 +139,7 @@ def spans_of(
     heads = {name: head for name, head in marked.heads.items() if name not in gone}
     least = least_days(other_retain, heads)
     days = days_needed(marked.commits, heads, branches, now, least)
-    previous = days_of_previous(marked.active, heads, branches, marked.read_at, now, least)
+    previous = days_of_previous(marked.known, heads, branches, now, least)
     left = _left(marked, today, retain, now)
     found = {
         commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), left[commit_id])
@@ -182,7 +179,6 @@ def spans_of_paths(
     """
     heads = {name: head for name, head in marked.heads.items() if name not in set(without)}
     least = least_days(other_retain, heads)
-    known = {**marked.paths, **marked.active}
     found: dict[str, dict[str, Span]] = {}
     for pattern in {**retain.paths, **other_retain.paths}:
         days = dict.fromkeys(marked.commits, NEVER)
@@ -192,7 +188,7 @@ def spans_of_paths(
         elif kept is not None:
             longer = {name: max(of, kept) for name, of in branches.items()}
             days = days_needed(marked.commits, heads, longer, now, least)
-            before = days_of_previous(known, heads, longer, marked.read_at, now, least)
+            before = days_of_previous(marked.known, heads, longer, now, least)
             needed = {one: min(of, before.get(one, NEVER)) for one, of in days.items()}
             days = {one: 0 if of <= kept else of for one, of in needed.items()}
         kept = retain.paths.get(pattern)
@@ -200,7 +196,7 @@ def spans_of_paths(
             left = dict.fromkeys(marked.commits, FOREVER)
         elif kept is not None and today is not None:
             raised = raise_days(lengthen(today, retain, marked.heads), kept)
-            left = _left_under(marked, known, raised, now)
+            left = _left_under(marked, raised, now)
         found[pattern] = {one: Span(days[one], left[one]) for one in marked.commits}
     return found
 
@@ -210,17 +206,14 @@ def _left(
 ) -> dict[str, int]:
     if today is None:
         return dict.fromkeys(marked.commits, FOREVER)
-    return _left_under(marked, marked.active, lengthen(today, retain, marked.heads), now)
+    return _left_under(marked, lengthen(today, retain, marked.heads), now)
 
 
-def _left_under(
-    marked: MarkedCommits, known: Mapping[str, Reason], rules: Rules, now: datetime
-) -> dict[str, int]:
+def _left_under(marked: MarkedCommits, rules: Rules, now: datetime) -> dict[str, int]:
     """Days for which rules keep each commit, with what the mark knew of some."""
     active = active_commits(marked.commits, marked.heads, rules, now).active
-    previous = still_inside(
-        known, marked_at=marked.read_at, heads=marked.heads, rules=rules, now=now
-    )
+    kept = still_inside(marked.known, heads=marked.heads, rules=rules, now=now)
+    previous = {commit_id: reasons[0] for commit_id, reasons in kept.items()}
     own, before = days_left(active, now), days_left(previous, now)
     return {
         commit_id: max(own.get(commit_id, 0), before.get(commit_id, 0))

@@ -3,14 +3,14 @@
 The server's list is not trusted alone: its walk can drop commits that are inside their retention,
 and a cut file would lose any of them. So the active commits are its list united with our own
 computation over the branch logs, with the HEADs read before and after it, and with what the
-previous mark of this repository knew to be active and is still inside its retention.
+previous mark of this repository knew to be active and is still inside its retention, by any reason
+that it handed on (``earlier_marks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -20,9 +20,21 @@ import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import table_of, write_part
 from lakegc_assets.engine.progress import report_progress
-from lakegc_assets.engine.tasks import thread_map
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.mark.earlier_marks import (
+    ASSET,
+    FORGOTTEN,
+    LAST_RULES,
+    PATHS,
+    REMEMBERED,
+    Memory,
+    earlier_commits,
+    forgotten_commits,
+    last_rules,
+    latest_mark,
+    previous_of,
+)
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.refs import (
     load_commits,
@@ -34,93 +46,20 @@ from lakegc_assets.mark.refs import (
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
-from lakegc_assets.retention.retained import Previous, lengthen, path_commits, retained_commits
-from lakegc_assets.retention.rules import Rules
-from lakegc_assets.retention.union import UnitedActiveCommits, missing_heads, still_inside, unite
+from lakegc_assets.retention.retained import lengthen, path_commits, raise_days, retained_commits
+from lakegc_assets.retention.rules import MAX_DAYS, Rules
+from lakegc_assets.retention.union import (
+    Previous,
+    UnitedActiveCommits,
+    missing_heads,
+    still_inside,
+    unite,
+)
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
-from lakegc_assets.run.history import Earlier, earlier
 from lakegc_assets.wording import counted
-
-ASSET: Final = "active_commits"
-#: Part with the commits that an earlier mark knew and that nothing leads to any more.
-FORGOTTEN: Final = "forgotten"
-#: Parts that together have all commits which a mark knew.
-_ALL: Final = ("data", "expired", FORGOTTEN)
-_FORGOTTEN: Final = pa.schema(
-    [("commit_id", pa.string()), ("metarange_id", pa.string()), ("branch", pa.string())]
-)
-_THREADS: Final = 8
-
-
-def latest_mark(ctx: RunContext, connections: Connections) -> Earlier | None:
-    """The latest other run whose active commits are whole."""
-    found = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
-    for one in found:
-        with suppress(LakegcError):
-            one.attempt.manifest(ASSET)
-            return one
-    return None
-
-
-def earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
-    """All commits that the latest mark knew, or one before it: each hands them on to the next.
-
-    A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
-    returns for a commit that nothing leads to, too. No other witness has it: so a mark that cannot
-    be read is not passed over.
-
-    Raises:
-        IntegrityError: a mark is damaged.
-        StorageError: the store did not answer.
-    """
-
-    def read(run: str) -> Earlier | None:
-        try:
-            attempt = ctx.root.attempt(ctx.repository, run)
-        except RefusedError:
-            return None
-        return Earlier(attempt, attempt.recorded(ASSET)) if attempt.has(ASSET) else None
-
-    marks = thread_map(read, ctx.root.runs(ctx.repository), _THREADS)
-    here = [one for one in marks if one and one.manifest.namespace == connections.namespace_url]
-    if not here:
-        return set()
-    latest = max(here, key=lambda one: one.manifest.finished)
-    tables = _tables(latest, _ALL, ["commit_id"])
-    return {commit_id for table in tables for commit_id in table["commit_id"].to_pylist()}
-
-
-def _tables(
-    mark: Earlier, parts: Sequence[str], columns: Sequence[str] | None = None
-) -> list[pa.Table]:
-    """Those of some parts that a mark has."""
-    there = [part for part in parts if part in mark.manifest.parts]
-    return [mark.attempt.rows(mark.manifest, part, columns) for part in there]
-
-
-def previous_of(latest: Earlier, parts: Sequence[str] = ("data",)) -> Previous:
-    """Commits of a mark, by some of its parts; each with the reason that holds longest."""
-    rows = [row for table in _tables(latest, parts) for row in table.to_pylist()]
-    rows.sort(key=lambda row: (row["counted_from"] is not None, row["counted_from"]))
-    reasons = {
-        row["commit_id"]: Reason(row["branch"], row["kind"], None, row["counted_from"])
-        for row in rows
-    }
-    return Previous(reasons, latest.manifest.started)
-
-
-def forgotten_commits(latest: Earlier | None, commits: Collection[str]) -> pa.Table:
-    """Commits that the latest mark knew, or one before it, and that are not reached any more."""
-    if latest is None:
-        return _FORGOTTEN.empty_table()
-    tables = _tables(latest, _ALL, _FORGOTTEN.names)
-    known = pa.concat_tables([_FORGOTTEN.empty_table(), *tables])
-    reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
-    return known.filter(pc.invert(reached))
-
 
 #: Column that marks of earlier versions do not have.
 RULE: Final = "rule"
@@ -149,9 +88,6 @@ EXPIRED: Final = pa.schema(
         ("main_parent", pa.string()),
     ]
 )
-#: Part with the commits that are not active, and of which stays what lies below some paths; only
-#: where rules say so.
-PATHS: Final = "paths"
 _PATHS: Final = pa.schema(
     [
         ("pattern", pa.string()),
@@ -218,9 +154,11 @@ class Liveness:
     #: For each pattern of paths the commits that are not active, and of which stays what lies below
     #: it, with the reason.
     paths: Mapping[str, Mapping[str, Reason]] = field(default_factory=dict)
+    #: None where nothing is handed on.
+    memory: Memory | None = None
 
     def tables(self) -> dict[str, pa.Table]:
-        """The parts of the asset: ``data``, ``expired``, ``heads``, ``tags``, perhaps ``paths``."""
+        """The parts of the asset: ``data``, ``expired``, ``heads``, ``tags``, perhaps others."""
         of, active = self.commits, self.active.active
         tags = [(t, c, of[c].metarange_id, c in active) for t, c in sorted(self.tags.items())]
         tables = {
@@ -236,6 +174,10 @@ class Liveness:
                 for i, r in sorted(commits.items())
             )
             tables[PATHS] = table_of(rows, _PATHS)
+        if self.memory is not None:
+            rows_of = self.memory.table(of, [*self.paths.values(), active])
+            if rows_of.num_rows:
+                tables[REMEMBERED] = rows_of
         return tables
 
     def active_metaranges(self) -> set[str]:
@@ -325,6 +267,8 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         "only_own": sorted(active.only_own)[:1000],
         "only_previous_mark": sorted(active.only_previous)[:1000],
     }
+    if liveness.rules is None and (last := last_rules(latest)) is not None:
+        facts[LAST_RULES] = last.to_json()
     if liveness.retain.paths:
         facts[PATHS] = {pattern: len(commits) for pattern, commits in liveness.paths.items()}
     keys = pc.binary_join_element_wise(
@@ -352,19 +296,24 @@ def find_liveness(
     retain = ctx.settings.retained
     raw_rules = client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
+    read_at = ctx.clocks.now()
     heads_before = read_heads(client, ctx.repository, refs.branches)
     listed = _Listed() if rules is None else _listed(ctx, client, connections)
     heads = read_heads(client, ctx.repository, heads_before)
     if rules is not None:
         _require_heads(listed, heads_before, heads)
+    # A branch that moved while this ran counts with both of its HEADs.
+    both = [heads_before] if heads == heads_before else [heads_before, heads]
     tags = read_tags(client, ctx.repository, refs.tags)
-    previous: dict[str, Reason] = {}
-    latest = latest_mark(ctx, connections) if rules is not None else None
-    if rules is not None and latest is not None:
-        longest = lengthen(rules, retain, heads)
-        reasons, marked_at = previous_of(latest)
-        previous = still_inside(reasons, marked_at=marked_at, heads=heads, rules=longest, now=now)
-    roots = [*heads_before.values(), *heads.values(), *tags.values(), *previous]
+    latest = latest_mark(ctx, connections)
+    previous = Previous({}, now) if latest is None else previous_of(latest)
+    longest = lengthen(rules or last_rules(latest) or Rules(MAX_DAYS), retain, heads)
+    dated = raise_days(longest, max(retain.paths.values(), default=0))
+    # Without rules nothing ends what earlier marks knew.
+    handed_on = dated if rules is not None else raise_days(dated, MAX_DAYS)
+    memory = Memory(previous, both, read_at, dated, handed_on, now)
+    roots = [*heads_before.values(), *heads.values(), *tags.values()]
+    roots += still_inside(previous, heads=heads, rules=handed_on, now=now)
     roots += listed.metaranges
     if retain.reads_all_commits:
         roots += earlier_commits(ctx, connections)
@@ -373,25 +322,20 @@ def find_liveness(
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
         united = UnitedActiveCommits(everything)
-        return Liveness(rules, heads, tags, commits, united, "", retain)
-    # A branch that moved while this ran counts with both of its HEADs.
-    both = [heads_before] if heads == heads_before else [heads_before, heads]
+        return Liveness(rules, heads, tags, commits, united, "", retain, memory=memory)
     own = [retained_commits(commits, one, tags, rules, retain, now) for one in both]
     first, last = own[0], own[-1]
     active, expired = first.active | last.active, first.expired & last.expired
     if ctx.settings.protect_tags:
         active = {commit: Reason(None, "tag") for commit in tags.values()} | active
+    kept = still_inside(previous, heads=heads, rules=longest, now=now)
     united = unite(
         listed.metaranges,
         ActiveCommits(active, expired.difference(active)),
         later_heads=heads,
-        previous=previous,
+        previous={commit: reasons[0] for commit, reasons in kept.items()},
     )
-    liveness = Liveness(rules, heads, tags, commits, united, listed.run_id, retain)
-    if not retain.paths:
-        return liveness
-    earlier = None if latest is None else previous_of(latest, (PATHS, "data"))
-    below = [path_commits(commits, one, rules, retain, now, earlier) for one in both]
+    below = [path_commits(commits, one, rules, retain, now, previous) for one in both]
     paths = {
         pattern: {
             commit: reason
@@ -401,7 +345,7 @@ def find_liveness(
         }
         for pattern in retain.paths
     }
-    return replace(liveness, paths=paths)
+    return Liveness(rules, heads, tags, commits, united, listed.run_id, retain, paths, memory)
 
 
 def _read_commits(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import write_part
-from lakegc_assets.mark.commits import PATHS
+from lakegc_assets.mark.earlier_marks import PATHS
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_ranges import (
     every_range,

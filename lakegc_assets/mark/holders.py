@@ -15,8 +15,9 @@ from lakegc_assets.graveler.sstable import Record, read_dump
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.addresses import entry_spellings
-from lakegc_assets.mark.commits import ASSET, FORGOTTEN, PATHS, RULE
+from lakegc_assets.mark.commits import RULE
 from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.earlier_marks import ASSET, FORGOTTEN, PATHS
 from lakegc_assets.mark.live_ranges import all_tables
 from lakegc_assets.mark.metaranges import (
     each_once,

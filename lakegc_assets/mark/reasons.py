@@ -17,8 +17,8 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import comparison_relations, relations
-from lakegc_assets.mark.commits import FORGOTTEN
 from lakegc_assets.mark.comparison_relations import COMMITTED, NOT_ADOPTED, OTHER, STAGED
+from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.incremental_listing import sweeps_since
 from lakegc_assets.mark.marked_objects import digest_of
 from lakegc_assets.mark.metaranges import ranges_of

@@ -20,8 +20,9 @@ from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.mark import references, relations
 from lakegc_assets.mark.addresses import in_data, live_spellings
-from lakegc_assets.mark.commits import FORGOTTEN, RULE
+from lakegc_assets.mark.commits import RULE
 from lakegc_assets.mark.comparison_relations import STAGED
+from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.holders import path_holder, paths_in, ranges_naming, unreachable_holder
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_of

@@ -46,8 +46,10 @@ def remove_run(
     attempts = {folder.rstrip("/") for folder in store.list_prefixes().prefixes}
     attempts |= {attempt, *_recorded(store)}
     etag = store.head(ATTEMPT).etag
-    if root.attempt(repository, run).attempt != attempt:
+    present, *earlier = root.attempts(repository, run)
+    if present.attempt != attempt:
         raise RefusedError(f"run {run!r} of {repository!r} was begun again: it stays")
+    attempts |= {one.attempt for one in earlier}
     store.put(PRUNING, json.dumps({"attempts": sorted(attempts)}).encode())
     require()
     # Where the store does not keep that condition, a mark that begins in this moment finds that its

@@ -31,6 +31,7 @@ _THREADS: Final = 8
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _LISTING: Final = "store_listing"
+_COMMITS: Final = "active_commits"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _can_be_a_run(name: str) -> bool:
 
 def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:
     try:
-        attempt = root.attempt(repository, name)
+        attempt, *before = root.attempts(repository, name)
     except RefusedError:
         # What has no attempt is no run.
         return None
@@ -102,15 +103,26 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:
         listing = _listing(manifests.get(_LISTING))
     except (KeyError, ValueError, TypeError) as error:
         needed = needed or _unclear(error)
+    earlier: list[Manifest] = []
+    try:
+        earlier = [one.recorded(_COMMITS) for one in before if one.has(_COMMITS)]
+    except IntegrityError as error:
+        needed = needed or _unclear(error)
     namespaces = {manifest.namespace for manifest in manifests.values()}
+    namespaces = namespaces or {manifest.namespace for manifest in earlier}
     if len(namespaces) > 1:
         needed = f"its assets are of different namespaces: {', '.join(sorted(namespaces))}"
+    finished = {asset: manifest.finished for asset, manifest in manifests.items()}
+    # The next mark reads the latest of these, of whatever attempt.
+    marks = [one.finished for one in earlier if one.namespace in namespaces]
+    if marks:
+        finished[_COMMITS] = max([*marks, finished.get(_COMMITS, marks[0])])
     begun = _stamped(attempt.attempt.partition("-")[0])
     run = Run(
         id=name,
         attempt=attempt.attempt,
         last=max([begun, *(manifest.finished for manifest in manifests.values())]),
-        finished={asset: manifest.finished for asset, manifest in manifests.items()},
+        finished=finished,
         listing=listing,
         needed=needed,
     )

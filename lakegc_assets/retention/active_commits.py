@@ -87,10 +87,12 @@ class ActiveCommits:
     Attributes:
         active: id of each active commit → why.
         expired: ids of all other commits.
+        dated: of HEADs that would be active without being one: the reason that holds longest then.
     """
 
     active: dict[str, Reason]
     expired: frozenset[str]
+    dated: Mapping[str, Reason] = field(default_factory=dict, compare=False)
 
 
 def active_commits(
@@ -131,7 +133,9 @@ def active_commits(
         # What no start reaches is someone's main parent, all the way round.
         raise IntegrityError(_circle(min(lost)))
     active = {commit_id: claim.reason() for commit_id, claim in walks.claims.items()}
-    return ActiveCommits(active, frozenset(commits.keys() - active.keys()))
+    hidden = walks.heads.keys() & walks.dated.keys()
+    dated = {commit_id: walks.dated[commit_id].reason() for commit_id in hidden}
+    return ActiveCommits(active, frozenset(commits.keys() - active.keys()), dated)
 
 
 @dataclass(frozen=True)
@@ -164,15 +168,22 @@ class _Walks:
     commits: Mapping[str, Commit]
     now: float
     unknown_ok: Collection[str]
-    claims: dict[str, _Claim] = field(default_factory=dict)
+    heads: dict[str, _Claim] = field(default_factory=dict)
+    dated: dict[str, _Claim] = field(default_factory=dict)
     reached: dict[str, _Start] = field(default_factory=dict)
+
+    @property
+    def claims(self) -> dict[str, _Claim]:
+        """The reason that holds longest for each active commit."""
+        return {**self.dated, **self.heads}
 
     def walk(self, start: _Start) -> None:
         """Follow the main ancestry from ``start`` down to a commit that another walk has passed."""
         commit = self._get(start.commit_id)
         if start.branch is not None:
             date = commit.creation_date if commit else None
-            self._claim(start.commit_id, _Claim(start.branch, "head", math.inf, date))
+            claim = _Claim(start.branch, "head", math.inf, date)
+            self.heads.setdefault(start.commit_id, claim)
         elif commit:
             self._claim_inside(start.commit_id, start, "dangling", commit.creation_date)
         current = start.commit_id
@@ -192,12 +203,9 @@ class _Walks:
     def _claim_inside(self, commit_id: str, start: _Start, kind: Kind, created: int) -> None:
         until = created + start.days * SECONDS_A_DAY
         if until > self.now:
-            self._claim(commit_id, _Claim(start.branch, kind, until, created))
-
-    def _claim(self, commit_id: str, claim: _Claim) -> None:
-        known = self.claims.get(commit_id)
-        if known is None or claim.until > known.until:
-            self.claims[commit_id] = claim
+            known = self.dated.get(commit_id)
+            if known is None or until > known.until:
+                self.dated[commit_id] = _Claim(start.branch, kind, until, created)
 
     def _get(self, commit_id: str) -> Commit | None:
         commit = self.commits.get(commit_id)

@@ -6,27 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import FOREVER, Retain
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
-from lakegc_assets.retention.union import still_inside
+from lakegc_assets.retention.union import Previous, still_inside
 from lakegc_assets.wording import counted
-
-
-class Previous(NamedTuple):
-    """Commits that an earlier mark knew.
-
-    Attributes:
-        reasons: why each of them was active, or kept what it has below a path.
-        marked_at: when it read the HEADs, aware.
-    """
-
-    reasons: Mapping[str, Reason]
-    marked_at: datetime
 
 
 def retained_commits(
@@ -121,9 +108,8 @@ def path_commits(
         raised = raise_days(longest, days)
         kept = active_commits(commits, heads, raised, now).active
         if previous is not None:
-            reasons, marked_at = previous
-            before = still_inside(reasons, marked_at=marked_at, heads=heads, rules=raised, now=now)
-            kept = before | kept
+            before = still_inside(previous, heads=heads, rules=raised, now=now)
+            kept = {commit_id: reasons[0] for commit_id, reasons in before.items()} | kept
         if days == FOREVER:
             # However far back somebody has dated them.
             kept = {commit_id: Reason(None, "inside") for commit_id in commits} | kept

@@ -18,6 +18,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.retention.active_commits import SECONDS_A_DAY, Reason, active_commits
 from lakegc_assets.retention.commits import Commit, dangling_commits
 from lakegc_assets.retention.rules import Rules
+from lakegc_assets.retention.union import Previous
 
 #: Days for what no default keeps, and for what stays active for ever: more than a rule can have.
 NEVER: Final = 2**40
@@ -86,38 +87,37 @@ def days_left(active: Mapping[str, Reason], now: datetime) -> dict[str, int]:
 
 
 def days_of_previous(
-    previous: Mapping[str, Reason],
+    previous: Previous,
     heads: Mapping[str, str],
     branches: Mapping[str, int],
-    marked_at: datetime,
     now: datetime,
     least: Mapping[str, int] = _NONE,
 ) -> dict[str, int]:
     """The least default, in days, under which a new mark keeps what an earlier mark knew as active.
 
-    It is to ``united.still_inside`` what ``days_needed`` is to ``active_commits``.
+    It is to ``union.still_inside`` what ``days_needed`` is to ``active_commits``.
 
     Args:
-        previous: active commits of the earlier mark, with their reasons.
+        previous: what the earlier mark knew.
         heads: branch → id of its HEAD.
         branches: branch → days, for the branches that have a rule of their own.
-        marked_at: when the earlier mark read the HEADs, aware.
         now: the moment of the run, aware.
         least: branch → days that it has at least, whatever its rule or the default is.
     """
     found: dict[str, int] = {}
-    for commit_id, reason in previous.items():
-        branch = reason.branch if reason.branch in heads else None
-        was_head = reason.kind == "head" and branch is not None
-        counted_from = marked_at if was_head else reason.counted_from
-        if counted_from is None:
-            continue
-        days = _days_to_reach(counted_from.timestamp(), now)
-        if branch is not None and days <= max(branches.get(branch, 0), least.get(branch, 0)):
-            days = 0
-        elif branch is not None and branch in branches:
-            days = NEVER
-        found[commit_id] = days
+    for commit_id, reasons in previous.reasons.items():
+        for reason in reasons:
+            branch = reason.branch if reason.branch in heads else None
+            was_head = reason.kind == "head" and branch is not None
+            counted_from = previous.marked_at if was_head else reason.counted_from
+            if counted_from is None:
+                continue
+            days = _days_to_reach(counted_from.timestamp(), now)
+            if branch is not None and days <= max(branches.get(branch, 0), least.get(branch, 0)):
+                days = 0
+            elif branch is not None and branch in branches:
+                days = NEVER
+            found[commit_id] = min(days, found.get(commit_id, days))
     return found
 
 

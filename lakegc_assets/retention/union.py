@@ -7,13 +7,26 @@ where both do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from lakegc_assets.retention.active_commits import SECONDS_A_DAY, ActiveCommits, Reason
 from lakegc_assets.retention.commits import instant
 from lakegc_assets.retention.rules import Rules
+
+
+class Previous(NamedTuple):
+    """Commits that an earlier mark knew.
+
+    Attributes:
+        reasons: all that are known why each of them was active, or kept what it has below a path.
+        marked_at: when it read the HEADs, aware.
+    """
+
+    reasons: Mapping[str, Sequence[Reason]]
+    marked_at: datetime
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ def unite(
         server: ids of the server's list of active commits.
         own: what ``active_commits`` found.
         later_heads: branch → HEAD as read after the server made its list.
-        previous: what ``still_inside`` kept of the previous mark.
+        previous: what ``still_inside`` kept of the previous mark, each with its first reason.
     """
     listed = frozenset(server)
     head_reasons = {
@@ -55,7 +68,7 @@ def unite(
     computed = head_reasons | own.active
     kept = previous or {}
     from_server = {commit_id: Reason(None, "server") for commit_id in listed}
-    # The next mark knows only what is told here, so of two reasons the one that holds longer is.
+    # Of two reasons the one that holds longer is shown; the next mark knows all (``remember``).
     longer = {
         c: kept[c] for c in kept.keys() & computed.keys() if _ends_before(computed[c], kept[c])
     }
@@ -72,13 +85,8 @@ def _ends_before(one: Reason, other: Reason) -> bool:
 
 
 def still_inside(
-    previous: Mapping[str, Reason],
-    *,
-    marked_at: datetime,
-    heads: Mapping[str, str],
-    rules: Rules,
-    now: datetime,
-) -> dict[str, Reason]:
+    previous: Previous, *, heads: Mapping[str, str], rules: Rules, now: datetime
+) -> dict[str, list[Reason]]:
     """Return the commits that were active in the previous mark and still are inside retention.
 
     This keeps what a reset, a commit with an old date or a walk that went wrong would drop at once.
@@ -90,24 +98,101 @@ def still_inside(
     * what the reason says for all others. Reasons without such a date keep nothing.
 
     Args:
-        previous: ``active`` of the previous mark.
-        marked_at: when the previous mark read the HEADs, aware.
+        previous: what the previous mark knew.
         heads: branch → HEAD of today.
         rules: the rules of today.
         now: the moment of the run, aware.
+
+    Returns:
+        Of each commit the reasons that still hold, the one that holds longest first.
     """
-    kept = {}
-    for commit_id, reason in previous.items():
-        branch = reason.branch if reason.branch in heads else None
-        days = rules.default_retention_days if branch is None else rules.days(branch)
-        was_head = reason.kind == "head" and branch is not None
-        counted_from = marked_at if was_head else reason.counted_from
-        if counted_from is None:
-            continue
-        until = instant(counted_from.timestamp() + days * SECONDS_A_DAY)
-        if until > now:
-            kept[commit_id] = Reason(reason.branch, "previous mark", until, counted_from)
+    kept: dict[str, list[Reason]] = {}
+    for commit_id, reasons in previous.reasons.items():
+        for reason in reasons:
+            branch = reason.branch if reason.branch in heads else None
+            days = rules.default_retention_days if branch is None else rules.days(branch)
+            was_head = reason.kind == "head" and branch is not None
+            counted_from = previous.marked_at if was_head else reason.counted_from
+            if counted_from is None:
+                continue
+            until = instant(counted_from.timestamp() + days * SECONDS_A_DAY)
+            if until > now:
+                one = Reason(reason.branch, "previous mark", until, counted_from)
+                kept.setdefault(commit_id, []).append(one)
+    for of_commit in kept.values():
+        of_commit.sort(key=lambda reason: reason.until or now, reverse=True)
     return kept
+
+
+def remember(
+    previous: Previous,
+    found: Iterable[Mapping[str, Reason]],
+    recorded: Mapping[str, Reason],
+    *,
+    heads: Mapping[str, str],
+    rules: Rules,
+    now: datetime,
+) -> dict[str, list[Reason]]:
+    """Return the reasons with a date that a mark must hand on beside the one that it records.
+
+    A commit may be a HEAD or tagged today, or active since there are no rules; when that is over,
+    the date until which a branch holds it counts again. And which of two branches holds it longer
+    is known only to the rules of the day. So of each branch the latest date is handed on for as
+    long as its days last.
+
+    Args:
+        previous: what the previous mark knew.
+        found: commits that are active today by a date, each with its reason.
+        recorded: the reason that the mark records of each commit. HEADs are recorded of each
+            branch, so they are never among what is returned.
+        heads: branch → HEAD of today.
+        rules: the rules under which what was known is handed on.
+        now: the moment of the run, aware.
+    """
+    moved = {
+        commit_id: [
+            r for r in reasons if r.kind != "head" or heads.get(r.branch or "") != commit_id
+        ]
+        for commit_id, reasons in previous.reasons.items()
+    }
+    kept = still_inside(previous._replace(reasons=moved), heads=heads, rules=rules, now=now)
+    pairs = [(commit_id, reason) for commit_id, reasons in kept.items() for reason in reasons]
+    pairs += [
+        (commit_id, reason)
+        for reasons in found
+        for commit_id, reason in reasons.items()
+        if reason.kind != "head" and not _is_told_by_head(commit_id, reason, heads, now)
+    ]
+    named = {*heads, *rules.branches}
+    latest: dict[tuple[str, str | None], tuple[datetime, Reason]] = {}
+    for commit_id, reason in pairs:
+        # What is gone, and has no rule of its own, is like any dangling commit.
+        branch = reason.branch if reason.branch in named else None
+        dated = reason.counted_from
+        if dated is None or _tells(recorded.get(commit_id), branch, dated):
+            continue
+        known = latest.get((commit_id, branch))
+        if known is None or known[0] < dated:
+            latest[commit_id, branch] = dated, Reason(branch, reason.kind, None, dated)
+    remembered: dict[str, list[Reason]] = {}
+    for (commit_id, _), (_, reason) in latest.items():
+        remembered.setdefault(commit_id, []).append(reason)
+    return remembered
+
+
+def _is_told_by_head(
+    commit_id: str, reason: Reason, heads: Mapping[str, str], now: datetime
+) -> bool:
+    """Return whether the HEAD of a branch holds its commit as long as another reason by it."""
+    is_head = heads.get(reason.branch or "") == commit_id
+    return is_head and reason.counted_from is not None and reason.counted_from <= now
+
+
+def _tells(recorded: Reason | None, branch: str | None, dated: datetime) -> bool:
+    """Return whether a recorded reason holds a commit for a branch from a date on, or a later."""
+    if recorded is None or recorded.kind == "head" or recorded.counted_from is None:
+        return False
+    return recorded.branch == branch and recorded.counted_from >= dated
 
 
 def missing_heads(active: Collection[str], heads: Mapping[str, str]) -> dict[str, str]:

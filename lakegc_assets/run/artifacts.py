@@ -6,8 +6,8 @@ finished: schema version, rows, a digest of the keys, each file with its size an
 settings, the cutoff, start and finish, and the digest of the manifest before it. No manifest means
 that the asset did not finish. What a manifest does not name is never read.
 
-``<root>/<repository>/<run>/attempt.json`` names the present attempt. A new listing starts a new
-attempt; once a mark is published it is frozen, and no attempt can follow it.
+``<root>/<repository>/<run>/attempt.json`` names the present attempt, and those before it. A new
+listing starts a new attempt; once a mark is published it is frozen, and no attempt can follow it.
 """
 
 from __future__ import annotations
@@ -221,6 +221,16 @@ class ArtifactRoot:
 
         Raises:
             RefusedError: the run is unknown.
+            IntegrityError: nobody can tell which it is.
+        """
+        return self.attempts(repository, run)[0]
+
+    def attempts(self, repository: str, run: str) -> list[AttemptArtifacts]:
+        """The attempts of a run, the latest, which is the present one, first.
+
+        Raises:
+            RefusedError: the run is unknown.
+            IntegrityError: nobody can tell which there are.
         """
         where = f"{self.url}/{repository}/{run}/attempt.json"
         try:
@@ -231,13 +241,14 @@ class ArtifactRoot:
                 "`lakegc repositories` lists those that there are",
             ) from error
         try:
-            attempt = json.loads(recorded)["attempt"]
-            validate_run_id(attempt)
-        except (ValueError, KeyError, TypeError, ConfigurationError) as error:
+            values = json.loads(recorded)
+            # Earlier versions recorded the present one alone.
+            names = [values["attempt"], *values.get("earlier", ())]
+            return [AttemptArtifacts(self, repository, run, validate_run_id(n)) for n in names]
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigurationError) as error:
             raise IntegrityError(
                 f"{where} is damaged ({error}): mark again under a new id"
             ) from error
-        return AttemptArtifacts(self, repository, run, attempt)
 
     def new_attempt(
         self, repository: str, run: str, now: datetime | None = None
@@ -253,20 +264,19 @@ class ArtifactRoot:
         """
         validate_run_id(run)
         try:
-            existing = self.attempt(repository, run)
+            existing = self.attempts(repository, run)
         except RefusedError:
-            existing = None
-        if existing is not None and existing.has("gc_report"):
+            existing = []
+        if existing and existing[0].has("gc_report"):
             raise RefusedError(
                 f"mark {run!r} of repository {repository!r} exists already and is frozen: "
                 "sweep it, or mark again under another id",
             )
         now = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
         attempt = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+        names = {"attempt": attempt, "earlier": [one.attempt for one in existing]}
         try:
-            self.open(repository, run).put(
-                "attempt.json", json.dumps({"attempt": attempt}).encode()
-            )
+            self.open(repository, run).put("attempt.json", json.dumps(names).encode())
         except StorageError as error:
             kind = type(error) if error.transient else ConfigurationError
             raise kind(

@@ -14,7 +14,7 @@ from lakegc_assets.forecast.commits import MarkedCommits, spans_of, spans_of_pat
 from lakegc_assets.retention.retain import Retain, prefix_of
 from lakegc_assets.retention.retained import lengthen, raise_days, retained_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.retention.union import still_inside
+from lakegc_assets.retention.union import Previous, still_inside
 from lakegc_assets_tests.forecast import twins
 from lakegc_assets_tests.retention.graphs import NOW, History
 from lakegc_assets_tests.retention.test_retained import path_twin, retains, tagged_histories, twin
@@ -50,7 +50,8 @@ def test_a_forecast_names_what_a_mark_would(
     # A mark's own record: what was active then, and what tags protected.
     active = retained_commits(commits, history.heads, named_tags, today, retain, NOW).active
     tagged = frozenset(chance.sample(sorted(commits), 1) if tags else ())
-    marked = MarkedCommits(commits, history.heads, active, tagged, NOW, today, named_tags)
+    knew = Previous({commit_id: [reason] for commit_id, reason in active.items()}, NOW)
+    marked = MarkedCommits(commits, history.heads, active, tagged, knew, today, named_tags)
     gone = without & history.heads.keys()
     which = (today, branches, gone, NOW, retain, retain)
     spans, of_paths = spans_of(marked, *which), spans_of_paths(marked, *which)
@@ -100,7 +101,7 @@ def test_a_forecast_names_what_a_mark_would(
     changed = replace(history, heads=heads, rules=Rules(default, branches))
     # A mark also keeps what the one before it knew, as long as the rules of then keep it.
     longest = lengthen(changed.rules, retain, heads)
-    known = partial(still_inside, active, marked_at=NOW, heads=heads, now=NOW)
+    known = partial(still_inside, knew, heads=heads, now=NOW)
     other = {*twin(changed, named_tags, retain, NOW), *known(rules=longest)}
     paths = path_twin(changed, named_tags, retain, NOW)
     for pattern, kept in paths.items():

@@ -12,7 +12,7 @@ from lakegc_assets.retention.commits import instant
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.thresholds import days_left, days_needed, days_of_previous
-from lakegc_assets.retention.union import still_inside
+from lakegc_assets.retention.union import Previous, still_inside
 from lakegc_assets_tests.retention.graphs import NOW, History, histories
 
 #: Commits are dated in whole seconds; a run begins at any microsecond.
@@ -47,7 +47,7 @@ _reasons = st.builds(
 
 
 @given(
-    st.dictionaries(st.sampled_from(["c1", "c2"]), _reasons),
+    st.dictionaries(st.sampled_from(["c1", "c2"]), st.lists(_reasons, max_size=3)),
     st.dictionaries(st.sampled_from(["main", "dev"]), st.just("c1")),
     st.dictionaries(st.sampled_from(["main", "dev", "gone"]), st.integers(0, 15)),
     moments,
@@ -55,15 +55,14 @@ _reasons = st.builds(
     st.integers(0, 15),
 )
 def test_what_an_earlier_mark_knew_is_kept_from_its_default_on(
-    previous: dict[str, Reason],
+    reasons: dict[str, list[Reason]],
     heads: dict[str, str],
     branches: dict[str, int],
     marked_at: datetime,
     now: datetime,
     default: int,
 ) -> None:
-    days = days_of_previous(previous, heads, branches, marked_at, now)
-    kept = still_inside(
-        previous, marked_at=marked_at, heads=heads, rules=Rules(default, branches), now=now
-    )
+    previous = Previous(reasons, marked_at)
+    days = days_of_previous(previous, heads, branches, now)
+    kept = still_inside(previous, heads=heads, rules=Rules(default, branches), now=now)
     assert {one for one, needed in days.items() if needed <= default} == kept.keys()

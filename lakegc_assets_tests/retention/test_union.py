@@ -1,18 +1,32 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.retention.active_commits import ActiveCommits, Reason, active_commits
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.retention.union import missing_heads, still_inside, unite
+from lakegc_assets.retention.union import Previous, missing_heads, still_inside, unite
 
 from .graphs import NOW, History, commit, graph, histories
 
 DAY = timedelta(days=1)
 INSIDE = Reason("main", "inside", NOW + DAY, NOW - 6 * DAY)
+
+
+def kept_of(
+    reasons: Mapping[str, Reason],
+    marked_at: datetime,
+    heads: Mapping[str, str],
+    rules: Rules,
+    now: datetime,
+) -> dict[str, Reason]:
+    """What is still inside of commits of which one reason is known each."""
+    previous = Previous({commit_id: [reason] for commit_id, reason in reasons.items()}, marked_at)
+    kept = still_inside(previous, heads=heads, rules=rules, now=now)
+    return {commit_id: reason for commit_id, (reason,) in kept.items()}
 
 
 def test_both_sides_count_and_each_is_named() -> None:
@@ -61,7 +75,7 @@ def test_a_head_that_was_reset_stays_for_its_days_however_often_is_marked(
     found = unite(["a", "b"], active_commits(commits, {"main": "b"}, rules, NOW)).active
     for day in sorted({*marks, 19}):
         heads, now = {"main": "a"}, NOW + day * DAY
-        kept = still_inside(found, marked_at=at, heads=heads, rules=rules, now=now)
+        kept = kept_of(found, at, heads, rules, now)
         own = active_commits(commits, heads, rules, now)
         found, at = unite(["a"], own, later_heads=heads, previous=kept).active, now
         assert ("b" in found) is (day < 20)
@@ -75,13 +89,8 @@ def test_missing_heads_are_named_with_their_branches() -> None:
 
 
 def keep(previous: Reason, rules: Rules, marked_days_ago: float = 1) -> Reason | None:
-    return still_inside(
-        {"c": previous},
-        marked_at=NOW - marked_days_ago * DAY,
-        heads={"main": "another"},
-        rules=rules,
-        now=NOW,
-    ).get("c")
+    marked_at = NOW - marked_days_ago * DAY
+    return kept_of({"c": previous}, marked_at, {"main": "another"}, rules, NOW).get("c")
 
 
 def test_a_head_that_was_reset_stays_for_its_days() -> None:
@@ -112,9 +121,7 @@ def test_a_kept_commit_is_kept_again_until_its_day_comes() -> None:
     first = keep(Reason("main", "head", None, NOW - 300 * DAY), rules)
     assert first is not None
     for later, stays in ((5 * DAY, True), (6 * DAY, False)):
-        again = still_inside(
-            {"c": first}, marked_at=NOW, heads={"main": "x"}, rules=rules, now=NOW + later
-        )
+        again = kept_of({"c": first}, NOW, {"main": "x"}, rules, NOW + later)
         assert bool(again) is stays
         assert again in ({}, {"c": first})
 
@@ -131,9 +138,7 @@ def test_an_unchanged_repository_keeps_only_what_is_active_anyway(
     args = (history.commits, history.heads, history.rules)
     then = active_commits(*args, NOW)
     later = NOW + days * DAY
-    kept = still_inside(
-        then.active, marked_at=NOW, heads=history.heads, rules=history.rules, now=later
-    )
+    kept = kept_of(then.active, NOW, history.heads, history.rules, later)
     assert kept.keys() <= active_commits(*args, later).active.keys()
 
 
@@ -145,7 +150,7 @@ def test_a_commit_that_the_server_forgot_is_kept_in_the_next_mark() -> None:
     after = {"a": before["a"]}
     now = NOW + DAY
     own = active_commits(after, {"main": "a"}, rules, now)
-    kept = still_inside(then.active, marked_at=NOW, heads={"main": "a"}, rules=rules, now=now)
+    kept = kept_of(then.active, NOW, {"main": "a"}, rules, now)
     united = unite(["a"], own, previous=kept)
     assert united.active.keys() == {"a", "b", "c"}
     assert united.only_previous == {"b", "c"}

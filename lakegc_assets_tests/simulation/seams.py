@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.engine import tasks
-from lakegc_assets.mark import commits, report
+from lakegc_assets.mark import commits, earlier_marks, report
 from lakegc_assets.recovery import backup_pruning
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.storage import parquet
@@ -75,7 +75,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (rounds, "_BATCHES", 1),
         (rounds, "evaluate", lambda *_: _PASSED),
         (store_comparison, "_FEW", _Few(store_comparison._FEW)),
-        (commits, "latest_mark", _latest(commits.latest_mark)),
+        (commits, "latest_mark", _latest(earlier_marks.latest_mark)),
     ]
 
 

@@ -1,0 +1,156 @@
+"""What earlier marks hand on, on a lakeFS whose branches, tags and rules change between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.refs import history
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.listing import list_store
+from lakegc_assets.run.context import RunContext
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.sessions import Session
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[SmallLake]:
+    with running(tmp_path / "lake") as found:
+        yield found
+
+
+class Past:
+    """A commit of 40 days ago, which was the HEAD of main until a moment ago."""
+
+    def __init__(self, lake: SmallLake, spark: Session, **settings: Any) -> None:
+        self.lake, self.spark, self.settings = lake, spark, settings
+        lake.calendar.days_ago = 60
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        for number in range(6):
+            lake.upload("main", f"keep/{number}", f"kept {number}")
+        self.before = lake.commit("main")
+        lake.calendar.days_ago = 40
+        self.address = lake.upload("main", "held/x", "what HEAD had until a moment ago")
+        self.commit = lake.commit("main")
+        lake.calendar.days_ago = 0
+        # Candidates have to be older than the youngest age that the tests allow.
+        time.sleep(1.5)
+
+    def mark(self, run: str, last: object = find_candidates, **settings: Any) -> RunContext:
+        ctx = self.lake.context(self.spark, run, **self.settings, **settings)
+        for stage in STAGES[: STAGES.index(last) + 1]:
+            stage(ctx)
+        return ctx
+
+    def is_candidate(self, run: str) -> bool:
+        attempt = self.mark(run).root.attempt(REPOSITORY, run)
+        return self.address in attempt.read("deletion_candidates")["address"].to_pylist()
+
+    def reset(self) -> None:
+        history.hard_reset(self.lake.server.lake, REPOSITORY, "main", self.before)
+
+
+Event = Callable[[Past], object]
+
+
+def rules(past: Past) -> None:
+    past.lake.rules(5, main=30)
+
+
+def no_rules(past: Past) -> None:
+    past.lake.client.delete_gc_rules(REPOSITORY)
+
+
+def tag(past: Past) -> None:
+    past.lake.client.create_tag(REPOSITORY, "v1", past.commit)
+
+
+def delete_tag(past: Past) -> None:
+    with past.lake.server.lake.state.write() as db:
+        catalog.delete_tag(db, catalog.writable_repository(db, REPOSITORY), "v1")
+
+
+def branch(past: Past) -> None:
+    past.lake.client.create_branch(REPOSITORY, "tmp", past.commit)
+
+
+def delete_branch(past: Past) -> None:
+    past.lake.client.delete_branch(REPOSITORY, "tmp")
+
+
+#: What happens before each mark; main is back at its first commit from ``Past.reset`` on.
+CHAINS: dict[str, list[list[Event]]] = {
+    "nothing": [[], [Past.reset]],
+    "a protected tag": [[], [Past.reset, tag], [delete_tag]],
+    "a branch": [[], [Past.reset, branch], [delete_branch]],
+    "a branch, for two marks": [[], [Past.reset, branch], [], [delete_branch], []],
+    "no rules before the reset": [[], [no_rules], [rules, Past.reset]],
+    "no rules after the reset": [[], [no_rules, Past.reset], [rules]],
+    "no rules, and a branch": [[], [no_rules, Past.reset, branch], [delete_branch], [rules], []],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_what_happens_between_marks_hides_no_date(
+    lake: SmallLake, spark: Session, chain: list[list[Event]]
+) -> None:
+    past = Past(lake, spark, protect_tags=True)
+    rules(past)
+    for number, events in enumerate(chain):
+        for event in events:
+            event(past)
+        assert not past.is_candidate(f"mark-{number}")
+    # It is for its retention that it stays.
+    lake.rules(5, main=0)
+    assert past.is_candidate("shorter")
+    rules(past)
+    assert past.is_candidate("longer-again")
+
+
+def test_of_paths_the_date_stays_known_too(lake: SmallLake, spark: Session) -> None:
+    past = Past(lake, spark, protect_tags=True, retain={"paths": {"held/**": 30}})
+    lake.rules(0, main=0)
+    for number, events in enumerate(CHAINS["a protected tag"]):
+        for event in events:
+            event(past)
+        assert not past.is_candidate(f"mark-{number}")
+
+
+def test_marks_of_earlier_versions_are_read(lake: SmallLake, spark: Session) -> None:
+    past = Past(lake, spark)
+    rules(past)
+    ctx = past.mark("first", find_active_commits)
+    parts = ctx.root.attempt(REPOSITORY, "first").manifest("active_commits").parts
+    assert parts.keys() == {"data", "expired", "heads", "tags"}
+    past.reset()
+    assert not past.is_candidate("second")
+
+
+@pytest.mark.parametrize("again", ["first", "second"])
+@pytest.mark.parametrize("kept", ["by the rules", "by its metadata"])
+def test_a_run_begun_anew_knows_what_its_earlier_attempt_did(
+    lake: SmallLake, spark: Session, again: str, kept: str
+) -> None:
+    metadata = kept == "by its metadata"
+    past = Past(lake, spark, **({"retain": {"metadata": {"hold": "yes"}}} if metadata else {}))
+    rules(past)
+    if metadata:
+        lake.calendar.days_ago = 15
+        lake.client.create_branch(REPOSITORY, "dev", past.before)
+        past.address = lake.upload("dev", "x", "held by law")
+        lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"})
+        lake.calendar.days_ago = 0
+        time.sleep(1.5)
+    past.mark("first", find_active_commits)
+    if metadata:
+        lake.client.delete_branch(REPOSITORY, "dev")
+    else:
+        past.reset()
+    past.mark("first", list_store)
+    assert not past.is_candidate(again)
