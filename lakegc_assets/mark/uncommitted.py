@@ -87,7 +87,7 @@ class Staged:
 
 
 def listed_once(listed: int, tries: int) -> int:
-    """The number of staged objects that lakeFS has listed; 0 where several tries list the same ones again."""
+    """The number of staged objects that lakeFS lists; 0 where several tries list them again."""
     return listed if tries == 1 else 0
 
 
