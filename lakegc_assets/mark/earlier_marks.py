@@ -1,4 +1,4 @@
-"""What earlier marks of a repository hand on to the next: commits, and until when they must stay.
+"""The memory of marks: commits that one hands on to the next, and until when they must stay.
 
 Each mark that finishes its active commits hands on what it read of the one before it, so that the
 latest is enough. It counts whatever became of its run: an attempt that failed later, or that a new
@@ -138,7 +138,7 @@ def _tables(
 
 
 def previous_of(latest: Earlier) -> Previous:
-    """What a mark knew, with all reasons that it hands on.
+    """The commits that a mark knew, with all reasons that it hands on.
 
     Raises:
         IntegrityError: a file is missing, or is not what the manifest says.
@@ -180,7 +180,7 @@ def forgotten_commits(latest: Earlier | None, commits: Collection[str]) -> pa.Ta
 
 @dataclass(frozen=True)
 class Memory:
-    """What a mark must hand on to the next beside what it found.
+    """Input of what a mark hands on to the next beside what it found.
 
     Attributes:
         previous: what the latest mark knew.
