@@ -156,7 +156,7 @@ def test_wrong_credentials_and_a_read_only_repository_are_reported(
     monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", "wrong")
     said, _, _ = failure_of(run(instance, "gc_mark", key, engine="spark"), "store_listing")
     assert said.startswith("failed: ")
-    assert "Check the access key, the secret" in said
+    assert "Check key and secret" in said
 
 
 @pytest.mark.usefixtures("no_spark")
