@@ -200,8 +200,8 @@ def not_held(ctx: RunContext) -> Iterator[None]:
 def _prune_rest(ctx: RunContext, namespace: str) -> None:
     """Remove the trash and the pins of a repository whose time is over, and say what stays."""
     try:
-        with repository_lock(namespace), leased_to_prune(ctx):
-            if kept := prune_trash(ctx, namespace).kept:
+        with repository_lock(namespace), leased_to_prune(ctx) as require:
+            if kept := prune_trash(ctx, namespace, require).kept:
                 say(kept)
     except LakegcError as error:
         say(f"the trash of {namespace} stays: {error}")

@@ -100,7 +100,8 @@ class PlanCache:
 
     def save(self) -> None:
         """Write what is new beside what other processes have written meanwhile."""
-        if self._file is None or not self._new:
+        # What was loaded since then may be younger than the code by which the file is named.
+        if self._file is None or not self._new or _is_changed():
             return
         kept = _read(self._file) | self._new
         body = json.dumps(self._new if len(kept) > _MOST else kept)
@@ -121,16 +122,25 @@ def plans_file() -> Path | None:
     A file of code that is younger than its loading may be another one than that which was loaded.
     """
     folder = cache_folder()
-    package = Path(lakegc_assets.__file__).parent
-    modules = sorted(package.rglob("*.py"))
-    if folder is None or not modules or any(_time(module) >= LOADED_AT for module in modules):
+    if folder is None or _is_changed():
         return None
+    package = _package()
     versions = (sys.version, duckdb.__version__, version("sqlframe"), version("sqlglot"))
     made_of = hashlib.sha256(repr(versions).encode())
-    for module in modules:
+    for module in sorted(package.rglob("*.py")):
         made_of.update(f"{module.relative_to(package)}\0".encode())
         made_of.update(hashlib.sha256(module.read_bytes()).digest())
     return folder / f"{_PREFIX}{made_of.hexdigest()[:32]}.json"
+
+
+def _package() -> Path:
+    return Path(lakegc_assets.__file__).parent
+
+
+def _is_changed() -> bool:
+    """Return whether code is younger than its loading, or nobody can tell."""
+    modules = list(_package().rglob("*.py"))
+    return not modules or any(_time(module) >= LOADED_AT for module in modules)
 
 
 def _time(file: Path) -> float:

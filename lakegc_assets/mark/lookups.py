@@ -134,11 +134,11 @@ def _require_deleted(client: LakeFSClient, repository: str, branch: str, but: st
         IntegrityError: it exists.
         NotFoundError: the repository is not found.
     """
-    if not _is_deleted(client, repository, branch):
+    if not is_deleted(client, repository, branch):
         raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
 
 
-def _is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:
+def is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:
     """Return whether a branch is gone; NotFoundError where its repository is."""
     try:
         client.branch(repository, branch)
@@ -534,7 +534,7 @@ class Page:
             return self.client.stat(self.repository, branch_ref(branch), path).physical_address
         except NotFoundError:
             # Reset or deleted meanwhile: the object, or the branch with it.
-            self.is_deleted = _is_deleted(self.client, self.repository, branch)
+            self.is_deleted = is_deleted(self.client, self.repository, branch)
             return None
 
     def _turn(self, branch: str, path: str) -> None:

@@ -33,7 +33,8 @@ from lakegc_assets.storage.errors import ObjectNotFoundError
 #: What is cached of commits: those that were read for one state of a repository.
 _KIND: Final = Kind("commits", 1, "look")
 #: What was seen of other repositories, in the cache of the one that is collected.
-_SEEN: Final = f"others/v1-{DECODER_VERSION}/"
+_OTHERS: Final = "others/"
+_SEEN: Final = f"{_OTHERS}v1-{DECODER_VERSION}/"
 _COMMITS: Final = pa.schema(
     [
         ("commit_id", pa.string()),
@@ -176,9 +177,9 @@ def record_naming(cache: ObjectStore, other: Other, state: str, naming: Sequence
 
 
 def _names_read(cache: ObjectStore) -> set[str]:
-    """The repositories that earlier runs have read."""
-    keys = (info.key for info in cache.infos(_SEEN))
-    return {key.removeprefix(_SEEN).removesuffix(".json") for key in keys}
+    """The repositories that earlier runs have read, those of earlier versions, too."""
+    keys = (info.key for info in cache.infos(_OTHERS))
+    return {key.rpartition("/")[2].removesuffix(".json") for key in keys}
 
 
 def _recorded(cache: ObjectStore, name: str, state: str) -> list[str] | None:

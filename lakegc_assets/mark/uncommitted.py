@@ -33,6 +33,7 @@ from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
+from lakegc_assets.mark.lookups import is_deleted
 from lakegc_assets.mark.refs import listed_heads, read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
@@ -235,18 +236,24 @@ def _has_staged(
 ) -> bool:
     """True if a branch has staged objects from ``low`` on and before ``high`` (branch, path).
 
+    One that was deleted since it was listed has none.
+
     Raises:
-        NotFoundError: it was deleted since it was listed, or lakeFS says so.
+        NotFoundError: it exists, and lakeFS says that it does not; or the repository is not found.
     """
     if branch < low[0] or (high is not None and branch > high[0]):
         return False
     after = just_before(low[1]) if branch == low[0] else ""
-    for change in client.diff_branch(ctx.repository, branch, after=after):
-        position = (branch, change.path)
-        if high is not None and position >= high:
-            return False
-        if position >= low and change.type != "removed":
-            return True
+    try:
+        for change in client.diff_branch(ctx.repository, branch, after=after):
+            position = (branch, change.path)
+            if high is not None and position >= high:
+                return False
+            if position >= low and change.type != "removed":
+                return True
+    except NotFoundError:
+        if not is_deleted(client, ctx.repository, branch):
+            raise
     return False
 
 

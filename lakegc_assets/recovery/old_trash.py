@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -35,11 +35,12 @@ class Pruned(NamedTuple):
     kept: str
 
 
-def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
+def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) -> Pruned:
     """Remove what is older than ``trash_days``, but what is needed and is nowhere else.
 
     Where ``trash_days`` is 0, so that sweeps have no trash, older trash stays where it is.
-    A prune that was killed is run again.
+    A prune that was killed is run again. ``require`` raises an error once the lease is lost under
+    which this is done: it asks the store before each removal.
 
     Raises:
         RefusedError: the repository is at another namespace now.
@@ -69,7 +70,7 @@ def prune_trash(ctx: RunContext, namespace: str) -> Pruned:
             ]
             return reduce(pc.or_, among, pa.repeat(pa.scalar(False), len(addresses)))
 
-        removed = sum(remove_trash(store, folder, stays) for folder in folders)
+        removed = sum(remove_trash(store, folder, stays, require) for folder in folders)
         return Pruned(removed, _kept(ctx, files, needed))
 
 

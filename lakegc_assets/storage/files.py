@@ -127,12 +127,13 @@ def share(directory: int, new: int) -> None:
     above, own = os.fstat(directory), os.fstat(new)
     if (above.st_uid, above.st_gid) == (own.st_uid, own.st_gid):
         return
+    # What a system or its file system refuses stays as the umask has it.
     for owner in ((above.st_uid, -1), (-1, above.st_gid)):
-        with suppress(PermissionError):
+        with suppress(OSError):
             os.fchown(new, *owner)
     allowed = 0o2777 if stat.S_ISDIR(own.st_mode) else 0o666
-    with suppress(PermissionError):
-        os.fchmod(new, above.st_mode & allowed)
+    with suppress(OSError):
+        os.fchmod(new, stat.S_IMODE(own.st_mode) | (above.st_mode & allowed))
 
 
 def remove_empty(directories: Sequence[int], segments: Sequence[str]) -> None:

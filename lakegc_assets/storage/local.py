@@ -254,10 +254,11 @@ class LocalStore(LocalTrash):
                 # From here on the hidden file keeps deletes from removing the directory.
                 stack.callback(remove_if_there, directory, temporary)
                 with os.fdopen(descriptor, "wb") as file:
-                    share(directory, descriptor)
                     fill(file)
                     file.flush()
                     make_unique(descriptor)
+                    # Behind that, which takes the owner of a file.
+                    share(directory, descriptor)
                     flush(descriptor)
                     etag = etag_of(os.fstat(descriptor))
                 with locked(directory, required=lock_required):

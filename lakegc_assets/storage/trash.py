@@ -66,12 +66,21 @@ def old_trash(store: ObjectStore, older_than: timedelta, now: datetime) -> list[
     return folders
 
 
-def remove_trash(store: ObjectStore, folder: str, stays: Callable[[pa.Array], pa.Array]) -> int:
-    """Remove a folder of the trash, but where ``stays`` is True of an address. Returns how many."""
+def remove_trash(
+    store: ObjectStore,
+    folder: str,
+    stays: Callable[[pa.Array], pa.Array],
+    require: Callable[[], None],
+) -> int:
+    """Remove a folder of the trash, but where ``stays`` is True of an address. Returns how many.
+
+    ``require`` is called before each removal, and raises an error where it may not be made.
+    """
     removed = 0
     for batch in store.list(folder):
         addresses = addresses_in(batch, folder)
         keys = batch["key"].filter(pc.invert(stays(addresses))).to_pylist()
+        require()
         outcomes = store.delete_many(keys)
         require_removed(outcomes, f"{store.url}/{folder}", "Prune again")
         removed += len(outcomes)

@@ -160,10 +160,14 @@ def add_alarm(store: ObjectStore, what: Mapping[str, object]) -> None:
                 store.put_if_absent(HOLD, text)
             else:
                 store.put_if_match(HOLD, text, etag)
-        except (PreconditionFailedError, StoreUnavailableError):
-            # Another alarm was raised; or this one was written, and the answer is lost.
+        except PreconditionFailedError:
+            # Another alarm was raised, which holds the sweeps, too.
             if attempt == _TRIES:
                 raise
+        except StoreUnavailableError:
+            # This one may be written, and the answer is lost. A plain write is tried for longer.
+            if attempt == _TRIES:
+                write_hold(store, {**what, **_earlier(what, found)})
         else:
             return
 

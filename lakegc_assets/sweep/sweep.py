@@ -42,7 +42,7 @@ from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
 from lakegc_assets.sweep.delta import Deltas
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
-from lakegc_assets.sweep.lease import Lease, leased
+from lakegc_assets.sweep.lease import Lease, leased, require_held
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK
 from lakegc_assets.sweep.ledger_state import Recorded, Total
@@ -99,7 +99,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
     if candidates.rows:
-        await_commits(ctx, chain["committed_addresses"])
+        await_commits(ctx, chain["store_listing"], chain["committed_addresses"], began)
     with ending.told():
         number = _delete(rounds, ending)
         recorded.require_whole()
@@ -119,7 +119,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         # The outcomes are of the very same objects.
         digest = KeyDigest.parse(marked.digest)
         manifest = ctx.finish(ASSET, chain["gc_report"], started, {"data": parts}, facts, digest)
-    _prune_trash(ctx, connections.namespace_url, lease)
+    _prune_trash(ctx, connections, lease)
     return manifest
 
 
@@ -181,7 +181,7 @@ def _facts_of(
     }
 
 
-def await_commits(ctx: RunContext, read: Manifest) -> None:
+def await_commits(ctx: RunContext, listing: Manifest, read: Manifest, began: datetime) -> None:
     """Wait until a commit has ended that was under way when the mark read what is staged.
 
     A commit seals what is staged, runs the hooks before it, and commits what it has sealed. What
@@ -190,12 +190,15 @@ def await_commits(ctx: RunContext, read: Manifest) -> None:
 
     Args:
         ctx: the run of the sweep.
+        listing: of the mark, whose beginning is known by the store's clock.
         read: the last stage of the mark that reads what is staged, here or in other repositories.
+        began: the store's time when the sweep began.
     """
     if ctx.settings.allow_unsafe_min_age or read.settings["allow_unsafe_min_age"]:
         return
-    ended = read.finished + ctx.settings.longest_commit
-    left = min(ended - ctx.clocks.now(), ctx.settings.longest_commit).total_seconds()
+    # By the store's clock, since mark and sweep may be made on machines whose clocks differ.
+    ended = listing.start + (read.finished - listing.started) + ctx.settings.longest_commit
+    left = min(ended - began, ctx.settings.longest_commit).total_seconds()
     if left > 0:
         ctx.log.info(
             "waiting until %s: what a commit under way was about to commit may be on no list "
@@ -304,12 +307,12 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
     return found
 
 
-def _prune_trash(ctx: RunContext, namespace: str, lease: Lease) -> None:
+def _prune_trash(ctx: RunContext, connections: Connections, lease: Lease) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
     try:
         # Who has lost it may prune what somebody restores.
-        lease.require()
-        pruned = prune_trash(ctx, namespace)
+        require = partial(require_held, connections.store(), lease)
+        pruned = prune_trash(ctx, connections.namespace_url, require)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return

@@ -83,9 +83,9 @@ def copied(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[Copied]:
             found.key(copy.entry.address)._etag = md5(contents[path].encode()).hexdigest()
         for path, content in {**contents, "plain": "plain n"}.items():
             if path in {*found.shadows, "plain"}:
-                found.dead[path] = f"data/dead/{path}"
+                found.dead[path] = f"data/dead/{path.replace('/', '-')}"
                 body = content[::-1].encode()
-                s3.put_object(Bucket=s3_bucket, Key=f"{REPOSITORY}/data/dead/{path}", Body=body)
+                s3.put_object(Bucket=s3_bucket, Key=f"{REPOSITORY}/{found.dead[path]}", Body=body)
         written = datetime.now(timezone.utc) - timedelta(minutes=1)
         for key in recorded.backend().buckets[s3_bucket].keys.values():
             key.last_modified = written

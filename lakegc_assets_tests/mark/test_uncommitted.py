@@ -267,6 +267,22 @@ def test_a_diff_that_is_not_found_is_no_proof_that_nothing_is_staged(
         paged.prepare()
 
 
+def test_a_branch_that_goes_between_the_list_and_its_diff_has_nothing_staged(paged: Paged) -> None:
+    """The last page has no location, and covers all that come behind ``main``, too."""
+    told: list[Request] = []
+
+    def at_the_end(request: Request) -> Answer | None:
+        if request.params.get("after"):
+            return None
+        told.append(request)
+        # Asked before, after each of eight pages, and to look behind the last one.
+        return branches_with(paged.server, "zz-gone") if len(told) == 10 else None
+
+    paged.server.overrides[BRANCHES] = at_the_end
+    assert paged.prepare().tries == 1
+    assert paged.server.asked("GET", r"/repositories/paged/branches/zz-gone/diff")
+
+
 def test_pages_of_two_runs_stop_the_run(paged: Paged) -> None:
     def mixed(_: int, page: int, body: dict[str, Any]) -> Answer | None:
         return Answer(201, {**body, "run_id": "another"}) if page == 4 else None

@@ -26,7 +26,7 @@ def prune(world: World, ctx: RunContext, backup_url: str | None = None) -> None:
     if backup_url is not None:
         _prune_backups(world, ctx, backup_url)
     with world.alone(ctx):
-        prune_trash(ctx, NAMESPACE)
+        prune_trash(ctx, NAMESPACE, lambda: None)
     _, connections = ctx.connect()
     prune_pins(connections.store())
 

@@ -60,7 +60,10 @@ def prune_trash(store: ObjectStore, older_than: timedelta, now: datetime, *stay:
     def stays(addresses: pa.Array) -> pa.Array:
         return pc.is_in(addresses, pa.array(stay, pa.string()))
 
-    return sum(remove_trash(store, folder, stays) for folder in old_trash(store, older_than, now))
+    return sum(
+        remove_trash(store, folder, stays, lambda: None)
+        for folder in old_trash(store, older_than, now)
+    )
 
 
 def test_a_deleted_file_is_in_the_trash_and_its_directory_is_gone(

@@ -16,6 +16,7 @@ from lakegc_assets.embedded.lake import trees
 from lakegc_assets.embedded.refs import history
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.sweep import await_commits, sweep
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
@@ -143,6 +144,9 @@ def test_else_nothing_is_waited_for(
     ctx = lake.context(spark, **settings)
     assert len(marked(ctx)) == 1
     clocks = Meanwhile(lambda: pytest.fail("it waits"))
-    clocks.now = lambda: Clocks().now() + timedelta(minutes=minutes)  # type: ignore[method-assign]
+    of_store = LocalStore.server_time
+    later = timedelta(minutes=minutes)
+    # Whatever the clock of the machine that sweeps is.
+    monkeypatch.setattr(LocalStore, "server_time", lambda store: of_store(store) + later)
     monkeypatch.setattr(sweeping, "await_commits", await_commits)
     assert sweep(replace(ctx, clocks=clocks)).facts["outcomes"]["deleted"]["objects"] == 1
