@@ -89,9 +89,7 @@ def test_everything_is_on(ui: Screen) -> None:
 
 
 def test_the_launchpad_shows_the_five_settings_that_matter_first(ui: Screen) -> None:
-    ui.open(f"{_JOBS}/gc/playground")
-    ui.page.get_by_placeholder("Partition").click()
-    ui.page.get_by_role("menuitem", name=f"{WAITS}|").first.click()
+    choose_partition(ui, "gc", f"{WAITS}|")
     visible(ui.text("max_candidate_share"))
     # Those of this repository, not those for all.
     visible(ui.text("protect_tags: true"))
@@ -144,7 +142,7 @@ def test_a_refused_check_says_its_sentence_on_the_page_of_the_run(ui: Screen) ->
 def test_what_waits_is_approved_and_then_swept(ui: Screen) -> None:
     waits = ended(ui, "gc", WAITS, dagster__schedule_name="gc_schedule")
     key = waits["tags"]["dagster/partition"]
-    choose_waiting(ui, key)
+    choose_partition(ui, "gc_approve", key)
     # The configuration of a partition comes after its choice, and replaces what was typed before.
     visible(ui.text("by: ''").first)
     ui.page.locator(".CodeMirror-line", has_text="by: ''").first.click()
@@ -166,17 +164,17 @@ def test_what_waits_is_approved_and_then_swept(ui: Screen) -> None:
     ui.picture("first-run-swept")
 
 
-def choose_waiting(ui: Screen, key: str) -> None:
-    """Choose a mark in the launchpad of approvals, once a sensor has listed it there."""
+def choose_partition(ui: Screen, job: str, key: str) -> None:
+    """Choose a partition in the launchpad of a job, once a sensor has added it there."""
     from playwright.sync_api import TimeoutError  # noqa: A004, PLC0415 - see browser.py
 
     for _ in range(PATIENCE_MS // _STEP_MS):
-        ui.open(f"{_JOBS}/gc_approve/playground")
+        ui.open(f"{_JOBS}/{job}/playground")
         ui.page.get_by_placeholder("Partition").click()
         with suppress(TimeoutError):  # not yet
             ui.page.get_by_role("menuitem", name=key).first.click(timeout=10 * _STEP_MS)
             return
-    raise AssertionError(f"{key} waits, and is not listed to be approved")
+    raise AssertionError(f"{key} is not listed in the launchpad of {job}")
 
 
 def backfilled(ui: Screen, used: str) -> None:
