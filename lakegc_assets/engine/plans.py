@@ -108,7 +108,10 @@ class PlanCache:
         self._new = {}
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=self._file.parent, delete=False) as written:
+            # What a kill leaves of it goes like any file that nobody uses.
+            with NamedTemporaryFile(
+                "w", dir=self._file.parent, prefix=_PREFIX, delete=False
+            ) as written:
                 written.write(f"{_digest(body)}\n{body}")
             Path(written.name).replace(self._file)
             for other in self._file.parent.glob(f"{_PREFIX}*"):
@@ -127,9 +130,12 @@ def plans_file() -> Path | None:
     package = _package()
     versions = (sys.version, duckdb.__version__, version("sqlframe"), version("sqlglot"))
     made_of = hashlib.sha256(repr(versions).encode())
-    for module in sorted(package.rglob("*.py")):
-        made_of.update(f"{module.relative_to(package)}\0".encode())
-        made_of.update(hashlib.sha256(module.read_bytes()).digest())
+    try:
+        for module in sorted(package.rglob("*.py")):
+            made_of.update(f"{module.relative_to(package)}\0".encode())
+            made_of.update(hashlib.sha256(module.read_bytes()).digest())
+    except OSError:
+        return None
     return folder / f"{_PREFIX}{made_of.hexdigest()[:32]}.json"
 
 
@@ -139,8 +145,12 @@ def _package() -> Path:
 
 def _is_changed() -> bool:
     """Return whether code is younger than its loading, or nobody can tell."""
-    modules = list(_package().rglob("*.py"))
-    return not modules or any(_time(module) >= LOADED_AT for module in modules)
+    try:
+        times = [_time(module) for module in _package().rglob("*.py")]
+    except OSError:
+        # A module goes while it is replaced.
+        return True
+    return not times or max(times) >= LOADED_AT
 
 
 def _time(file: Path) -> float:

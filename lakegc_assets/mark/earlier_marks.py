@@ -21,7 +21,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit, instant
-from lakegc_assets.retention.rules import MAX_DAYS, Rules
+from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous, remember
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -49,7 +49,6 @@ _REMEMBERED: Final = pa.schema(
         ("counted_from", pa.timestamp("us", "UTC")),
     ]
 )
-_EVERY_DAY: Final = Rules(MAX_DAYS)
 _THREADS: Final = 8
 
 

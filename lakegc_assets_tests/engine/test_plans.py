@@ -151,5 +151,7 @@ def test_other_code_has_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found.append(plans_file())
     monkeypatch.setattr(plans, "version", lambda _: "0")
     found.append(plans_file())
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere")
+    assert plans_file() is None
     assert None not in found
     assert len(set(found)) == 4

@@ -326,12 +326,16 @@ def test_a_damaged_cache_is_read_again(lake: SmallLake, marked: Marked, spark: S
     assert candidates(mark(lake, spark, "later")) == marked.candidates - {named}
 
 
+@pytest.mark.parametrize("version", ["this", "an earlier one"])
 def test_a_list_that_lacks_what_an_earlier_run_has_read_stops_the_run(
-    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     """Credentials that see fewer repositories get a shorter list, and no error."""
     commit_it(lake, min(marked.candidates))
     mark(lake, spark, "seen")
+    (seen,) = (lake.folder / "artifacts").rglob("others/*/")
+    if version != "this":
+        seen.rename(seen.with_name("v1-0"))
     listed = LakeFSClient.repositories
 
     def without_it(client: LakeFSClient, prefix: str = "") -> Iterator[Repository]:
