@@ -305,6 +305,22 @@ class LakeFSClient(Transport):
 
         Raises NoRulesError, PrepareCommitsFailedError, ReadOnlyRepositoryError and TimedOutError.
         """
+        attempt = 1
+        while True:
+            try:
+                return self._prepared_commits(repository)
+            except NoRulesError:
+                raise
+            except PrepareCommitsFailedError as error:
+                # Before 1.39 it failed where a commit came meanwhile (lakeFS #8261). Since 1.76 all
+                # tasks of a server share one local database, which the first to end removes.
+                pause = self._pause(attempt, error, 0.0)
+                if pause is None:
+                    raise
+            sleep(pause)
+            attempt += 1
+
+    def _prepared_commits(self, repository: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits")
         try:
             task = parse(self._prepare(*path, "async"), TaskCreated)
@@ -328,7 +344,10 @@ class LakeFSClient(Transport):
         if status.error is not None:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, status.error.message)
-            raise PrepareCommitsFailedError(f"{what} failed on the server: {status.error.message}")
+            raise PrepareCommitsFailedError(
+                f"{what} failed on the server: {status.error.message}. Look at the server's log, "
+                "and run again"
+            )
         if status.result is None:
             raise UnexpectedAnswerError(f"{what} is completed, with neither result nor error")
         return status.result

@@ -38,7 +38,7 @@ from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.table_cache import Decoded, Kind, TableCache
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ArchivedError, ObjectNotFoundError
 
 #: Kind of what is cached, and its version: raised with what is compared, or how.
 KIND: Final = "evidence"
@@ -207,7 +207,11 @@ def _md5(data: bytes) -> str:
 
 
 def _get(store: ObjectStore, key: str, size: int) -> bytes | None:
-    """The content of an object; None if it is gone, or not of its size any more."""
+    """The content of an object; None if it is gone, or not of its size any more.
+
+    Raises:
+        ArchivedError: nobody can read it now.
+    """
     try:
         data = store.get(key)
     except ObjectNotFoundError:
@@ -222,7 +226,8 @@ def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
 
     Returns:
         Whether all are, or None where none could be read as it was listed; and when the newest of
-        those that were read was written, in microseconds since 1970.
+        those that were read was written, in microseconds since 1970. What an archive keeps from
+        being read may have any habit, so it counts as one whose etag is none.
     """
     answers = thread_map(partial(_agrees, store), objects.to_pylist(), _THREADS)
     modified = objects["last_modified"].cast(pa.int64()).to_pylist()
@@ -235,13 +240,15 @@ def agreement(store: ObjectStore, objects: pa.Table) -> tuple[bool | None, int]:
 
 
 def _agrees(store: ObjectStore, row: dict[str, object]) -> bool | None:
-    data = _get(store, str(row["address"]), int(str(row["size"])))
-    if data is None:
-        return None
     try:
+        data = _get(store, str(row["address"]), int(str(row["size"])))
+        if data is None:
+            return None
         now = store.head(str(row["address"]))
     except ObjectNotFoundError:
         return None
+    except ArchivedError:
+        return False
     listed = row["last_modified"]
     assert isinstance(listed, datetime)  # noqa: S101 - the column's type
     # Some stores answer HEAD with whole seconds only.
@@ -275,7 +282,10 @@ def entries_are_checksums(
                 # What lies elsewhere has the etag of another store.
                 return False
             contents = (_get(store, address, entry.size) for address in spellings)
-            data = next((data for data in contents if data is not None), None)
+            try:
+                data = next((data for data in contents if data is not None), None)
+            except ArchivedError:
+                return False
             if data is not None:
                 agreed.append(_md5(data) == entry.e_tag)
     return bool(agreed) and all(agreed)
@@ -313,5 +323,8 @@ def _read_contents(
 def _content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:
     if time.time() > deadline:
         return None
-    data = _get(store, *row)
+    try:
+        data = _get(store, *row)
+    except ArchivedError:
+        return None
     return None if data is None else etag_hash(_md5(data))

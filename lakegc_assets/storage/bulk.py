@@ -16,6 +16,7 @@ from typing import Final, Literal
 from lakegc_assets.storage.errors import (
     EXPIRED,
     AccessDeniedError,
+    ArchivedError,
     ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -30,7 +31,13 @@ _LATE: Final = re.compile(
 )
 #: Errors that say nothing about any other key.
 _OF_ONE_KEY: Final = frozenset(
-    {StorageError, ObjectLockedError, ObjectNotFoundError, PreconditionFailedError}
+    {
+        StorageError,
+        ArchivedError,
+        ObjectLockedError,
+        ObjectNotFoundError,
+        PreconditionFailedError,
+    }
 )
 #: The answer about a key that was to be deleted: the failure; or, where it is deleted, the name of
 #: the version that was kept, if there is one.

@@ -36,6 +36,10 @@ class ObjectLockedError(StorageError):
     """A lock, a hold or a retention policy keeps the object as it is."""
 
 
+class ArchivedError(StorageError):
+    """The object is in an archive: it is there, and its content cannot be read now."""
+
+
 class AccessDeniedError(StorageError):
     """The credentials are wrong, expired, or not allowed to do this."""
 
@@ -78,7 +82,10 @@ _CODES: Final[Mapping[type[LakegcError], str]] = {
     ObjectLockedError: f"""
         {LOCKED} BlobImmutableDueToLegalHold BlobImmutableDueToPolicy LeaseIdMissing
         ObjectUnderActiveHold RetentionPolicyNotMet objectUnderActiveHold retentionPolicyNotMet
+        SnapshotsPresent
     """,
+    # S3 sends its codes with 403, as for missing permissions.
+    ArchivedError: "InvalidObjectState ObjectNotInActiveTierError BlobArchived BlobBeingRehydrated",
     AccessDeniedError: f"""
         {" ".join(_OLD)} 403 401 AccessDenied AccessDeniedException AccountProblem AllAccessDisabled
         Forbidden InvalidAccessKeyId InvalidToken SignatureDoesNotMatch Unauthorized
@@ -107,9 +114,10 @@ _KINDS: Final = {code: kind for kind, codes in _CODES.items() for code in codes.
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "check the credentials, and what the bucket's policy lets them do",
     ObjectLockedError: (
-        "a lock, a hold or a retention policy keeps it: it can be neither replaced nor removed "
-        "before that ends"
+        "a lock, a hold, a retention policy or a snapshot keeps it: it can be neither replaced nor "
+        "removed before that ends"
     ),
+    ArchivedError: "it is in an archive: bring it back to a storage class that can be read",
     StoreFullError: "the store is full, or its quota is used up: make room, or choose another one",
     ObjectNotFoundError: "it does not exist",
 }

@@ -97,11 +97,29 @@ def _status(**fields: Any) -> tuple[int, dict[str, Any]]:
     return 200, {**task, **fields}
 
 
-def test_a_failed_task_says_why(server: ReplayServer, client: LakeFSClient) -> None:
+def test_a_failed_task_says_why(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "sleep", lambda _: None)
     server.overrides["GET", STATUS] = _status(completed=True, error={"message": "disk full"})
-    with pytest.raises(errors.PrepareCommitsFailedError, match="disk full") as caught:
+    with pytest.raises(errors.PrepareCommitsFailedError, match=r"disk full.*run again") as caught:
         client.prepare_commits("retention")
     assert not isinstance(caught.value, errors.NoRulesError)
+
+
+def test_a_task_that_failed_is_begun_again(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a commit came meanwhile a server did not find it, and the next try does."""
+    monkeypatch.setattr(client_module, "sleep", lambda _: None)
+    failures = iter([_status(completed=True, error={"message": "commit not found"})])
+
+    def fail_once(_: Request) -> Answer | None:
+        return next((Answer(*one) for one in failures), None)
+
+    server.overrides["GET", STATUS] = fail_once
+    assert client.prepare_commits("retention").run_id
+    assert len(server.asked("POST", f"{GC}/prepare_commits/async")) == 2
 
 
 def test_a_404_of_the_older_call_with_rules_is_not_taken_for_no_rules(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import cast
 
 import pytest
 
-from lakegc_assets.mark.etags import agreement
+from lakegc_assets.mark.etags import _content_hash, agreement
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ArchivedError, ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets_tests.listings import listing
 
@@ -24,10 +25,13 @@ MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
 class _Store:
     """A store of one object, which answers HEAD as it is told to."""
 
-    def __init__(self, answer: ObjectInfo | None) -> None:
+    def __init__(self, answer: ObjectInfo | None, *, archived: bool = False) -> None:
         self.answer = answer
+        self.archived = archived
 
     def get(self, key: str) -> bytes:
+        if self.archived:
+            raise ArchivedError(key)
         if self.answer is None:
             raise ObjectNotFoundError(key)
         return CONTENT
@@ -67,3 +71,10 @@ def test_what_was_written_again_tells_nothing(answer: ObjectInfo | None) -> None
 def test_an_etag_that_is_no_checksum_is_seen() -> None:
     other = "0" * 32
     assert told(replace(SAME, etag=other), other) is False
+
+
+def test_what_cannot_be_read_now_may_have_an_etag_that_is_no_checksum() -> None:
+    table = listing([("data/a", len(CONTENT), LISTED, MD5)])
+    store = cast("ObjectStore", _Store(SAME, archived=True))
+    assert agreement(store, table)[0] is False
+    assert _content_hash(store, math.inf, ("data/a", len(CONTENT))) is None

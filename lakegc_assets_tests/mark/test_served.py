@@ -195,6 +195,15 @@ def test_one_etag_that_is_no_checksum_disproves_all(twins: Planted) -> None:
     assert {found.spared[address] for address in twins.dead} == {UNVERIFIED}
 
 
+def test_what_lies_in_an_archive_proves_nothing_and_stops_no_mark(twins: Planted) -> None:
+    """Life-cycle rules move old objects, dead ones among them, to where nobody can read them."""
+    archived = recorded.backend().buckets[recorded.BUCKET].keys["small/twin-7"]
+    archived.set_storage_class("DEEP_ARCHIVE")
+    found = find(twins.marked)
+    assert twins.dead.isdisjoint(found.candidates)
+    assert {found.spared[address] for address in twins.dead} == {UNVERIFIED}
+
+
 def test_an_object_that_was_written_again_gives_no_evidence(twins: Planted) -> None:
     listing = find(twins.marked).attempt.read("store_listing")
     wanted = pa.array(sorted(twins.dead))

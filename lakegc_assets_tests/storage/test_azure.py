@@ -18,6 +18,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import AzureAccess, StoreConfig
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ArchivedError,
     InvalidKeyError,
     PreconditionFailedError,
     StorageError,
@@ -43,6 +44,7 @@ from lakegc_assets_tests.storage.servers import AZURE_KEY
         (429, "", StoreThrottledError),
         (500, "OperationTimedOut", StoreUnavailableError),
         (500, "InternalError", StoreUnavailableError),
+        (409, "BlobArchived", ArchivedError),
         (400, "Odd", StorageError),
     ],
 )
@@ -103,14 +105,14 @@ def test_each_key_of_a_batch_has_the_outcome_that_the_store_gave(
     azure: Callable[..., ObjectStore], script: Script
 ) -> None:
     answer = batch(
-        (4, 202, ""), (0, 404, "BlobNotFound"), (1, 409, "SnapshotsPresent"),
+        (4, 202, ""), (0, 404, "BlobNotFound"), (1, 409, "PendingCopyOperation"),
         (2, 503, "ServerBusy"),
     )  # fmt: skip
     store = azure(answer)
     outcomes = store.delete_many(["0", "1 é", "2", "3", "4", "b\\s"])
     assert [(o.key, o.outcome, o.error_code) for o in outcomes] == [
         ("0", "already_missing", None),
-        ("1 é", "failed", "SnapshotsPresent"),
+        ("1 é", "failed", "PendingCopyOperation"),
         ("2", "failed", "ServerBusy"),
         ("3", "failed", "NoAnswer"),
         ("4", "deleted", None),

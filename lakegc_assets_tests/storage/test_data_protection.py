@@ -109,6 +109,7 @@ def locking(versitygw_server: Server) -> Iterator[Bucket]:
         ("BlobImmutableDueToPolicy", "409", "the blob is immutable due to a policy"),
         ("BlobImmutableDueToLegalHold", "409", "immutable due to one or more legal holds"),
         ("LeaseIdMissing", "412", "There is currently a lease on the blob"),
+        ("SnapshotsPresent", "409", "not permitted because the blob has snapshots"),
     ],
 )
 def test_how_stores_say_that_an_object_is_locked(code: str, status: str, told: str) -> None:
@@ -320,6 +321,23 @@ def test_a_blob_under_a_lease_is_locked(
     found = store.data_protection()
     assert "legal hold" not in found.notice
     lease.release()
+    assert [o.outcome for o in store.delete_many(["data/1"])] == ["deleted"]
+
+
+@_STORES
+def test_a_blob_that_has_snapshots_is_locked(
+    azure_container: tuple[str, StoreConfig], azurite_server: Server
+) -> None:
+    """They are what a backup of somebody else's consists of."""
+    url, config = azure_container
+    store = open_store(f"{url}/ns", config)
+    etags = {f"data/{n}": store.put(f"data/{n}", b"x") for n in range(3)}
+    box = azure_client(azurite_server).get_container_client(url.rsplit("/", 1)[-1])
+    box.get_blob_client("ns/data/1").create_snapshot()
+    assert [o.outcome for o in store.delete_many(etags)] == ["deleted", "locked", "deleted"]
+    (single,) = store.delete_many(["data/1"], etags)
+    assert (single.outcome, single.error_code) == ("locked", "SnapshotsPresent")
+    box.get_blob_client("ns/data/1").delete_blob(delete_snapshots="only")
     assert [o.outcome for o in store.delete_many(["data/1"])] == ["deleted"]
 
 

@@ -8,12 +8,15 @@ from datetime import datetime, timezone
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 
 from lakegc_assets.errors import ConfigurationError, LakegcError
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
+    ArchivedError,
     StorageError,
     StoreThrottledError,
     StoreUnavailableError,
@@ -47,6 +50,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again(script: Script) -> None:
         (404, "NoSuchBucket", ConfigurationError, "bucket does not exist"),
         (400, "AuthorizationHeaderMalformed", ConfigurationError, "region"),
         (403, "RequestTimeTooSkewed", ConfigurationError, "clock"),
+        (403, "InvalidObjectState", ArchivedError, "bring it back"),
         (503, "SlowDown", StoreThrottledError, "SlowDown"),
         (503, "", StoreThrottledError, "503"),
         (429, "Odd", StoreThrottledError, "429"),
@@ -195,3 +199,19 @@ def test_an_answer_that_lacks_what_a_store_says_is_none(script: Script) -> None:
     script.answers = [Answer(206, "par")]
     with pytest.raises(StoreUnavailableError, match="206"):
         store.get("k")
+
+
+def test_an_archived_object_is_not_one_that_credentials_may_not_read(
+    s3_server: str, s3_bucket: str
+) -> None:
+    store = open_store(f"s3://{s3_bucket}/ns", StoreConfig(endpoint_url=s3_server))
+    for size in (3, 40_000):
+        etag = store.put("k", b"x" * size)
+        stored = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[s3_bucket].keys["ns/k"]
+        stored.set_storage_class("GLACIER")
+        with pytest.raises(ArchivedError, match="bring it back"):
+            store.get("k")
+        for if_absent in (False, True):
+            with pytest.raises(ArchivedError, match="bring it back"):
+                copy_object(store, "k", store, "copy", size=size, etag=etag, if_absent=if_absent)
+    assert [o.outcome for o in store.delete_many(["k"])] == ["deleted"]

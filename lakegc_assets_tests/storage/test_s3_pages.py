@@ -185,3 +185,27 @@ def test_a_store_that_ignores_where_to_start_is_refused(script: Script) -> None:
     script.answers = [Answer(body=page(entry("ns/a") + entry("ns/c")))]
     with pytest.raises(StorageError, match="out of order"):
         listed(open_store("s3://bkt/ns", script.config()), "", "b")
+
+
+def test_a_server_that_counts_no_prefixes(script: Script) -> None:
+    more = COMMON.format("ns/b/") + COMMON.format("ns/c/") + "<KeyCount>{}</KeyCount>"
+    store = open_store("s3://bkt/ns", script.config())
+    for count in (1, 3):
+        script.answers = [Answer(body=page(entry("ns/a"), more=more.format(count)))]
+        assert store.list_prefixes().prefixes == ["b/", "c/"]
+    script.answers = [Answer(body=page(entry("ns/a"), more=more.format(2)))]
+    with pytest.raises(StorageError, match="counts 2 keys, and has 3"):
+        store.list_prefixes()
+
+
+def test_a_server_that_begins_at_the_key_itself(script: Script) -> None:
+    store = open_store("s3://bkt/ns", script.config())
+    for rest in ("", entry("ns/c")):
+        script.answers = [Answer(body=page(entry("ns/b") + rest))]
+        assert listed(store, "", "b") == ["c"] * bool(rest)
+    script.answers = [
+        Answer(body=page(entry("ns/b"), more=token("1"), truncated="true")),
+        Answer(body=page(entry("ns/b") + entry("ns/c"))),
+    ]
+    with pytest.raises(StorageError, match="out of order"):
+        listed(store, "", "a")
