@@ -106,7 +106,7 @@ def bring_back(
     )
     for at, one in zip(wanting, found, strict=True):
         brought[at] = one
-    seen = {} if isinstance(there, str) else there
+    seen = {key: one for key, one in there.items() if isinstance(one, Present)}
     # What is there may be a copy that went wrong in an earlier try; or nothing, if the store lied.
     odd = [
         at
@@ -151,14 +151,14 @@ def _given_back(
 
 
 def _verified(
-    one: Lost, answer: UndeleteOutcome, there: Mapping[str, Present | None] | str
+    one: Lost, answer: UndeleteOutcome, there: Mapping[str, Present | str | None]
 ) -> Brought:
     """The outcome of an object, after a comparison of what the store gave back with the mark."""
     if answer.outcome not in _BACK:
         return Brought(one.key, answer.outcome, None, answer.error_code, answer.detail)
-    if isinstance(there, str):
-        return Brought(one.key, "failed", None, "NotVerified", there)
     found = there.get(one.key)
+    if isinstance(found, str):
+        return Brought(one.key, "failed", None, "NotVerified", found)
     if answer.outcome == "already_there":
         # A list of versions may be older than the delete, and what is no object may be in the way.
         return _nothing_there(one) if found is None else Brought(one.key, answer.outcome)
@@ -169,10 +169,19 @@ def _verified(
     return Brought(one.key, "restored", KEPT)
 
 
-def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None] | str:
-    """The objects at some keys, or why they are unknown."""
+def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | str | None]:
+    """The objects at some keys, None for none; or why that is unknown."""
     try:
         return present(store, keys)
+    except (StorageError, ConfigurationError):
+        # One that cannot be looked at says nothing of the others.
+        found = thread_map(partial(_asked_or_why, store), keys, _THREADS)
+        return dict(zip(keys, found, strict=True))
+
+
+def _asked_or_why(store: ObjectStore, key: str) -> Present | str | None:
+    try:
+        return _asked(store, key)
     except (StorageError, ConfigurationError) as error:
         return f"it could not be looked at: {error}"
 

@@ -46,6 +46,18 @@ class Unseen(Stale):
         raise StoreUnavailableError("no answer")
 
 
+class Blinking(Stale):
+    """Lists nothing, and of one object it does not answer."""
+
+    def head(self, key: str) -> ObjectInfo:
+        if key == KEY:
+            raise StoreUnavailableError("no answer")
+        return super().head(key)
+
+    def list(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
 def lost(etag: str = "e") -> list[Lost]:
     return [Lost(KEY, len(CONTENT), etag)]
 
@@ -104,3 +116,13 @@ def test_what_cannot_be_looked_at_is_not_back(lake: Path) -> None:
     (one,) = bring_back(Unseen(lake, "file:///lake"), lost())
     assert one.outcome == "failed"
     assert one.detail is not None
+
+
+@pytest.mark.parametrize("others", [1, 20], ids=["asked", "listed"])
+def test_one_that_cannot_be_looked_at_says_nothing_of_the_others(lake: Path, others: int) -> None:
+    store = Blinking(lake, "file:///lake")
+    keys = [KEY, *(f"data/b{number}" for number in range(others))]
+    objects = [Lost(key, len(CONTENT), store.put(key, CONTENT)) for key in keys]
+    first, *rest = bring_back(store, objects)
+    assert (first.outcome, "no answer" in str(first.detail)) == ("failed", True)
+    assert {(one.outcome, one.detail) for one in rest} == {("already_there", None)}
