@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 #: Where each engine has its functions and its class ``Window``, by the packages of its frames.
 _MODULES: Final = {
-    "sqlframe.": ("sqlframe.duckdb.functions", "sqlframe.duckdb.window"),
+    "lakegc_assets.engine.database": ("sqlframe.duckdb.functions", "sqlframe.duckdb.window"),
     "pyspark.sql.connect.": ("pyspark.sql.connect.functions", "pyspark.sql.connect.window"),
     "pyspark.sql.": ("pyspark.sql.functions", "pyspark.sql.window"),
 }
@@ -66,7 +66,7 @@ def relation(rule: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
         frame, modules = next((one, found) for one in args if (found := _modules_of(one)))
         token = _current.set(modules)
         try:
-            if modules == _MODULES["sqlframe."]:
+            if modules == _MODULES["lakegc_assets.engine.database"]:
                 planned: DataFrame = frame.session.apply(rule, *args, **kwargs)
                 return planned
             return rule(*args, **kwargs)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.database import open_database
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
-from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.engine.relation import F, relation, union_all
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.storage.local import LocalStore
 
@@ -129,6 +129,21 @@ def test_an_argument_that_may_change_is_looked_at_each_time(session: EmbeddedSes
 def test_a_relation_may_give_what_it_got(session: EmbeddedSession) -> None:
     for number in (1, 2):
         assert _numbers(session, _either(_frame(session, number), None, "x")) == [number]
+
+
+@relation
+def _equal(rows: DataFrame, *numbers: int) -> DataFrame:
+    found = [rows.where(F.col("number") == number).select("number") for number in numbers]
+    return union_all(*found)
+
+
+def test_parts_of_a_plan_are_told_from_each_other_whatever_their_checksums(
+    session: EmbeddedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = _frame(session, *range(10))
+    # By SQLFrame's names for them, two of many parts are the same now and then: here, all are.
+    monkeypatch.setattr("sqlframe.base.dataframe.zlib.crc32", lambda _: 7)
+    assert _numbers(session, _equal(rows, 3, 5, 8)) == [3, 5, 8]
 
 
 def test_a_text_that_is_named_like_a_view_stays_what_it_is(session: EmbeddedSession) -> None:
