@@ -126,7 +126,9 @@ class EmbeddedSession(Session):
             paths = thread_map(fetched, dataset.parts, _THREADS)
         listed = ", ".join(_quoted(str(path)) for path in paths)
         columns = ", ".join(f'"{name}"' for name in dataset.schema.names)
-        query = f"SELECT {columns} FROM read_parquet([{listed}])"  # noqa: S608 - names of our own
+        # Folders of artifacts may have the form of partitions, and are none.
+        files = f"read_parquet([{listed}], hive_partitioning = false)"
+        query = f"SELECT {columns} FROM {files}"  # noqa: S608 - names of our own
         return cast("DataFrame", self._database.read(query, dataset.schema))
 
     def _fetched(self, store: ObjectStore, schema: pa.Schema, part: Part) -> Path:

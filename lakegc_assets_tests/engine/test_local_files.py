@@ -50,6 +50,19 @@ def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_
 
 
 @pytest.mark.parametrize("engine", ["embedded", "spark"])
+def test_a_folder_that_looks_like_a_partition_gives_no_column(
+    spark: sessions.Session, tmp_path: Path, engine: str
+) -> None:
+    """Else all that is live had one hash, that of the folder, and nothing else were alive."""
+    store, table = open_store(str(tmp_path)), rows(_ROWS)
+    part = write_part(store, "hash=7/address=a/", table)
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
+        found = session.collect(session.read(Dataset(store.url, [part], SCHEMA)), SCHEMA, "a test")
+    assert found.sort_by("address").equals(table.sort_by("address"))
+
+
+@pytest.mark.parametrize("engine", ["embedded", "spark"])
 def test_a_file_that_is_swapped_after_it_was_compared_is_reported(
     spark: sessions.Session, tmp_path: Path, engine: str
 ) -> None:
