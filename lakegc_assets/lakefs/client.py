@@ -55,7 +55,8 @@ from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
 
-OLDEST_VERSION = (0, 87)
+#: Older ones let an address be linked at any time, and have no call that tells for how long.
+OLDEST_VERSION = (0, 90)
 #: Commits in the first page of a log: most branches have left what is known not long ago.
 _FIRST_OF_LOG = 30
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
@@ -105,7 +106,7 @@ class LakeFSClient(Transport):
             return ServerConfig(version_config=self._get(VersionConfig, "config", "version"))
 
     def check_supported(self) -> str:
-        """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.87."""
+        """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.90."""
         version = self.server_config().version_config.version
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:

@@ -157,7 +157,7 @@ class RunContext:
         """A client of the server, and the connections that tasks use.
 
         Raises:
-            UnsupportedServerError: the server is older than 0.87.
+            UnsupportedServerError: the server is older than 0.90.
             ConfigurationError: there is no such repository.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.

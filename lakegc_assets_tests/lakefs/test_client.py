@@ -47,9 +47,9 @@ def test_a_build_of_ones_own_is_taken_with_one_warning_in_a_process(
 @pytest.mark.parametrize(
     ("version", "supported"),
     [
-        ("0.86.9", False),
+        ("0.89.1", False),
         ("v0.9.0", False),
-        ("0.87.0", True),
+        ("0.90.0", True),
         ("0.100.0", True),
         ("1.84.0", True),
         ("1.84.0-rc.1", True),
@@ -66,7 +66,7 @@ def test_versions_are_compared_as_numbers(
     if supported:
         assert client.check_supported() == version
     else:
-        with pytest.raises(errors.UnsupportedServerError, match=r"0\.87 or newer: upgrade"):
+        with pytest.raises(errors.UnsupportedServerError, match=r"0\.90 or newer: upgrade"):
             client.check_supported()
 
 
