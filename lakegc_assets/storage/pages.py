@@ -95,7 +95,10 @@ def objects_of(
         nothing: str | datetime = _ZERO if pa.types.is_timestamp(column.type) else ""
         numbers = pa.types.is_integer(column.type)
         if column.null_count or (not numbers and pc.any(pc.equal(column, nothing)).as_py()):
-            raise ValueError(f"an object has no {name}")
+            lacking = (
+                pc.is_null(column) if numbers else pc.fill_null(pc.equal(column, nothing), True)
+            )
+            raise ValueError(f"the object {keys[pc.index(lacking, True).as_py()]!r} has no {name}")
     return objects
 
 

@@ -109,6 +109,24 @@ def test_a_damaged_page_is_an_error_and_never_a_shorter_listing(script: Script, 
         listed(open_store("s3://bkt/ns", script.config()))
 
 
+@pytest.mark.parametrize(
+    ("damaged", "told"),
+    [
+        (entry("b").replace("abc-2", ""), "the object 'b' has no etag"),
+        (entry("b").replace("<ETag>&quot;abc-2&quot;</ETag>", ""), "the object 'b' has no etag"),
+        (entry("b").replace("<Size>7</Size>", ""), "the object 'b' has no size"),
+        (
+            entry("b").replace("2026-01", "1970-01").replace("02T03:04:05.678", "01T00:00:00"),
+            "'b' has no last_modified",
+        ),
+    ],
+)
+def test_an_object_of_which_a_server_does_not_say_all_is_named(damaged: str, told: str) -> None:
+    """As versitygw lists files that were put beside it, without an etag."""
+    with pytest.raises(StorageError, match=told):
+        read(page(entry("a") + damaged + entry("c")))
+
+
 @pytest.mark.parametrize("keys", [["ns/b", "ns/a"], ["ns/a", "ns/a"], ["ns/a", "nt/b"], ["a"]])
 def test_keys_out_of_order_or_not_asked_for_are_an_error(script: Script, keys: list[str]) -> None:
     script.answers = [Answer(body=page("".join(map(entry, keys))))]
