@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.database import open_database
 from lakegc_assets.engine.datasets import write_part
-from lakegc_assets.engine.embedded import EmbeddedSession
+from lakegc_assets.engine.embedded import EmbeddedSession, default_memory
 from lakegc_assets.engine.relation import F, relation, union_all
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.storage.local import LocalStore
@@ -236,3 +236,21 @@ def test_a_moment_that_is_more_than_a_literal_is_planned_anew(session: EmbeddedS
     for year, found_days in ((2026, [1]), (2027, []), (2025, [1])):
         since = _day(1).replace(year=year)
         assert _days(session, _by_its_year(_times(session, 1), since)) == found_days
+
+
+def test_a_small_file_before_large_ones_does_not_make_a_dataset_small(
+    session: EmbeddedSession, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path, str(tmp_path))
+    sizes = (1, 1_000, 1_200, 5)
+    parts = [
+        write_part(store, "data/", pa.table({"number": pa.array(range(rows), pa.int64())}))
+        for rows in sizes
+    ]
+    rows = session.read(Dataset(store.url, parts, _NUMBERS))
+    joined = rows.join(_frame(session, *range(50)), "number", "left")
+    database = open_database(default_memory())
+    sql = f"EXPLAIN {database.query(joined, ['number'])}"
+    ((_, plan),) = database.connection.execute(sql).fetchall()
+    assert "Join Type: LEFT" in plan  # and not RIGHT, which would hold the rows of the dataset
+    assert len(_numbers(session, joined)) == sum(sizes)
