@@ -45,7 +45,7 @@ _SMALLEST_ENTRY: Final = 3
 _LONGEST_ADDRESSES: Final = (1 << 31) - 1
 _COMPUTED: Final = (b"count", b"min_key", b"max_key", b"estimated_size_bytes")
 _NUMBERS: Final = np.empty(0, np.int64)
-_HEX_NAME: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
+_HEX_NAME: Final = re.compile(r"(?s:.*/)?([0-9a-f]{64})")
 
 
 def etag_hash(e_tag: str) -> int:

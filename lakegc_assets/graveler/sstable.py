@@ -47,7 +47,7 @@ COMPUTED: Final = frozenset({"count", "min_key", "max_key", "estimated_size_byte
 
 # Snappy makes at most 64 bytes of three: what claims more must not be given the memory.
 _MOST_EXPANSION: Final = 32
-_CONTENT_ID: Final = re.compile(r"(?:.*/)?([0-9a-f]{64})")
+_CONTENT_ID: Final = re.compile(r"(?s:.*/)?([0-9a-f]{64})")
 
 
 class Record(NamedTuple):

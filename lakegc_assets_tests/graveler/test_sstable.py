@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.ranges import read_metarange, read_range, write_metarange, write_range
 from lakegc_assets.graveler.sstable import INDEX_TYPE, Record, read_sstable
@@ -137,8 +140,12 @@ def test_a_dump_of_refs_is_named_as_such() -> None:
         read_range(data, name)
 
 
-def test_a_file_under_another_files_name_is_refused() -> None:
+@pytest.mark.parametrize("folder", ["", "_lakefs/", "local://a\nnamespace/_lakefs/"])
+@pytest.mark.parametrize("read", [read_range, decode_range])
+def test_a_file_under_another_files_name_is_refused(
+    read: Callable[[bytes, str], object], folder: str
+) -> None:
     (first, data), (second, _) = list(tables("ranges").items())[:2]
     with pytest.raises(FormatError, match=f"the content has the id {first}"):
-        read_range(data, f"_lakefs/{second}")
+        read(data, f"{folder}{second}")
     assert read_range(data, f"s3://lab/small/_lakefs/{first}")
