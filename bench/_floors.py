@@ -70,7 +70,7 @@ class Floors:
 
     def mark(self, ctx: RunContext) -> float:
         """Print and return the seconds of a mark that has finished: listing, decoding, sets."""
-        _, connections = ctx.connect()
+        ctx = ctx.connect()
         attempt = ctx.root.attempt(ctx.repository, ctx.run)
         addresses = attempt.read("store_listing", columns=["address"])["address"]
         gone = attempt.manifest("store_listing").facts["carried_and_gone"]
@@ -78,8 +78,8 @@ class Floors:
         ranges = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
         return math.fsum(
             (
-                self._listing(connections, addresses, gone),
-                self._decoding(connections, ranges.to_pylist()),
+                self._listing(ctx.connections, addresses, gone),
+                self._decoding(ctx.connections, ranges.to_pylist()),
                 self._sets(addresses, staged),
             )
         )

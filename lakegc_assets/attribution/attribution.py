@@ -41,7 +41,6 @@ from lakegc_assets.mark.served import SPARED as SPARED_ROWS
 from lakegc_assets.retention.retained import lengthen, protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.scratch import remove
@@ -153,23 +152,23 @@ def attribute(ctx: RunContext) -> Manifest:
         IntegrityError: an artifact of the mark is missing, or not what its manifest says.
     """
     started = ctx.clocks.now()
-    _, connections = ctx.connect()
+    ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     if attempt.has(ASSET):
         return attempt.manifest(ASSET)
-    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    chain = attempt.chain("deletion_candidates", ctx.connections.namespace_url)
     commits = _commits(ctx, attempt, chain)
     store, working = attempt.store(), f"{ASSET}/working-{secrets.token_hex(8)}/"
     try:
-        with ctx.frames(connections) as frames:
-            parts, facts = _computed(ctx, connections, frames, attempt, chain, commits, working)
+        with ctx.frames() as frames:
+            parts, facts = _computed(ctx, frames, attempt, chain, commits, working)
     finally:
         remove(store, working)
     parts["groups"] = [write_part(store, f"{ASSET}/groups/", _groups(commits.groups))]
     rows = pa.Table.from_pylist([dict(row) for row in commits.rows], COMMITS)
     parts["commits"] = [write_part(store, f"{ASSET}/commits/", rows)]
     runs = ctx.root.runs(ctx.repository)
-    facts["own_files"] = [list(row) for row in own_files(connections.store(), runs)]
+    facts["own_files"] = [list(row) for row in own_files(ctx.connections.store(), runs)]
     facts["branches"] = list(commits.groups.branches)
     facts["rules"] = chain["active_commits"].facts["rules"]
     return ctx.finish(ASSET, chain["deletion_candidates"], started, parts, facts)
@@ -228,7 +227,6 @@ def _groups(groups: Groups) -> pa.Table:
 
 def _computed(
     ctx: RunContext,
-    connections: Connections,
     frames: Session,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
@@ -242,8 +240,8 @@ def _computed(
     committed = chain["committed_addresses"]
     ids = attempt.rows(committed, "ranges", ["range_id"])["range_id"]
     wanted = frozenset(ids.to_pylist())
-    entries, read = cached_frame(ctx, connections, frames, wanted, _ENTRIES)
-    pairs = pairs_frame(ctx, connections, frames, commits.groups.of_metarange.keys())
+    entries, read = cached_frame(ctx, frames, wanted, _ENTRIES)
+    pairs = pairs_frame(ctx, frames, commits.groups.of_metarange.keys())
     words = commits.words
     grouped = relations.range_groups(
         frames.create(_prints(read)), pairs, frames.create(commits.table()), words

@@ -121,8 +121,8 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
     """
     manifest = attribute(ctx)
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    _, connections = ctx.connect()
-    with ctx.frames(connections) as frames:
+    ctx = ctx.connect()
+    with ctx.frames() as frames:
         cells = frames.read(Dataset(attempt.url, manifest.parts["data"], CELLS))
         live = relations.of_class(cells, COMMITTED)
         dimensions = _Dimensions(frames, live, attempt, manifest, depth)

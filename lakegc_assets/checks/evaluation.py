@@ -50,13 +50,13 @@ def evaluate(ctx: RunContext, candidates: Sequence[Part] | None = None) -> list[
     Raises:
         IntegrityError: the artifacts are not whole, so that nothing can be evaluated.
     """
-    client, connections = ctx.connect()
+    ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    chain = attempt.chain("deletion_candidates", ctx.connections.namespace_url)
     if candidates is None:
         candidates = chain["deletion_candidates"].parts["data"]
-    with ctx.frames(connections) as frames:
-        case = Case(ctx, client, connections, frames, attempt, chain, candidates)
+    with ctx.frames() as frames:
+        case = Case(ctx, ctx.client, ctx.connections, frames, attempt, chain, candidates)
         try:
             return [invariant(case) for invariant in INVARIANTS]
         finally:

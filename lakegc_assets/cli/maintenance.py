@@ -142,10 +142,10 @@ def _only(site: Site, found: Backup) -> dict[str, int] | None:
     subject = found.record.subject
     try:
         ctx = site.context(subject.repository, subject.run)
-        _, connections = ctx.connect()
-        if connections.namespace_url != subject.namespace:
+        ctx = ctx.connect()
+        if ctx.connections.namespace_url != subject.namespace:
             return None
-        with scratch_space(ctx, connections) as space:
+        with scratch_space(ctx) as space:
             parts = only_copies(space, found)
             sizes = [pc.sum(rows["size"]) for rows in read_parts(space.attempt.store(), parts)]
     except LakegcError:
@@ -192,8 +192,8 @@ def not_held(ctx: RunContext) -> Iterator[None]:
 
     Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
     """
-    _, connections = ctx.connect()
-    require_no_hold(ctx, connections.store())
+    ctx = ctx.connect()
+    require_no_hold(ctx, ctx.connections.store())
     yield
 
 

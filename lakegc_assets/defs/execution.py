@@ -131,7 +131,7 @@ class Execution:
             session=lambda: session_of(pyspark),
             spark_configured_by=_configured_by(pyspark),
         )
-        _, connections = ctx.connect()
+        ctx = ctx.connect()
         require_keys_on_nodes(
             place_of_tasks(pyspark) if ctx.engine.kind == "spark" else "local",
             ctx.lakefs.credentials_file,
@@ -142,7 +142,7 @@ class Execution:
         always = {"collect_excluded": True} if collector.collect_excluded else {}
         with (
             printing_always(**always),
-            repository_lock(connections.namespace_url, ctx.settings.lease_wait, ctx.log.info),
+            repository_lock(ctx.connections.namespace_url, ctx.settings.lease_wait, ctx.log.info),
         ):
             yield ctx
 

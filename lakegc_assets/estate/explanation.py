@@ -14,7 +14,6 @@ from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, deleted_or_missing, no_sweep
 from lakegc_assets.mark.why import Explanation, row_of, why
 from lakegc_assets.run.artifacts import AttemptArtifacts
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import among, pinned
 from lakegc_assets.sweep import ledger
@@ -33,29 +32,27 @@ def explain(ctx: RunContext, address: str) -> Explanation:
     if found.verdict != "candidate":
         return found
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    _, connections = ctx.connect()
+    ctx = ctx.connect()
     facts, because = dict(found.facts), [found.because]
-    if (swept := _swept(ctx, connections, attempt, found.address)) is not None:
+    if (swept := _swept(ctx, attempt, found.address)) is not None:
         facts |= {"outcome": swept["outcome"], "detail": swept["detail"]}
         detail = f" ({swept['detail']})" if swept["detail"] else ""
         because.append(f"the sweep: {swept['outcome']}{detail}")
-    guards = read_guards(connections.namespace_url, ctx.root.stores)
+    guards = read_guards(ctx.connections.namespace_url, ctx.root.stores)
     if (needed := _needed(attempt, guards, found.address)) is not None:
         facts["needed"] = needed
         because.append(f"it is gone, and it is needed: {needed}. {no_sweep(ctx.repository)}")
-    held = among(pinned(connections.store()), pa.chunked_array([[found.address]]))
+    held = among(pinned(ctx.connections.store()), pa.chunked_array([[found.address]]))
     if held.num_rows:
         facts["pinned"] = held["why"][0].as_py()
         because.append(facts["pinned"])
     return replace(found, because="; ".join(because), facts=facts)
 
 
-def _swept(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, address: str
-) -> dict[str, Any] | None:
+def _swept(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> dict[str, Any] | None:
     """The record of an object in a sweep, finished or not; None without one."""
     if attempt.has(ASSET):
-        row = row_of(ctx, connections, attempt, address, ASSET)
+        row = row_of(ctx, attempt, address, ASSET)
         rows = pa.Table.from_pylist([] if row is None else [row], ledger.SWEPT)
     else:
         recorded = ledger.read(attempt)

@@ -23,7 +23,6 @@ from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
 from lakegc_assets.run.scratch import FORECAST, scratch
@@ -119,19 +118,19 @@ def forecast(ctx: RunContext, change: Change, run: str | None = None) -> Forecas
         IntegrityError: an artifact of the mark is missing or damaged, or lakeFS does not have a
             commit any more that the mark has reached.
     """
-    client, connections = ctx.connect()
-    attempt = _marked(ctx, connections, run)
-    with scratch(ctx.root, ctx.repository, FORECAST) as url, ctx.frames(connections) as frames:
-        chain = attempt.chain("deletion_candidates", connections.namespace_url)
-        return _forecast(Mark(ctx, connections, frames, attempt, chain, url), client, change)
+    ctx = ctx.connect()
+    attempt = _marked(ctx, run)
+    with scratch(ctx.root, ctx.repository, FORECAST) as url, ctx.frames() as frames:
+        chain = attempt.chain("deletion_candidates", ctx.connections.namespace_url)
+        return _forecast(Mark(ctx, frames, attempt, chain, url), ctx.client, change)
 
 
-def _marked(ctx: RunContext, connections: Connections, run: str | None) -> AttemptArtifacts:
+def _marked(ctx: RunContext, run: str | None) -> AttemptArtifacts:
     """The attempt of the mark that a forecast is made by."""
     how = f"`{command_line('mark', ctx.repository)}` makes one"
     found = [
         one
-        for one in earlier(ctx.root, ctx.repository, "gc_report", connections.namespace_url, "")
+        for one in earlier(ctx.root, ctx.repository, "gc_report", ctx.connections.namespace_url, "")
         if one.manifest.mode == "unified" and run in {None, one.attempt.run}
     ]
     if found:

@@ -27,7 +27,6 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.retention.retain import prefix_of
 from lakegc_assets.retention.thresholds import FOREVER, NEVER
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import earlier
@@ -63,7 +62,6 @@ class Mark:
 
     Attributes:
         ctx: of the repository.
-        connections: how tasks reach the stores.
         frames: the session.
         attempt: of the mark.
         chain: its manifests, by asset.
@@ -71,7 +69,6 @@ class Mark:
     """
 
     ctx: RunContext
-    connections: Connections
     frames: Session
     attempt: AttemptArtifacts
     chain: Mapping[str, Manifest]
@@ -154,7 +151,7 @@ def _entries(mark: Mark, ranges: Collection[str], *columns: str) -> DataFrame:
     """Columns of what ranges name."""
     ids = pa.array(sorted(ranges), pa.string())
     table = pa.table({"range_id": ids, "entries": pa.nulls(len(ids), pa.int64())})
-    return range_frame(mark.ctx, mark.connections, mark.frames, table, list(columns))
+    return range_frame(mark.ctx, mark.frames, table, list(columns))
 
 
 # Ranges
@@ -167,14 +164,14 @@ def _held(
     paths: Mapping[str, Mapping[str, Span]],
 ) -> Held:
     """The span of each range: that of the commit that keeps it longest."""
-    ctx, connections = mark.ctx, mark.connections
+    ctx, connections = mark.ctx, mark.ctx.connections
     of_metaranges = _of_metaranges(commits, spans)
     cached = cached_metaranges(connections)
     missing = [span for one, span in of_metaranges.items() if one not in cached]
     there = {one: span for one, span in of_metaranges.items() if one in cached}
     # The highest rank counts, which is that of the least days.
     by_days, by_left = (
-        ranges_of(ctx, connections, ranks).rows
+        ranges_of(ctx, ranks).rows
         for ranks in (
             {one: -span.days for one, span in there.items()},
             {one: span.left for one, span in there.items()},
@@ -233,7 +230,7 @@ def _below(
         there[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
         missing += [span for i, span in of_pattern.items() if i not in cached]
     by_days, by_left = (
-        path_ranges(mark.ctx, mark.connections, ranks).to_pylist()
+        path_ranges(mark.ctx, ranks).to_pylist()
         for ranks in (
             {p: {i: -span.days for i, span in of.items()} for p, of in there.items()},
             {p: {i: span.left for i, span in of.items()} for p, of in there.items()},
@@ -294,7 +291,7 @@ def _judged(mark: Mark, swept: Sequence[Dataset], until: datetime) -> DataFrame:
         mark_relations.without_spared(unreferenced, served),
         frames.create(UNRESOLVED.empty_table()),
         [frames.read(one) for one in seen],
-        frames.create(pinned(mark.connections.store()).cast(SPARED)),
+        frames.create(pinned(mark.ctx.connections.store()).cast(SPARED)),
         listing.cutoff - mark_relations.UPLOAD_TIME,
     )
 

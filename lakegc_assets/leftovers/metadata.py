@@ -155,9 +155,7 @@ class UnreferencedTables:
         return pc.sum(self.tables["size"]).as_py() or 0
 
 
-def unreferenced_tables(
-    ctx: RunContext, client: LakeFSClient, connections: Connections
-) -> UnreferencedTables:
+def unreferenced_tables(ctx: RunContext) -> UnreferencedTables:
     """The old tables of a repository that nothing names, by two dumps that agree.
 
     lakeFS dumps its refs where there are old tables.
@@ -166,16 +164,18 @@ def unreferenced_tables(
         IntegrityError: a table is missing or damaged, or cannot be told; or a dump is not whole.
         LakeFSError: the server does not dump its refs.
     """
-    listed, old = _tables(connections.store())
+    listed, old = _tables(ctx.connections.store())
     if not old.num_rows:
         return UnreferencedTables(ctx.repository, old, 0, listed.num_rows, 0)
-    commits = frozenset(load_commits(client, ctx.repository, _heads(client, ctx.repository)))
-    known = _known(ctx, client, connections, commits)
-    unnamed = _unnamed(ctx, connections, old, known)
+    commits = frozenset(
+        load_commits(ctx.client, ctx.repository, _heads(ctx.client, ctx.repository))
+    )
+    known = _known(ctx, commits)
+    unnamed = _unnamed(ctx, old, known)
     if unnamed:
         # A list that ended early by chance is longer the next time.
-        known = _known(ctx, client, connections, commits | known.commits | known.heads)
-        unnamed &= _unnamed(ctx, connections, old, known)
+        known = _known(ctx, commits | known.commits | known.heads)
+        unnamed &= _unnamed(ctx, old, known)
     first = unnamed & known.metaranges
     return UnreferencedTables(
         ctx.repository,
@@ -186,7 +186,7 @@ def unreferenced_tables(
     )
 
 
-def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connections) -> bool:
+def is_accounted_for(ctx: RunContext) -> bool:
     """Return whether logs and earlier dumps name all old tables, so that no new dump is needed.
 
     Each dump stays below ``_lakefs/``: a report that nothing is left over is to leave nothing.
@@ -194,19 +194,19 @@ def is_accounted_for(ctx: RunContext, client: LakeFSClient, connections: Connect
     Raises:
         IntegrityError: something that is named cannot be read.
     """
-    _, old = _tables(connections.store())
+    _, old = _tables(ctx.connections.store())
     if not old.num_rows:
         return True
-    commits = load_commits(client, ctx.repository, _heads(client, ctx.repository))
-    tables = all_tables(ctx, connections, ())
+    commits = load_commits(ctx.client, ctx.repository, _heads(ctx.client, ctx.repository))
+    tables = all_tables(ctx, ())
     if tables.unreadable:
         return False
     dumps = _of_kind(tables, "refs")
-    named = _read_dumps(connections, dumps).named | {c.metarange_id for c in commits.values()}
+    named = _read_dumps(ctx.connections, dumps).named | {c.metarange_id for c in commits.values()}
     known = _Known(
         frozenset(commits), frozenset(), dumps, _of_kind(tables, "metaranges"), frozenset(named)
     )
-    return not _unnamed(ctx, connections, old, known)
+    return not _unnamed(ctx, old, known)
 
 
 @dataclass(frozen=True)
@@ -224,22 +224,20 @@ class _Known:
     named: frozenset[str]
 
 
-def _known(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, before: Collection[str]
-) -> _Known:
+def _known(ctx: RunContext, before: Collection[str]) -> _Known:
     """Let lakeFS dump its refs, and read this dump and all others.
 
     A whole dump has all commits that there were ``before``. Raises IntegrityError: it is not whole.
     """
-    dump = client.dump_refs(ctx.repository)
-    tables = all_tables(ctx, connections, ())
+    dump = ctx.client.dump_refs(ctx.repository)
+    tables = all_tables(ctx, ())
     for error in tables.unreadable.values():
         raise IntegrityError(
             f"{error}. It may be a metarange, so that nobody knows what is unreferenced: restore "
             "it, or remove it if it was never lakeFS's"
         ) from error
     dumps, metaranges = _of_kind(tables, "refs"), _of_kind(tables, "metaranges")
-    said = {i: _read_dump_of(connections, i, dumps) for i in dump.metaranges}
+    said = {i: _read_dump_of(ctx.connections, i, dumps) for i in dump.metaranges}
     commits = said[dump.commits_meta_range_id]
     # A branch may have got a commit behind the list of commits.
     heads = frozenset().union(*(one.needed for one in said.values() if one is not commits))
@@ -251,25 +249,25 @@ def _known(
         )
     if missing := sorted(commits.metaranges - metaranges):
         raise IntegrityError(
-            f"{connections.table_url(missing[0])}, the metarange of a commit, is "
+            f"{ctx.connections.table_url(missing[0])}, the metarange of a commit, is "
             "not listed: what it names would be taken for unreferenced. If it is in the store, run "
             "again; else restore it"
         )
-    return _Known(commits.commits, heads, dumps, metaranges, _read_dumps(connections, dumps).named)
+    return _Known(
+        commits.commits, heads, dumps, metaranges, _read_dumps(ctx.connections, dumps).named
+    )
 
 
 def _of_kind(tables: Tables, kind: str) -> frozenset[str]:
     return frozenset(i for i, found in tables.kinds.items() if found == kind)
 
 
-def _unnamed(
-    ctx: RunContext, connections: Connections, listed: pa.Table, known: _Known
-) -> set[str]:
+def _unnamed(ctx: RunContext, listed: pa.Table, known: _Known) -> set[str]:
     """The ids of those of some listed tables that nothing names."""
     ids = {key.removeprefix(_FOLDER) for key in listed["key"].to_pylist()}
     ids -= known.named | known.dumps
     # A damaged one of these stops here: nobody knows what it names.
-    named = ranges_of(ctx, connections, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
+    named = ranges_of(ctx, dict.fromkeys(known.metaranges - ids, 0)).rows["range_id"]
     return ids - set(named.to_pylist())
 
 

@@ -121,7 +121,7 @@ def named_by(server: Server, place: StorageNamespace) -> str:
         if place.is_same_kind(one.storage_namespace):
             ctx = server.context(one.id)
             namespace = StorageNamespace.parse(one.storage_namespace)
-            other = Other(one, ctx.connections(one.id, namespace))
+            other = Other(one, ctx.connections_of(one.id, namespace))
             if where := _named_in(server, ctx, other, place):
                 return f"repository {one.id!r} names objects in it, or may, {where}"
     return ""
@@ -147,7 +147,9 @@ def _named_in(server: Server, ctx: RunContext, other: Other, place: StorageNames
                 return f"in what is staged on {branch!r}"
     # Behind what is staged, so that what is committed meanwhile is seen as one or the other.
     tables = tables_of(server.client, other, heads, server.root.open(FOLDER, "_cache"))
-    ranges = live_ranges(ctx, other.connections, tables.metaranges, every=True).ranges
+    ranges = live_ranges(
+        ctx.at(server.client, other.connections), tables.metaranges, every=True
+    ).ranges
     read = read_full(other.connections, wanted(ranges, cached_full(other.connections)), place)
     for name, addresses in read:
         if _any(inside(place, addresses)):

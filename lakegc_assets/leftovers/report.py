@@ -177,10 +177,10 @@ def find_leftovers(server: Server, names: Sequence[str] = ()) -> Leftovers:
         if not one.read_only:
             ctx = server.context(one.id)
             with noting(problems, one.id, "ranges and metaranges: "):
-                client, connections = ctx.connect()
-                if is_accounted_for(ctx, client, connections):
+                ctx = ctx.connect()
+                if is_accounted_for(ctx):
                     continue
-                found = unreferenced_tables(ctx, client, connections)
+                found = unreferenced_tables(ctx)
                 if found.tables.num_rows:
                     metadata.append(found)
     removals: list[Removal] = []

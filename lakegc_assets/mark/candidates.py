@@ -68,12 +68,12 @@ def find_candidates(ctx: RunContext) -> Manifest:
         LakeFSError: lakeFS did not say what it serves.
     """
     started = ctx.clocks.now()
-    client, connections = ctx.connect()
-    require_one_server(client, ctx.repository, connections.store())
+    ctx = ctx.connect()
+    require_one_server(ctx.client, ctx.repository, ctx.connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain("committed_addresses", connections.namespace_url)
-    with ctx.frames(connections) as frames:
-        work = Workspace(ctx, connections, frames, attempt.url, f"{ASSET}/")
+    chain = attempt.chain("committed_addresses", ctx.connections.namespace_url)
+    with ctx.frames() as frames:
+        work = Workspace(ctx, frames, attempt.url, f"{ASSET}/")
         return _find(work, attempt, chain, started)
 
 
@@ -130,7 +130,6 @@ def _served(
     staged = listed_once(int(facts["listed"]), int(facts["tries"]))
     spared, compared = served_candidates(
         work.ctx,
-        work.connections,
         Inquiry(store.url, f"{ASSET}/served/", deadline, staged),
         attempt.read("active_commits", "heads"),
         unlisted,

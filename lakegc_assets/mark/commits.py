@@ -56,7 +56,6 @@ from lakegc_assets.retention.union import (
     unite,
 )
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
 from lakegc_assets.wording import counted
@@ -241,14 +240,14 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         LakeFSError: the server did not answer.
     """
     started = ctx.clocks.now()
-    client, connections = ctx.connect()
-    require_one_server(client, ctx.repository, connections.store())
+    ctx = ctx.connect()
+    require_one_server(ctx.client, ctx.repository, ctx.connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain("uncommitted_snapshot", connections.namespace_url)
+    chain = attempt.chain("uncommitted_snapshot", ctx.connections.namespace_url)
     start = chain["store_listing"].start
-    latest = latest_mark(ctx, connections)
+    latest = latest_mark(ctx)
     known = _NO_REFS if latest is None else refs_of(ctx, latest.attempt, latest.manifest)
-    liveness = find_liveness(ctx, client, connections, start, known)
+    liveness = find_liveness(ctx, start, known)
 
     store = attempt.store()
     tables = liveness.tables()
@@ -279,12 +278,7 @@ def find_active_commits(ctx: RunContext) -> Manifest:
 
 
 def find_liveness(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    now: datetime,
-    refs: Refs = _NO_REFS,
-    known: Mapping[str, Commit] = _NONE,
+    ctx: RunContext, now: datetime, refs: Refs = _NO_REFS, known: Mapping[str, Commit] = _NONE
 ) -> Liveness:
     """Find the active commits by all the ways there are.
 
@@ -294,18 +288,18 @@ def find_liveness(
     ``known``: commits that an earlier call has read; they are not read again.
     """
     retain = ctx.settings.retained
-    raw_rules = client.gc_rules(ctx.repository)
+    raw_rules = ctx.client.gc_rules(ctx.repository)
     rules = None if raw_rules is None else Rules.parse(raw_rules)
     read_at = ctx.clocks.now()
-    heads_before = read_heads(client, ctx.repository, refs.branches)
-    listed = _Listed() if rules is None else _listed(ctx, client, connections)
-    heads = read_heads(client, ctx.repository, heads_before)
+    heads_before = read_heads(ctx.client, ctx.repository, refs.branches)
+    listed = _Listed() if rules is None else _listed(ctx)
+    heads = read_heads(ctx.client, ctx.repository, heads_before)
     if rules is not None:
         _require_heads(listed, heads_before, heads)
     # A branch that moved while this ran counts with both of its HEADs.
     both = [heads_before] if heads == heads_before else [heads_before, heads]
-    tags = read_tags(client, ctx.repository, refs.tags)
-    latest = latest_mark(ctx, connections)
+    tags = read_tags(ctx.client, ctx.repository, refs.tags)
+    latest = latest_mark(ctx)
     previous = Previous({}, now) if latest is None else previous_of(latest)
     longest = lengthen(rules or last_rules(latest) or Rules(MAX_DAYS), retain, heads)
     dated = raise_days(longest, max(retain.paths.values(), default=0))
@@ -316,8 +310,8 @@ def find_liveness(
     roots += still_inside(previous, heads=heads, rules=handed_on, now=now)
     roots += listed.metaranges
     if retain.reads_all_commits:
-        roots += earlier_commits(ctx, connections)
-    commits = {**known, **_read_commits(ctx, client, roots, known)}
+        roots += earlier_commits(ctx)
+    commits = {**known, **_read_commits(ctx, roots, known)}
     _require_same_metaranges(listed.metaranges, commits)
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
@@ -349,14 +343,14 @@ def find_liveness(
 
 
 def _read_commits(
-    ctx: RunContext, client: LakeFSClient, roots: Iterable[str], known: Mapping[str, Commit]
+    ctx: RunContext, roots: Iterable[str], known: Mapping[str, Commit]
 ) -> Mapping[str, Commit]:
     """The commits that can be reached from some, but not through what is known."""
     read: dict[str, Commit] = {}
     with report_progress(
         ctx.log, lambda: f"reading commits of {ctx.repository}: {len(read):,} so far"
     ):
-        load_commits(client, ctx.repository, roots, known.keys(), read)
+        load_commits(ctx.client, ctx.repository, roots, known.keys(), read)
     return read
 
 
@@ -368,11 +362,11 @@ class _Listed(NamedTuple):
     location: str = ""
 
 
-def _listed(ctx: RunContext, client: LakeFSClient, connections: Connections) -> _Listed:
+def _listed(ctx: RunContext) -> _Listed:
     with report_progress(ctx.log, lambda: f"lakeFS lists the active commits of {ctx.repository}"):
-        prepared = client.prepare_commits(ctx.repository)
+        prepared = ctx.client.prepare_commits(ctx.repository)
     location = prepared.gc_commits_location
-    store, namespace = connections.store(), connections.namespace()
+    store, namespace = ctx.connections.store(), ctx.connections.namespace()
     return _Listed(read_commits_csv(store, namespace, location), prepared.run_id, location)
 
 

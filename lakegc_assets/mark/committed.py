@@ -27,7 +27,6 @@ from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.uncommitted import write_last_parts
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 
 ASSET: Final = "committed_addresses"
@@ -44,26 +43,26 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
             read.
     """
     started = ctx.clocks.now()
-    client, connections = ctx.connect()
-    require_one_server(client, ctx.repository, connections.store())
+    ctx = ctx.connect()
+    require_one_server(ctx.client, ctx.repository, ctx.connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain("active_commits", connections.namespace_url)
+    chain = attempt.chain("active_commits", ctx.connections.namespace_url)
     every = every_range(chain["store_listing"], chain["active_commits"].facts["rules"])
     commits = ("data", "expired") if every else ("data",)
     tables = [attempt.read("active_commits", part, ["metarange_id"]) for part in commits]
     ids = {i for table in tables for i in table["metarange_id"].to_pylist()}
-    found = live_ranges(ctx, connections, ids, every=every)
+    found = live_ranges(ctx, ids, every=every)
     store = attempt.store()
-    live = read_live(ctx, connections, found.ranges, store, f"{ASSET}/")
+    live = read_live(ctx, found.ranges, store, f"{ASSET}/")
     below = None
     if PATHS in chain["active_commits"].parts and not every:
-        below = _path_ranges(ctx, connections, attempt, live.ranges)
-        partly = read_path_ranges(ctx, connections, below, store, f"{ASSET}/below/")
+        below = _path_ranges(ctx, attempt, live.ranges)
+        partly = read_path_ranges(ctx, below, store, f"{ASSET}/below/")
         live = replace(live + partly, ranges=live.ranges)
     start = chain["store_listing"].start
-    others = read_references(ctx, client, connections, store, f"{ASSET}/", start)
+    others = read_references(ctx, store, f"{ASSET}/", start)
     unresolved = sorted({*live.unresolved, *others.unresolved})
-    strange = left_alone(connections.namespace_url, found.foreign)
+    strange = left_alone(ctx.connections.namespace_url, found.foreign)
     passed = [*passed_over(found.passed_over), *strange, *others.passed_over]
     for sentence in passed:
         ctx.log.warning("%s", sentence)
@@ -94,9 +93,7 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
     return ctx.finish(ASSET, chain["active_commits"], started, parts, facts, live.digest)
 
 
-def _path_ranges(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, active: pa.Table
-) -> pa.Table:
+def _path_ranges(ctx: RunContext, attempt: AttemptArtifacts, active: pa.Table) -> pa.Table:
     """The ranges that hold something below paths of rules, but for those of active commits."""
     metaranges: dict[str, dict[str, int]] = {}
     rows = attempt.read("active_commits", PATHS, ["pattern", "metarange_id"])
@@ -104,4 +101,4 @@ def _path_ranges(
         if row["metarange_id"]:
             metaranges.setdefault(row["pattern"], {})[row["metarange_id"]] = 0
     whole = frozenset(active["range_id"].to_pylist())
-    return path_ranges(ctx, connections, metaranges, whole).drop_columns(["rank"])
+    return path_ranges(ctx, metaranges, whole).drop_columns(["rank"])

@@ -158,9 +158,9 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         RefusedError: one of them is unknown, or did not finish.
         IntegrityError: one of them is damaged.
     """
-    client, connections = ctx.connect()
-    with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames(connections) as frames:
-        work = Workspace(ctx, connections, frames, url)
+    ctx = ctx.connect()
+    with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames() as frames:
+        work = Workspace(ctx, frames, url)
         first, second = (
             side_of(work.below(folder), name) for name, folder in ((run, "a/"), (other, "b/"))
         )
@@ -170,7 +170,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         if compared.rows:
             of_groups = comparison_relations.totals(frames.read(compared), _TOTALS.names[:3])
             totals = work.collect(of_groups, _TOTALS, _WHAT)
-        asked = _Asked(work, client, compared, totals, listed)
+        asked = _Asked(work, ctx.client, compared, totals, listed)
         return Comparison(
             ctx.repository,
             first.to_json(),
@@ -321,7 +321,7 @@ def compare_with_newest(ctx: RunContext) -> dict[str, Any]:
     if collector == "none":
         return {}
     try:
-        mark = newest_mark(ctx.connect()[1].store(), collector)
+        mark = newest_mark(ctx.connect().connections.store(), collector)
         if mark is None:
             problem = f"no collector has finished a mark yet (compare_with is {collector})"
             ctx.log.warning("%s", problem)

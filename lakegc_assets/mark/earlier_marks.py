@@ -23,7 +23,6 @@ from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit, instant
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.retention.union import Previous, remember
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import Earlier
 
@@ -52,14 +51,14 @@ _REMEMBERED: Final = pa.schema(
 _THREADS: Final = 8
 
 
-def latest_mark(ctx: RunContext, connections: Connections) -> Earlier | None:
+def latest_mark(ctx: RunContext) -> Earlier | None:
     """The latest attempt of any run, but the present one, whose active commits are whole.
 
     Raises:
         StorageError: the store did not answer.
     """
     marks: list[Earlier] = []
-    for found in _marks(ctx, connections, but_present=True):
+    for found in _marks(ctx, but_present=True):
         marks += [one for one in found if isinstance(one, Earlier)]
     for one in sorted(marks, key=_age, reverse=True):
         with suppress(IntegrityError):
@@ -68,7 +67,7 @@ def latest_mark(ctx: RunContext, connections: Connections) -> Earlier | None:
     return None
 
 
-def earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
+def earlier_commits(ctx: RunContext) -> set[str]:
     """All commits that the latest mark knew, or one before it: each hands them on to the next.
 
     A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
@@ -80,7 +79,7 @@ def earlier_commits(ctx: RunContext, connections: Connections) -> set[str]:
         StorageError: the store did not answer.
     """
     marks: list[Earlier] = []
-    for found in _marks(ctx, connections):
+    for found in _marks(ctx):
         for one in found:
             if isinstance(one, IntegrityError):
                 raise one
@@ -95,9 +94,7 @@ def _age(mark: Earlier) -> tuple[datetime, str, str]:
     return mark.manifest.finished, mark.manifest.run, mark.manifest.attempt
 
 
-def _marks(
-    ctx: RunContext, connections: Connections, *, but_present: bool = False
-) -> list[list[Earlier | IntegrityError]]:
+def _marks(ctx: RunContext, *, but_present: bool = False) -> list[list[Earlier | IntegrityError]]:
     """Of each run the attempts that have active commits of this namespace, or what is damaged.
 
     ``but_present``: without the present attempt of this run, which a sweep looks at anew.
@@ -118,7 +115,7 @@ def _marks(
             except IntegrityError as error:
                 found.append(error)
         # What was at another namespace was another repository of the same name.
-        here = connections.namespace_url
+        here = ctx.connections.namespace_url
         return [
             one
             for one in found

@@ -157,7 +157,7 @@ def _compared(
 ) -> dict[tuple[str, int], Evidence]:
     """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
     table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
-    entries = range_frame(work.ctx, work.connections, work.frames, table, ENTRIES)
+    entries = range_frame(work.ctx, work.frames, table, ENTRIES)
     listed = [work.read(parts, ETAGS) for parts in pieces.values()]
     evidence = etag_evidence(entries, listed)
     rows = work.frames.collect(evidence, EVIDENCE, "compare etags at branch HEADs")

@@ -21,7 +21,6 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.addresses import UNNAMEABLE, are_plain, entry_spellings, in_data
 from lakegc_assets.mark.commits import find_liveness
@@ -46,11 +45,7 @@ Damaged = dict[str, IntegrityError]
 
 
 def expired_addresses(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    start: datetime,
+    ctx: RunContext, attempt: AttemptArtifacts, start: datetime
 ) -> tuple[Sequence[Part], int, list[str]]:
     """Find what expired ranges name and active ones do not.
 
@@ -68,18 +63,18 @@ def expired_addresses(
         IntegrityError: a metarange or range of an active commit is missing or damaged, or lakeFS's
             list of active commits cannot be trusted.
     """
-    liveness = find_liveness(ctx, client, connections, start)
+    liveness = find_liveness(ctx, start)
     ids = liveness.active_metaranges()
-    found = live_ranges(ctx, connections, ids, every=True, strict=liveness.rules is None)
+    found = live_ranges(ctx, ids, every=True, strict=liveness.rules is None)
     every, passed = found.ranges, passed_over(found.passed_over)
     active = every
     if liveness.rules is not None:
-        active = live_ranges(ctx, connections, ids, every=False).ranges
+        active = live_ranges(ctx, ids, every=False).ranges
     is_active = pc.is_in(every["range_id"], active["range_id"].combine_chunks())
     others = every.filter(pc.invert(is_active))
     if not others.num_rows:
         return (), 0, passed
-    parts, damaged = _named_by_none(ctx, connections, attempt, others, active)
+    parts, damaged = _named_by_none(ctx, attempt, others, active)
     passed += [
         f"passed over, since no active commit has it: {error}. What it alone names stays"
         for _, error in sorted(damaged.items())
@@ -89,21 +84,17 @@ def expired_addresses(
 
 @reads_tables
 def _named_by_none(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    others: pa.Table,
-    active: pa.Table,
+    ctx: RunContext, attempt: AttemptArtifacts, others: pa.Table, active: pa.Table
 ) -> tuple[Sequence[Part], Damaged]:
     """Addresses of ranges of B (``others``) and none of A (``NAMED``); unreadable ranges of B."""
-    _, damaged = cache_ranges(ctx, connections, others, strict=False)
+    _, damaged = cache_ranges(ctx, others, strict=False)
     whole = others.filter(pc.invert(pc.is_in(others["range_id"], pa.array(damaged, pa.string()))))
-    with ctx.frames(connections) as frames:
+    with ctx.frames() as frames:
         every = pa.concat_tables([whole.select(active.column_names), active])
-        entries = range_frame(ctx, connections, frames, every, _HELD.names)
+        entries = range_frame(ctx, frames, every, _HELD.names)
         ids = frames.create(active.select(_IDS.names).cast(_IDS))
         only_b = relations.held_by_expired(entries, ids)
-        work = Workspace(ctx, connections, frames, attempt.url, _FOLDER)
+        work = Workspace(ctx, frames, attempt.url, _FOLDER)
         held = work.written(only_b, "hashes", _HELD, _WHAT)
         if not held.parts:
             return [], damaged

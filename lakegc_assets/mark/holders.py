@@ -36,9 +36,7 @@ from lakegc_assets.run.hashing import address_hashes, hash_table
 _IDS: Final = pa.schema([("range_id", pa.string())])
 
 
-def ranges_naming(
-    ctx: RunContext, connections: Connections, ranges: pa.Table, addresses: Collection[str]
-) -> list[str]:
+def ranges_naming(ctx: RunContext, ranges: pa.Table, addresses: Collection[str]) -> list[str]:
     """The ranges that may name one of some addresses, by their hashes: ids, in order.
 
     ``ranges``: to look into: range_id, and entries or null.
@@ -50,8 +48,8 @@ def ranges_naming(
     if not ranges.num_rows:
         return []
     hashes = hash_table(address_hashes(pa.array(sorted(addresses), pa.string())))
-    with ctx.frames(connections) as frames:
-        entries = range_frame(ctx, connections, frames, ranges, ["range_id", "hash"])
+    with ctx.frames() as frames:
+        entries = range_frame(ctx, frames, ranges, ["range_id", "hash"])
         found = relations.ranges_with_hashes(entries, frames.create(hashes))
         ids = frames.collect(found, _IDS, "look into ranges")
     return sorted(ids["range_id"].to_pylist())
@@ -90,9 +88,7 @@ class PathHolder(NamedTuple):
     rule: str
 
 
-def path_holder(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, address: str
-) -> PathHolder | None:
+def path_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> PathHolder | None:
     """A commit that keeps an object by a rule of ``paths``; None where none does.
 
     Raises:
@@ -104,21 +100,18 @@ def path_holder(
     ranks: dict[str, dict[str, int]] = {}
     for rank, row in enumerate(commits):
         ranks.setdefault(row["pattern"], {})[row["metarange_id"]] = rank
-    ranges = path_ranges(ctx, connections, ranks)
-    suspected = set(ranges_naming(ctx, connections, each_once(ranges), {address}))
+    ranges = path_ranges(ctx, ranks)
+    suspected = set(ranges_naming(ctx, each_once(ranges), {address}))
     for found in ranges.to_pylist():
         if found["range_id"] in suspected:
             prefix, row = prefix_of(found["pattern"]), commits[found["rank"]]
-            if paths := paths_in(connections, found["range_id"], {address}, prefix):
+            if paths := paths_in(ctx.connections, found["range_id"], {address}, prefix):
                 return PathHolder(row["commit_id"], row["branch"], paths[address], row[RULE])
     return None
 
 
 def paths_of(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    commits: Mapping[str, str],
+    ctx: RunContext, attempt: AttemptArtifacts, commits: Mapping[str, str]
 ) -> dict[str, str]:
     """A path of each of a few candidates, as far as their commits tell.
 
@@ -132,10 +125,10 @@ def paths_of(
     expired = _commits_of(attempt, {"expired", FORGOTTEN}, columns)
     metaranges = {row["metarange_id"]: 0 for row in expired if row["commit_id"] in ids}
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
-    ranges = ranges_of(ctx, connections, metaranges, active.combine_chunks()).rows
-    for range_id in ranges_naming(ctx, connections, ranges, commits):
+    ranges = ranges_of(ctx, metaranges, active.combine_chunks()).rows
+    for range_id in ranges_naming(ctx, ranges, commits):
         if len(paths) < len(commits):
-            paths = paths_in(connections, range_id, commits) | paths
+            paths = paths_in(ctx.connections, range_id, commits) | paths
     return paths
 
 
@@ -154,13 +147,7 @@ class Held(NamedTuple):
     commit: str | None
 
 
-def unreachable_holder(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    address: str,
-) -> Held | None:
+def unreachable_holder(ctx: RunContext, attempt: AttemptArtifacts, address: str) -> Held | None:
     """The commit, unknown to the mark, that held an object; None if it was never committed.
 
     Raises:
@@ -169,19 +156,19 @@ def unreachable_holder(
     """
     commits = _commits_of(attempt, {"data", "expired", FORGOTTEN}, ["metarange_id"])
     known = {row["metarange_id"] for row in commits}
-    kinds = all_tables(ctx, connections, ()).kinds
+    kinds = all_tables(ctx, ()).kinds
     there = {kind: {i for i, k in kinds.items() if k == kind} for kind in ("ranges", "metaranges")}
     looked_at = dict.fromkeys(there["metaranges"] & known, 0)
     without = {
-        *ranges_of(ctx, connections, looked_at).rows["range_id"].to_pylist(),
+        *ranges_of(ctx, looked_at).rows["range_id"].to_pylist(),
         *attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"].to_pylist(),
     }
     ranges = uncounted(sorted(there["ranges"] - without))
-    for range_id in ranges_naming(ctx, connections, ranges, {address}):
-        if paths := paths_in(connections, range_id, {address}):
-            pairs = pairs_of(ctx, connections, there["metaranges"], [range_id])
+    for range_id in ranges_naming(ctx, ranges, {address}):
+        if paths := paths_in(ctx.connections, range_id, {address}):
+            pairs = pairs_of(ctx, there["metaranges"], [range_id])
             of = set(pairs["metarange_id"].to_pylist())
-            return Held(paths[address], _commit_of(client, connections, ctx.repository, of))
+            return Held(paths[address], _commit_of(ctx.client, ctx.connections, ctx.repository, of))
     return None
 
 

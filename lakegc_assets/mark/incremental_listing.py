@@ -24,7 +24,6 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -88,17 +87,12 @@ def settled_before(clock_skew: timedelta, grace_period: timedelta, start: dateti
     return start - age
 
 
-def carried(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    start: datetime,
-) -> tuple[Carried | None, str]:
+def carried(ctx: RunContext, start: datetime) -> tuple[Carried | None, str]:
     """The slices to carry forward from the last run; or None with the reason for a clean run."""
     if ctx.settings.clean:
         return None, "a clean run was asked for"
     try:
-        found = _carried(ctx, client, connections, start)
+        found = _carried(ctx, start)
     except _CleanRunError as reason:
         return None, str(reason)
     except LakegcError as error:
@@ -106,13 +100,8 @@ def carried(
     return found, f"what run {found.since.attempt.run!r} listed is carried forward"
 
 
-def _carried(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    start: datetime,
-) -> Carried:
-    runs = earlier(ctx.root, ctx.repository, ASSET, connections.namespace_url, ctx.run)
+def _carried(ctx: RunContext, start: datetime) -> Carried:
+    runs = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
     listings = of_whole_store(runs)
     if not listings:
         raise _CleanRunError("there is no earlier run")
@@ -126,8 +115,8 @@ def _carried(
     clean_at = datetime.fromisoformat(facts["clean_at"])
     if start - clean_at > ctx.settings.clean_every:
         raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")
-    _require_same_rules(client, ctx, last)
-    _require_no_restore(connections, runs, clean_at)
+    _require_same_rules(ctx, last)
+    _require_no_restore(ctx.connections, runs, clean_at)
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
     settled_slices = slices.filter(slices["settled"])
@@ -137,8 +126,8 @@ def _carried(
             "objects: of all else no name tells when it was written"
         )
     gone = sum(count for _, count in swept)
-    _require_folders(connections, settled_slices, gone)
-    _require_not_restored(connections, [one for one, _ in swept])
+    _require_folders(ctx.connections, settled_slices, gone)
+    _require_not_restored(ctx.connections, [one for one, _ in swept])
     return Carried(
         since=last,
         clean_run=facts["clean_run"],
@@ -159,8 +148,8 @@ def _require_success(last: Earlier) -> None:
     attempt.chain("gc_report", last.manifest.namespace)
 
 
-def _require_same_rules(client: LakeFSClient, ctx: RunContext, last: Earlier) -> None:
-    raw = client.gc_rules(ctx.repository)
+def _require_same_rules(ctx: RunContext, last: Earlier) -> None:
+    raw = ctx.client.gc_rules(ctx.repository)
     now = None if raw is None else Rules.parse(raw).to_json()
     facts = last.attempt.recorded("active_commits").facts
     if now != facts["rules"] or ctx.settings.retained.to_json() != facts.get("retain", {}):

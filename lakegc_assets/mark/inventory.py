@@ -47,7 +47,7 @@ LACKED: Final = pa.schema(
 )
 
 
-def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -> Inventory:
+def find_inventory(ctx: RunContext, start: datetime) -> Inventory:
     """The report that a run reads.
 
     Raises:
@@ -57,7 +57,7 @@ def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -
     place = ctx.settings.inventory_place
     if place is None:
         raise RefusedError("inventory_place is not set: where are the inventory reports?")
-    found = newest_inventory(connections.namespace(), place, connections.open)
+    found = newest_inventory(ctx.connections.namespace(), place, ctx.connections.open)
     began, url = found.report.started, found.report.url
     if began > start + ctx.settings.clock_skew:
         raise IntegrityError(
@@ -74,9 +74,7 @@ def find_inventory(ctx: RunContext, connections: Connections, start: datetime) -
     return found
 
 
-def read_inventory(
-    ctx: RunContext, connections: Connections, url: str, inventory: Inventory
-) -> Listed:
+def read_inventory(ctx: RunContext, url: str, inventory: Inventory) -> Listed:
     """Write the objects of the namespace that a report names, as a listing is written.
 
     ``inventory``: to read.
@@ -88,7 +86,7 @@ def read_inventory(
     report = inventory.report
     costs = [_FILE_S + (_USUAL if f.size is None else f.size) * _BYTE_S for f in report.files]
     ctx.log.info("reading the inventory report %s, begun at %s", report.url, report.started)
-    task = partial(_read_files, connections, url, inventory)
+    task = partial(_read_files, ctx.connections, url, inventory)
     what, most = "read an inventory report", ctx.settings.listing_num_partitions
     found = ctx.tasks.run_grouped(what, task, report.files, costs, most)
     listed = added_up([one for one, _ in found]) if found else None
@@ -98,8 +96,8 @@ def read_inventory(
     if listed is None or not listed.digest.count:
         raise IntegrityError(
             f"the inventory report {report.url} names no object below "
-            f"{connections.namespace_url}: it is of another prefix or bucket. Set inventory_place "
-            "to one that covers the repository"
+            f"{ctx.connections.namespace_url}: it is of another prefix or bucket. Set "
+            "inventory_place to one that covers the repository"
         )
     return listed
 
@@ -120,9 +118,7 @@ def _read_files(
     return listing.finish(), rows
 
 
-def named_twice(
-    ctx: RunContext, connections: Connections, url: str, folder: str, listed: Listed
-) -> list[Part]:
+def named_twice(ctx: RunContext, url: str, folder: str, listed: Listed) -> list[Part]:
     """Write the hashes of objects that a report names more than once (``HASHES``).
 
     Nobody can tell which of the rows is true.
@@ -130,19 +126,14 @@ def named_twice(
     ``url``: of the store that was written to.
     ``listed``: what the report says.
     """
-    with ctx.frames(connections) as frames:
+    with ctx.frames() as frames:
         rows = frames.read(Dataset(url, listed.parts["data"], HASHES))
         what = "look for objects that are named twice"
         return frames.write(relations.named_twice(rows), url, folder, HASHES, what)
 
 
 def compare_with_inventory(
-    ctx: RunContext,
-    connections: Connections,
-    url: str,
-    listed: Listed,
-    cutoff: datetime,
-    since: datetime,
+    ctx: RunContext, url: str, listed: Listed, cutoff: datetime, since: datetime
 ) -> dict[str, object]:
     """Compare a listing with the newest inventory report, and warn of what one of them lacks.
 
@@ -160,15 +151,15 @@ def compare_with_inventory(
         RefusedError: there is no report, or it is too old, of another bucket, or lacks a column.
         IntegrityError: it is damaged.
     """
-    inventory = find_inventory(ctx, connections, ctx.clocks.of_store(connections.store()))
+    inventory = find_inventory(ctx, ctx.clocks.of_store(ctx.connections.store()))
     report = inventory.report
     before = min(cutoff, report.started - 2 * ctx.settings.clock_skew)
     with scratch(ctx.root, ctx.repository, COMPARED) as place:
-        named = read_inventory(ctx, connections, place, inventory)
-        with ctx.frames(connections) as frames:
+        named = read_inventory(ctx, place, inventory)
+        with ctx.frames() as frames:
             theirs = frames.read(Dataset(place, named.parts["data"], LISTING))
             ours = frames.read(Dataset(url, listed.parts["data"], LISTING))
-            if swept := _swept_since(ctx, connections, frames, min(since, report.started)):
+            if swept := _swept_since(ctx, frames, min(since, report.started)):
                 theirs, ours = without_swept(theirs, swept), without_swept(ours, swept)
             lacked = {
                 "listing_lacks": relations.lacked(theirs, ours, before),
@@ -182,10 +173,8 @@ def compare_with_inventory(
     return {"report": report.url, "begun": report.started.isoformat(), **facts}
 
 
-def _swept_since(
-    ctx: RunContext, connections: Connections, frames: Session, since: datetime
-) -> list[DataFrame]:
-    runs = earlier(ctx.root, ctx.repository, "swept_set", connections.namespace_url, ctx.run)
+def _swept_since(ctx: RunContext, frames: Session, since: datetime) -> list[DataFrame]:
+    runs = earlier(ctx.root, ctx.repository, "swept_set", ctx.connections.namespace_url, ctx.run)
     return [
         frames.read(Dataset(one.attempt.url, one.manifest.parts["data"], SWEPT))
         for one in runs

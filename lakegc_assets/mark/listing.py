@@ -23,7 +23,6 @@ from lakegc_assets.engine.datasets import Part, read_parts, write_part
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import inventory
 from lakegc_assets.mark.expired import expired_addresses
 from lakegc_assets.mark.incremental_listing import Carried, carried, copy_parts, settled_before
@@ -85,24 +84,24 @@ def list_store(ctx: RunContext) -> Manifest:
         StorageError: the store did not answer in full.
     """
     started = ctx.clocks.now()
-    client, connections = ctx.connect()
-    store = connections.store()
-    server = require_one_server(client, ctx.repository, store)
-    start = ctx.check_clocks(client, store)
-    grace_period = client.grace_period()
+    ctx = ctx.connect()
+    store = ctx.connections.store()
+    server = require_one_server(ctx.client, ctx.repository, store)
+    start = ctx.check_clocks(ctx.client, store)
+    grace_period = ctx.client.grace_period()
     require_unused(store, ctx.run, ctx.settings.publish)
     settled = settled_before(ctx.settings.clock_skew, grace_period, start)
     cutoff = ctx.settings.cutoff(start, grace_period)
     if ctx.settings.mode == "committed":
-        attempt, found = _stat_expired(ctx, client, connections, start)
+        attempt, found = _stat_expired(ctx, start)
     elif ctx.settings.listing == "inventory":
-        report = inventory.find_inventory(ctx, connections, start)
+        report = inventory.find_inventory(ctx, start)
         # Counted from its beginning, in whole seconds, as the times in a report are.
         began = min(start, report.report.started).replace(microsecond=0)
         cutoff = ctx.settings.cutoff(began, grace_period)
-        attempt, found = _read_inventory(ctx, connections, report, start)
+        attempt, found = _read_inventory(ctx, report, start)
     else:
-        attempt, found = _list_all(ctx, client, connections, start, cutoff, settled)
+        attempt, found = _list_all(ctx, start, cutoff, settled)
     listed = found.listed
     slices = slices_table(listed.slices, found.settled_before)
     note_rows(ctx.root, ctx.repository, ctx.run, listed.digest.count)
@@ -112,7 +111,7 @@ def list_store(ctx: RunContext) -> Manifest:
             repository=ctx.repository,
             run=ctx.run,
             attempt=attempt.attempt,
-            namespace=connections.namespace_url,
+            namespace=ctx.connections.namespace_url,
             cutoff=cutoff,
             started=started,
             finished=ctx.clocks.now(),
@@ -145,24 +144,21 @@ def list_store(ctx: RunContext) -> Manifest:
 
 
 def _list_all(
-    ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
-    start: datetime,
-    cutoff: datetime,
-    settled: datetime,
+    ctx: RunContext, start: datetime, cutoff: datetime, settled: datetime
 ) -> tuple[AttemptArtifacts, _Found]:
     """List the store, but for what can be carried forward."""
     # What earlier runs left is read before this one begins.
-    cuts = earlier_cuts(ctx, connections.namespace_url)
-    taken, because = carried(ctx, client, connections, start)
+    cuts = earlier_cuts(ctx, ctx.connections.namespace_url)
+    taken, because = carried(ctx, start)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
 
     new = TimeRange(cutoff, start + ctx.settings.clock_skew)
     known = taken.slices if taken else frozenset()
-    found = plan_listing(connections, new if ctx.settings.skip_new_slices else None, cuts, known)
-    listed = _list(ctx, connections, attempt, found, settled)
+    found = plan_listing(
+        ctx.connections, new if ctx.settings.skip_new_slices else None, cuts, known
+    )
+    listed = _list(ctx, attempt, found, settled)
     require_ages(ctx, listed.slices, start)
     named = [s.name for s in listed.slices if s.name and "/" not in s.name]
     unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
@@ -188,25 +184,23 @@ def _list_all(
     if ctx.settings.listing_check == "inventory":
         since = taken.clean_at if taken else start
         facts["inventory_check"] = inventory.compare_with_inventory(
-            ctx, connections, attempt.url, whole, cutoff, since
+            ctx, attempt.url, whole, cutoff, since
         )
     return attempt, _Found(whole, settled, facts)
 
 
-def _stat_expired(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, start: datetime
-) -> tuple[AttemptArtifacts, _Found]:
+def _stat_expired(ctx: RunContext, start: datetime) -> tuple[AttemptArtifacts, _Found]:
     """Stat only what expired ranges name.
 
     Nothing of it counts as settled: no later run may take what is here for all that a slice holds.
     """
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
-    expired, ranges, passed_over = expired_addresses(ctx, client, connections, attempt, start)
+    expired, ranges, passed_over = expired_addresses(ctx, attempt, start)
     because = f"{counted(ranges, 'range is', 'ranges are')} of expired commits alone"
     named = sum(part.rows for part in expired)
     ctx.log.info("looking at %s by name: %s", counted(named, "object"), because)
     costs = [part.rows * _NAME_S for part in expired]
-    task = partial(_stat, connections, attempt.url)
+    task = partial(_stat, ctx.connections, attempt.url)
     orders = bin_pack(expired, costs, ctx.settings.listing_num_partitions)
     found = ctx.tasks.run("stat objects by name", task, orders or [[]], sum(costs))
     listed = added_up(found)
@@ -216,13 +210,13 @@ def _stat_expired(
 
 
 def _read_inventory(
-    ctx: RunContext, connections: Connections, found: Inventory, start: datetime
+    ctx: RunContext, found: Inventory, start: datetime
 ) -> tuple[AttemptArtifacts, _Found]:
     """Read an inventory report: of the store itself nothing is listed."""
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
-    listed = inventory.read_inventory(ctx, connections, attempt.url, found)
+    listed = inventory.read_inventory(ctx, attempt.url, found)
     require_ages(ctx, listed.slices, start)
-    twice = inventory.named_twice(ctx, connections, attempt.url, f"{ASSET}/twice/", listed)
+    twice = inventory.named_twice(ctx, attempt.url, f"{ASSET}/twice/", listed)
     facts = {
         "mode": inventory.MODE,
         "because": f"the inventory report {found.report.url}, begun at {found.report.started}",
@@ -285,22 +279,16 @@ def earlier_cuts(ctx: RunContext, namespace: str) -> list[str]:
     return []
 
 
-def _list(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    found: Plan,
-    before: datetime,
-) -> Listed:
+def _list(ctx: RunContext, attempt: AttemptArtifacts, found: Plan, before: datetime) -> Listed:
     costs = [_RANGE_S + r.keys * _KEY_S for r in found.ranges]
     tasks = bin_pack(found.ranges, costs, ctx.settings.listing_num_partitions)
     ctx.log.info(
         "listing %s in %s by %s",
-        connections.namespace_url,
+        ctx.connections.namespace_url,
         counted(len(found.ranges), "key range"),
         counted(len(tasks), "task"),
     )
-    task = partial(_list_ranges, connections, attempt.url, before)
+    task = partial(_list_ranges, ctx.connections, attempt.url, before)
     return added_up(ctx.tasks.run("list the store", task, tasks, sum(costs)))
 
 

@@ -171,12 +171,7 @@ class LiveRanges:
 
 @reads_tables
 def live_ranges(
-    ctx: RunContext,
-    connections: Connections,
-    metarange_ids: Collection[str],
-    *,
-    every: bool,
-    strict: bool = True,
+    ctx: RunContext, metarange_ids: Collection[str], *, every: bool, strict: bool = True
 ) -> LiveRanges:
     """The ranges of some commits, or all that are there.
 
@@ -191,11 +186,11 @@ def live_ranges(
     """
     ids = set(metarange_ids) - {""}
     if not every:
-        read = ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+        read = ranges_of(ctx, dict.fromkeys(ids, 0))
         return LiveRanges(read.rows.select(COUNTED.names), read.metaranges, read.cached)
-    tables = all_tables(ctx, connections, ids)
+    tables = all_tables(ctx, ids)
     more = {i for i, kind in tables.kinds.items() if kind == "metaranges"} - ids
-    found, damaged = _named_ranges(ctx, connections, ids, more, strict=strict)
+    found, damaged = _named_ranges(ctx, ids, more, strict=strict)
     rows = pa.concat_tables([one.rows.select(COUNTED.names) for one in found])
     known = each_once(rows)
     named = set(known["range_id"].to_pylist())
@@ -220,17 +215,12 @@ def live_ranges(
 
 
 def _named_ranges(
-    ctx: RunContext,
-    connections: Connections,
-    of_commits: Collection[str],
-    others: Collection[str],
-    *,
-    strict: bool,
+    ctx: RunContext, of_commits: Collection[str], others: Collection[str], *, strict: bool
 ) -> tuple[list[RangesRead], dict[str, IntegrityError]]:
     """The ranges of metaranges; without those of damaged ones that no commit has, if not strict."""
 
     def read(ids: Collection[str]) -> RangesRead:
-        return ranges_of(ctx, connections, dict.fromkeys(ids, 0))
+        return ranges_of(ctx, dict.fromkeys(ids, 0))
 
     if strict:
         return [read([*of_commits, *others])], {}
@@ -241,7 +231,6 @@ def _named_ranges(
 @reads_tables
 def read_live(
     ctx: RunContext,
-    connections: Connections,
     ranges: pa.Table,
     artifacts: ObjectStore,
     folder: str,
@@ -261,25 +250,21 @@ def read_live(
     Raises:
         IntegrityError: a range is missing or damaged, or was not read.
     """
-    slots = cached_ranges(connections) if ranges.num_rows else {}
-    task = partial(_read_ranges, connections, artifacts.url, folder, strict, below)
+    slots = cached_ranges(ctx.connections) if ranges.num_rows else {}
+    task = partial(_read_ranges, ctx.connections, artifacts.url, folder, strict, below)
     live = sum(run_on_ranges(ctx, "read ranges", task, wanted(ranges, slots)), Live())
     found = live.ranges["range_id"].to_pylist()
     if {*found, *live.damaged} != set(ranges["range_id"].to_pylist()):
         raise IntegrityError(
-            f"of {ranges.num_rows} live ranges of {connections.namespace_url} {len(found)} were "
-            "read: what the others hold would be taken for dead. This is a fault of the mark, "
+            f"of {ranges.num_rows} live ranges of {ctx.connections.namespace_url} {len(found)} "
+            "were read: what the others hold would be taken for dead. This is a fault of the mark, "
             "please report it",
         )
     return live
 
 
 def read_path_ranges(
-    ctx: RunContext,
-    connections: Connections,
-    ranges: pa.Table,
-    artifacts: ObjectStore,
-    folder: str,
+    ctx: RunContext, ranges: pa.Table, artifacts: ObjectStore, folder: str
 ) -> Live:
     """The addresses that ranges name below paths, as ``read_live`` gives them.
 
@@ -293,7 +278,7 @@ def read_path_ranges(
     below: dict[str, list[str]] = {}
     for range_id, pattern in zip(*(ranges[n].to_pylist() for n in _OF_PATHS), strict=True):
         below.setdefault(range_id, []).append(prefix_of(pattern))
-    return read_live(ctx, connections, each_once(ranges), artifacts, folder, below=below)
+    return read_live(ctx, each_once(ranges), artifacts, folder, below=below)
 
 
 def _read_ranges(
@@ -338,7 +323,7 @@ class Tables:
     foreign: Sequence[str]
 
 
-def all_tables(ctx: RunContext, connections: Connections, active: Collection[str]) -> Tables:
+def all_tables(ctx: RunContext, active: Collection[str]) -> Tables:
     """Every range and metarange below ``_lakefs/``, and which of the two it is.
 
     ``active``: metaranges that must be listed, of commits that are known.
@@ -346,21 +331,21 @@ def all_tables(ctx: RunContext, connections: Connections, active: Collection[str
     Raises:
         IntegrityError: the store does not list all metaranges that are known.
     """
-    ids, foreign = listed_files(connections.store())
+    ids, foreign = listed_files(ctx.connections.store())
     if missing := sorted(set(active) - set(ids)):
         raise IntegrityError(
-            f"{connections.namespace_url}/_lakefs/{missing[0]}, the metarange of a commit, is not "
-            "listed: what a listing of all ranges lacks would be taken for dead, since there are "
-            "no retention rules, or none that count in this mode. If it is in the store, run again",
+            f"{ctx.connections.table_url(missing[0])}, the metarange of a commit, is not listed: "
+            "what a listing of all ranges lacks would be taken for dead, since there are no "
+            "retention rules, or none that count in this mode. If it is in the store, run again",
         )
     cached = {
         # Of another repository what was read for full addresses alone.
-        "ranges": cached_ranges(connections).keys() | cached_full(connections).keys(),
-        "metaranges": cached_metaranges(connections).keys(),
+        "ranges": cached_ranges(ctx.connections).keys() | cached_full(ctx.connections).keys(),
+        "metaranges": cached_metaranges(ctx.connections).keys(),
     }
     known = {i: kind for kind, found in cached.items() for i in found & set(ids)}
     unknown = [i for i in ids if i not in known]
-    task, costs = partial(_kinds, connections), [_KIND_S] * len(unknown)
+    task, costs = partial(_kinds, ctx.connections), [_KIND_S] * len(unknown)
     most = ctx.settings.range_num_partitions
     recognized = ctx.tasks.run_grouped("recognize ranges", task, unknown, costs, most)
     unreadable: dict[str, FormatError] = {}

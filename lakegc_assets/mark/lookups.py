@@ -262,7 +262,7 @@ def choose(work: Workspace, inquiry: Inquiry, candidates: DataFrame) -> Inquiry:
 # The paths of entries
 
 
-def find_paths(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> Inquiry:
+def find_paths(ctx: RunContext, inquiry: Inquiry) -> Inquiry:
     """Find the paths of entries that may be asked for.
 
     Raises:
@@ -271,7 +271,9 @@ def find_paths(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> I
     ranges = [(int(p), inquiry.heads.ranges[p]) for p in inquiry.positions]
     costs = [(one.entries or 0) * _READ_S + 0.02 for _, one in ranges]
     unclear = inquiry.signatures.unclear
-    task = partial(_read_paths, connections, inquiry.url, inquiry.folder, inquiry.asked, unclear)
+    task = partial(
+        _read_paths, ctx.connections, inquiry.url, inquiry.folder, inquiry.asked, unclear
+    )
     named, most = [(p, one.range_id) for p, one in ranges], ctx.settings.address_num_partitions
     found = ctx.tasks.run_grouped("read paths at branch HEADs", task, named, costs, most)
     return replace(inquiry, paths=list(chain.from_iterable(found)))
@@ -350,9 +352,7 @@ def _text(paths: Sequence[bytes], where: str) -> pa.Array:
 # Asking
 
 
-def ask(
-    ctx: RunContext, connections: Connections, inquiry: Inquiry
-) -> tuple[list[Part], list[Part]]:
+def ask(ctx: RunContext, inquiry: Inquiry) -> tuple[list[Part], list[Part]]:
     """Ask lakeFS.
 
     Returns:
@@ -363,7 +363,7 @@ def ask(
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
-    answers = _ask_all(ctx, connections, inquiry, by_size=not inquiry.signatures.unclear)
+    answers = _ask_all(ctx, inquiry, by_size=not inquiry.signatures.unclear)
     changes = sum(one.changes for one in answers)
     left_out = sum(one.left_out for one in answers)
     # Sizes are what clients have declared: where a list lacks something, they are no proof.
@@ -374,14 +374,12 @@ def ask(
             *(f"{changes:,}", f"{inquiry.staged:,}"),
         )
         staged = replace(inquiry, positions=inquiry.positions[:0], count=left_out, paths=())
-        answers += _ask_all(ctx, connections, staged, by_size=False)
+        answers += _ask_all(ctx, staged, by_size=False)
     served = [part for one in answers for part in one.served]
     return served, [part for one in answers for part in one.unasked]
 
 
-def _ask_all(
-    ctx: RunContext, connections: Connections, inquiry: Inquiry, *, by_size: bool
-) -> list[_Answer]:
+def _ask_all(ctx: RunContext, inquiry: Inquiry, *, by_size: bool) -> list[_Answer]:
     branches = [
         (branch, held[np.isin(held, inquiry.positions)])
         for branch, held in inquiry.heads.of_branch.items()
@@ -391,7 +389,7 @@ def _ask_all(
     costs = [_DIFF_S + share for _ in branches]
     # Tasks need nothing of what the branches hold but for their own ones.
     needed = replace(inquiry, heads=HeadRanges())
-    task = partial(_ask, connections, ctx.repository, needed, by_size)
+    task = partial(_ask, ctx.connections, ctx.repository, needed, by_size)
     orders = bin_pack(branches, costs, _TASKS)
     return ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
 

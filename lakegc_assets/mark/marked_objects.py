@@ -61,16 +61,14 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
     )
 
 
-def published_mark(
-    ctx: RunContext, connections: Connections
-) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
+def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
     """The frozen mark of a run and its manifests, with its summary in the namespace compared.
 
     Raises:
         RefusedError: the mark is unknown, failed or not published.
         IntegrityError: it is not what its manifests, or its summary, say.
     """
-    store = connections.store()
+    store = ctx.connections.store()
     summary = read_summary(store, ctx.run)
     if summary is not None and not summary.success:
         raise RefusedError(f"mark {ctx.run!r} of {ctx.repository!r} failed: mark again")
@@ -80,7 +78,7 @@ def published_mark(
             f"mark {ctx.run!r} of {ctx.repository!r} did not finish ({attempt.url}/gc_report has "
             "no manifest): mark again under a new id",
         )
-    chain = attempt.chain("gc_report", connections.namespace_url)
+    chain = attempt.chain("gc_report", ctx.connections.namespace_url)
     start = chain["store_listing"].start
     found = {
         "run_id": ctx.run,
@@ -159,11 +157,7 @@ class Candidates:
 
 
 def marked_in_order(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    marked: Manifest,
-    folder: str,
+    ctx: RunContext, attempt: AttemptArtifacts, marked: Manifest, folder: str
 ) -> Candidates:
     """Sort the objects that a mark names by address, after a comparison with the mark's digest.
 
@@ -175,11 +169,11 @@ def marked_in_order(
     found = Candidates(marked.parts["data"])
     # Of what one batch deletes the order is of no use.
     if found.rows > ctx.settings.sweep_batch:
-        with ctx.frames(connections) as frames:
+        with ctx.frames() as frames:
             ordered = relations.in_order(frames.read(found.dataset(attempt)))
             what = "put what was marked in order"
             found = Candidates(frames.write(ordered, attempt.url, folder, LISTING, what))
-    digest = digest_of(ctx, connections, attempt.url, found.parts)
+    digest = digest_of(ctx, attempt.url, found.parts)
     if str(digest) != marked.digest or found.rows != marked.rows:
         raise IntegrityError(
             f"{attempt.data_url(marked.asset)} holds {digest}, but its manifest says "
@@ -188,16 +182,14 @@ def marked_in_order(
     return found
 
 
-def digest_of(
-    ctx: RunContext, connections: Connections, url: str, parts: Sequence[Part]
-) -> KeyDigest:
+def digest_of(ctx: RunContext, url: str, parts: Sequence[Part]) -> KeyDigest:
     """The digest of the addresses in some files (``LISTING``, and perhaps more), by tasks.
 
     Raises:
         IntegrityError: a hash is not that of its address, or a file is not what it was.
     """
     pieces = stretches([part for part in parts if part.rows], _EACH)
-    task, seconds = partial(_digest_of, connections, url), sum(p.rows for p in parts) * _ROW_S
+    task, seconds = partial(_digest_of, ctx.connections, url), sum(p.rows for p in parts) * _ROW_S
     return sum(ctx.tasks.run_or_call("read addresses back", task, pieces, seconds), KeyDigest())
 
 

@@ -74,10 +74,7 @@ def cached_metaranges(connections: Connections) -> dict[str, Slot]:
 
 
 def pairs_of(
-    ctx: RunContext,
-    connections: Connections,
-    metarange_ids: Collection[str],
-    range_ids: Collection[str] | None = None,
+    ctx: RunContext, metarange_ids: Collection[str], range_ids: Collection[str] | None = None
 ) -> pa.Table:
     """A row for each range of each metarange (``PAIRS``), its ids encoded by dictionaries.
 
@@ -89,14 +86,12 @@ def pairs_of(
     """
     only = None if range_ids is None else pa.array(sorted(range_ids), pa.string())
     values = dict.fromkeys(metarange_ids)
-    tables, _ = _run(ctx, connections, KIND, values, partial(_read_pairs, connections, only))
+    tables, _ = _run(ctx, KIND, values, partial(_read_pairs, ctx.connections, only))
     rows = pa.concat_tables([PAIRS.empty_table(), *tables])
     return rows.unify_dictionaries().combine_chunks()
 
 
-def pairs_frame(
-    ctx: RunContext, connections: Connections, frames: Session, metarange_ids: Collection[str]
-) -> DataFrame:
+def pairs_frame(ctx: RunContext, frames: Session, metarange_ids: Collection[str]) -> DataFrame:
     """``metarange_id`` and ``range_id`` of each range of each metarange, however many these are.
 
     Those that are not cached are read first.
@@ -104,27 +99,24 @@ def pairs_frame(
     Raises:
         IntegrityError: one is missing or damaged, or is not cached although it was read.
     """
-    cache = TableCache(connections.cache(), KIND)
+    cache = TableCache(ctx.connections.cache(), KIND)
     slots = cache.compact()
     if missing := set(metarange_ids) - slots.keys():
-        pairs_of(ctx, connections, missing, ())
+        pairs_of(ctx, missing, ())
         slots = cache.slots()
     if missing := set(metarange_ids) - slots.keys():
-        url = connections.table_url(min(missing))
+        url = ctx.connections.table_url(min(missing))
         raise IntegrityError(
-            f"{connections.cache_url} does not hold {url}, which was just read: remove the cache, "
-            "and try again"
+            f"{ctx.connections.cache_url} does not hold {url}, which was just read: remove the "
+            "cache, and try again"
         )
     chosen = {i: slots[i] for i in metarange_ids}
     kinds = pa.schema([("metarange_id", pa.string()), *RANGES])
-    return cache.frame(frames, connections.cache_url, chosen, kinds, PAIRS.names[:2])
+    return cache.frame(frames, ctx.connections.cache_url, chosen, kinds, PAIRS.names[:2])
 
 
 def ranges_of(
-    ctx: RunContext,
-    connections: Connections,
-    ranks: Mapping[str, int],
-    without: pa.Array | None = None,
+    ctx: RunContext, ranks: Mapping[str, int], without: pa.Array | None = None
 ) -> RangesRead:
     """The ranges of metaranges: range_id, entries, and the highest rank of those that hold it.
 
@@ -134,16 +126,13 @@ def ranges_of(
     Raises:
         IntegrityError: a metarange is missing or damaged.
     """
-    task = partial(_read_ranked, connections, without)
-    tables, cached = _run(ctx, connections, KIND, ranks, task)
+    task = partial(_read_ranked, ctx.connections, without)
+    tables, cached = _run(ctx, KIND, ranks, task)
     return RangesRead(_highest(tables, _RANKED), len(ranks.keys() - {""}), cached)
 
 
 def path_ranges(
-    ctx: RunContext,
-    connections: Connections,
-    ranks: Mapping[str, Mapping[str, int]],
-    without: Collection[str] = frozenset(),
+    ctx: RunContext, ranks: Mapping[str, Mapping[str, int]], without: Collection[str] = frozenset()
 ) -> pa.Table:
     """The ranges of some metaranges that can hold paths of some patterns (``PATH_RANGES``).
 
@@ -157,19 +146,15 @@ def path_ranges(
     for pattern, of_pattern in ranks.items():
         for table_id, rank in of_pattern.items():
             of_metaranges.setdefault(table_id, {})[pattern] = rank
-    task = partial(_read_paths, connections)
-    tables, _ = _run(ctx, connections, BOUNDS_KIND, of_metaranges, task)
+    task = partial(_read_paths, ctx.connections)
+    tables, _ = _run(ctx, BOUNDS_KIND, of_metaranges, task)
     keys = [("range_id", "ascending"), ("pattern", "ascending")]
     rows = _highest(tables, PATH_RANGES).sort_by(keys)
     return rows.filter(pc.invert(pc.is_in(rows["range_id"], pa.array([*without], pa.string()))))
 
 
 def _run(
-    ctx: RunContext,
-    connections: Connections,
-    kind: Kind,
-    values: Mapping[str, V],
-    task: Callable[[_Order[V]], pa.Table],
+    ctx: RunContext, kind: Kind, values: Mapping[str, V], task: Callable[[_Order[V]], pa.Table]
 ) -> tuple[list[pa.Table], int]:
     """The answers of a task that reads metaranges, and how many of these are cached.
 
@@ -177,7 +162,7 @@ def _run(
     that it is read once.
     """
     ids = sorted(values.keys() - {""})
-    slots = TableCache(connections.cache(), kind).compact() if ids else {}
+    slots = TableCache(ctx.connections.cache(), kind).compact() if ids else {}
     of_files: dict[str, list[tuple[str, Slot | None, V]]] = {}
     for one in ids:
         slot = slots.get(one)

@@ -76,7 +76,7 @@ class Tables:
     naming: Sequence[str] | None
 
 
-def others_of(ctx: RunContext, client: LakeFSClient, connections: Connections) -> list[Other]:
+def others_of(ctx: RunContext) -> list[Other]:
     """The other repositories that could name objects of this one, by their names.
 
     lakeFS lets a repository name objects in its own kind of store only; others are left out, and so
@@ -89,22 +89,22 @@ def others_of(ctx: RunContext, client: LakeFSClient, connections: Connections) -
     """
     found: list[Other] = []
     listed: set[str] = set()
-    namespace = connections.namespace()
-    for repository in client.repositories():
+    namespace = ctx.connections.namespace()
+    for repository in ctx.client.repositories():
         listed.add(repository.id)
         if repository.id == ctx.repository or repository.id in ctx.settings.ignored_repositories:
             continue
         if namespace.is_same_kind(repository.storage_namespace):
             place = StorageNamespace.parse(repository.storage_namespace)
-            found.append(Other(repository, ctx.connections(repository.id, place)))
+            found.append(Other(repository, ctx.connections_of(repository.id, place)))
     if ctx.repository not in listed:
         raise IntegrityError(
             f"the list of repositories has {len(listed)}, and not {ctx.repository!r}: it is not "
             "complete. Run again",
         )
-    read = _names_read(connections.cache()) - {*ctx.settings.ignored_repositories}
+    read = _names_read(ctx.connections.cache()) - {*ctx.settings.ignored_repositories}
     for name in sorted(read - listed):
-        if client.may_have_repository(name):
+        if ctx.client.may_have_repository(name):
             raise IntegrityError(
                 f"the list of repositories lacks {name!r}, which an earlier run has read, and "
                 f"which may name objects of {ctx.repository!r}: give these credentials "

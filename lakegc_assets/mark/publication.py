@@ -231,13 +231,7 @@ def write_lists(
 
 
 def finish(
-    ctx: RunContext,
-    connections: Connections,
-    digest: str,
-    summary: Summary,
-    forms: Forms,
-    *,
-    written: bool,
+    ctx: RunContext, digest: str, summary: Summary, forms: Forms, *, written: bool
 ) -> list[str]:
     """Read the lists of a mark back, write its summary, and then what older collectors sweep from.
 
@@ -251,16 +245,16 @@ def finish(
         IntegrityError: what was written does not read back as it should.
         RefusedError: another process published a mark under this id.
     """
-    store = connections.store()
+    store = ctx.connections.store()
     lists, key = f"{mark_folder(ctx.run)}deleted/", f"{mark_folder(ctx.run)}summary.json"
     parts = _parts(store, lists)
-    _verify(ctx, connections, forms, parts, digest)
+    _verify(ctx, forms, parts, digest)
     if written:
         try:
             store.put_if_absent(key, summary.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(f"another process published mark id {ctx.run!r}") from error
-    _copy(ctx, connections, forms, parts)
+    _copy(ctx, forms, parts)
     if forms.csv is not None:
         _write_csv(store, f"{lists}{{}}{_PARQUET}", parts, forms.csv)
     for copy in forms.summaries:
@@ -285,19 +279,18 @@ def _read(body: bytes) -> pa.Array:
     return parquet.decode(body, ["address"])["address"].combine_chunks()
 
 
-def _verify(
-    ctx: RunContext, connections: Connections, forms: Forms, parts: Sequence[str], digest: str
-) -> None:
+def _verify(ctx: RunContext, forms: Forms, parts: Sequence[str], digest: str) -> None:
     """Read the published addresses back."""
     seconds = [_READ_S * (1 + len(forms.texts))] * len(parts)
-    task = partial(_digest_of, connections, ctx.run, forms)
+    task = partial(_digest_of, ctx.connections, ctx.run, forms)
     what, most = "read the published lists back", ctx.settings.address_num_partitions
     digests = ctx.tasks.run_grouped(what, task, parts, seconds, most)
     found = str(sum(digests, KeyDigest()))
     if found != digest:
         raise IntegrityError(
-            f"the lists in {connections.namespace_url}/{mark_folder(ctx.run)} hold {found}, but "
-            f"the candidates are {digest}: the mark is not published. Mark again under a new id",
+            f"the lists in {ctx.connections.namespace_url}/{mark_folder(ctx.run)} hold {found}, "
+            f"but the candidates are {digest}: the mark is not published. Mark again under a new "
+            "id",
         )
 
 
@@ -313,11 +306,11 @@ def _digest_of(connections: Connections, run: str, forms: Forms, parts: Sequence
     return digest
 
 
-def _copy(ctx: RunContext, connections: Connections, forms: Forms, parts: Sequence[str]) -> None:
+def _copy(ctx: RunContext, forms: Forms, parts: Sequence[str]) -> None:
     """Copy the Parquet lists of a published mark to where older collectors sweep from."""
     if forms.copies:
         seconds = [_READ_S * len(forms.copies)] * len(parts)
-        task = partial(_copy_parts, connections, ctx.run, forms)
+        task = partial(_copy_parts, ctx.connections, ctx.run, forms)
         what, most = "copy the lists for older collectors", ctx.settings.address_num_partitions
         ctx.tasks.run_grouped(what, task, parts, seconds, most)
 

@@ -70,7 +70,7 @@ def cached_ranges(connections: Connections) -> dict[str, Slot]:
 
 
 def cache_ranges(
-    ctx: RunContext, connections: Connections, ranges: pa.Table, *, strict: bool = True
+    ctx: RunContext, ranges: pa.Table, *, strict: bool = True
 ) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
     """Decode those of some ranges that are not cached, in tasks, and cache them.
 
@@ -83,10 +83,10 @@ def cache_ranges(
     Raises:
         IntegrityError: a range is missing or damaged, is not known in full, or was not read.
     """
-    slots = TableCache(connections.cache(), KIND).compact() if ranges.num_rows else {}
+    slots = TableCache(ctx.connections.cache(), KIND).compact() if ranges.num_rows else {}
     all_wanted = wanted(ranges, slots)
     missing = [one for one in all_wanted if one.slot is None]
-    task = partial(_cache_order, connections, strict)
+    task = partial(_cache_order, ctx.connections, strict)
     written = run_on_ranges(ctx, "decode ranges", task, missing)
     new = {i: slot for slots_of_task, _ in written for i, slot in slots_of_task.items()}
     damaged = {i: error for _, errors in written for i, error in errors.items()}
@@ -94,12 +94,12 @@ def cache_ranges(
     for one in all_wanted:
         slot = one.slot or new.get(one.range_id)
         if slot is not None:
-            require_whole(connections, one, slot.rows, slot.facts)
+            require_whole(ctx.connections, one, slot.rows, slot.facts)
             found[one.range_id] = slot
         elif one.range_id not in damaged:
             raise IntegrityError(
-                f"range {one.range_id} of {connections.namespace_url} was not read: what it holds "
-                "would be taken for dead. This is a fault of the mark, please report it",
+                f"range {one.range_id} of {ctx.connections.namespace_url} was not read: what it "
+                "holds would be taken for dead. This is a fault of the mark, please report it",
             )
     return found, damaged
 
@@ -284,11 +284,7 @@ _FEW_ROWS: Final = 100_000
 
 
 def range_frame(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    ranges: pa.Table,
-    columns: Sequence[str],
+    ctx: RunContext, frames: Session, ranges: pa.Table, columns: Sequence[str]
 ) -> DataFrame:
     """The entries of some ranges, all of them and no others, as a data frame.
 
@@ -300,17 +296,11 @@ def range_frame(
     Raises:
         IntegrityError: a range is missing or damaged, or is not known in full.
     """
-    return _frame(
-        ctx, connections, frames, columns, lambda: cache_ranges(ctx, connections, ranges)[0]
-    )[0]
+    return _frame(ctx, frames, columns, lambda: cache_ranges(ctx, ranges)[0])[0]
 
 
 def cached_frame(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    range_ids: Collection[str],
-    columns: Sequence[str],
+    ctx: RunContext, frames: Session, range_ids: Collection[str], columns: Sequence[str]
 ) -> tuple[DataFrame, frozenset[str]]:
     """The entries of those of some ranges that are cached, and which these are; none is decoded.
 
@@ -319,41 +309,37 @@ def cached_frame(
     """
 
     def find() -> dict[str, Slot]:
-        cached = cached_ranges(connections)
+        cached = cached_ranges(ctx.connections)
         return {i: slot for i, slot in cached.items() if i in range_ids}
 
-    return _frame(ctx, connections, frames, columns, find)
+    return _frame(ctx, frames, columns, find)
 
 
 def _frame(
-    ctx: RunContext,
-    connections: Connections,
-    frames: Session,
-    columns: Sequence[str],
-    find: Callable[[], Mapping[str, Slot]],
+    ctx: RunContext, frames: Session, columns: Sequence[str], find: Callable[[], Mapping[str, Slot]]
 ) -> tuple[DataFrame, frozenset[str]]:
     """Entries in the cache, and of which ranges; found again where a file of it is damaged."""
-    cache = TableCache(connections.cache(), KIND)
+    cache = TableCache(ctx.connections.cache(), KIND)
     # Spark compares files when the frame is computed, which is too late to decode them anew.
     late = isinstance(frames, SparkBackedSession)
     while True:
         slots = find()
-        if late and _forget_damaged(ctx, connections, slots.values()):
+        if late and _forget_damaged(ctx, slots.values()):
             continue
         try:
-            frame = cache.frame(frames, connections.cache_url, slots, ROWS, columns)
+            frame = cache.frame(frames, ctx.connections.cache_url, slots, ROWS, columns)
         except IntegrityError:
-            if not _forget_damaged(ctx, connections, slots.values()):
+            if not _forget_damaged(ctx, slots.values()):
                 raise
         else:
             return frame, frozenset(slots)
 
 
-def _forget_damaged(ctx: RunContext, connections: Connections, slots: Iterable[Slot]) -> bool:
+def _forget_damaged(ctx: RunContext, slots: Iterable[Slot]) -> bool:
     """Forget the files of some ranges that are not what they were; whether there are any."""
     files = [file for file, _ in by_file(slots)]
     rows = sum(file.part.rows for file in files)
-    task = partial(_damaged, connections)
+    task = partial(_damaged, ctx.connections)
     if rows <= _FEW_ROWS:
         found = [task(files)]
     else:

@@ -100,9 +100,9 @@ def find_holders(
     Raises:
         IntegrityError: a metarange or range of a commit is missing or damaged.
     """
-    ctx, connections, frames = work.ctx, work.connections, work.frames
+    ctx, frames = work.ctx, work.frames
     ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
-    ranges = ranges_of(ctx, connections, ranks, without).rows
+    ranges = ranges_of(ctx, ranks, without).rows
     if not ranges.num_rows:
         return frames.create(HOLDERS.empty_table())
     commits = pa.Table.from_pylist(
@@ -110,7 +110,7 @@ def find_holders(
     )
     return relations.last_holders(
         objects,
-        range_frame(ctx, connections, frames, ranges, ["range_id", "hash"]),
+        range_frame(ctx, frames, ranges, ["range_id", "hash"]),
         frames.create(ranges.select(_RANGES.names).cast(_RANGES)),
         frames.create(commits),
     )
@@ -126,7 +126,7 @@ def write_candidates(work: Workspace, dead: DataFrame, holders: DataFrame) -> Wr
     parts = work.write(candidates, "data", CANDIDATES, "write candidates")
     if not parts:
         return Written()
-    digest = digest_of(work.ctx, work.connections, work.url, parts)
+    digest = digest_of(work.ctx, work.url, parts)
     return Written(parts, digest, _by_reason(work, parts))
 
 

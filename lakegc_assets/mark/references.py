@@ -28,7 +28,6 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError, RepositoryInDeletionError
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full, union_of
@@ -124,8 +123,6 @@ def sentence(repository: str, held: str) -> str:
 
 def read_references(
     ctx: RunContext,
-    client: LakeFSClient,
-    connections: Connections,
     artifacts: ObjectStore,
     folder: str,
     start: datetime,
@@ -140,10 +137,10 @@ def read_references(
         UnreadableRepositoryError: one of them cannot be read; which, and why.
         IntegrityError: the list of repositories is not whole, or does not come to rest.
     """
-    read_other = partial(_or_error, partial(_read_other, client, connections))
+    read_other = partial(_or_error, partial(_read_other, ctx))
     read: list[tuple[Other, References | LakegcError]] = []
     for _ in range(_LISTS):
-        others = others_of(ctx, client, connections)
+        others = others_of(ctx)
         new = [o for o in others if not any(known.is_same(o.repository) for known, _ in read)]
         if not new:
             break
@@ -156,8 +153,8 @@ def read_references(
                 if isinstance(seen, LakegcError):
                     read.append((other, seen))
                     continue
-                of = ctx, client, connections, artifacts, folder, start, other, seen
-                read.append((other, _or_error(_Reading.read, _Reading(*of))))
+                reading = _Reading(ctx, artifacts, folder, start, other, seen)
+                read.append((other, _or_error(_Reading.read, reading)))
     else:
         raise IntegrityError(
             f"repositories are made faster than they can be read for what they name of "
@@ -168,7 +165,7 @@ def read_references(
         if isinstance(outcome, References):
             found += outcome
         elif any(other.is_same(listed.repository) for listed in others) and not isinstance(
-            _or_error(client.repository, other.name), RepositoryInDeletionError
+            _or_error(ctx.client.repository, other.name), RepositoryInDeletionError
         ):
             error = UnreadableRepositoryError(
                 f"repository {other.name!r} of the same server may name objects of "
@@ -209,7 +206,9 @@ class _Reads(NamedTuple):
     tables: Tables
 
 
-def _read_other(client: LakeFSClient, connections: Connections, other: Other) -> _Reads:
+def _read_other(ctx: RunContext, other: Other) -> _Reads:
+    client, connections = ctx.client, ctx.connections
+
     def staged(branch: str) -> Inside:
         addresses, found = staged_addresses(client, other, branch), list[Inside]()
         while some := list(islice(addresses, _AT_ONCE)):
@@ -227,8 +226,6 @@ class _Reading:
     """Reads what another repository names, and writes it."""
 
     ctx: RunContext
-    client: LakeFSClient
-    connections: Connections
     artifacts: ObjectStore
     folder: str
     start: datetime
@@ -243,12 +240,17 @@ class _Reading:
         """
         ranges, passed = self._ranges()
         url = self.artifacts.url
-        write = partial(_write, self.connections, url, self.folder, self.other)
+        write = partial(_write, self.ctx.connections, url, self.folder, self.other)
         found = sum(self._run("write references", write, ranges), References())
         staged = self.seen.staged
         if len(staged.addresses) or staged.last_parts:
             found += _written(self.artifacts, self.folder, self.other, STAGED, [staged])
         return References(counts={self.other.name: 0}, passed_over=passed) + found
+
+    @cached_property
+    def _there(self) -> RunContext:
+        """The run as it reads the tables of the other repository."""
+        return self.ctx.at(self.ctx.client, self.other.connections)
 
     def _run(self, what: str, task: Callable[[list[Wanted]], T], ranges: pa.Table) -> list[T]:
         if not ranges.num_rows:
@@ -278,10 +280,8 @@ class _Reading:
                 ranges.
         """
         other, tables = self.other, self.seen.tables
-        found = live_ranges(
-            self.ctx, other.connections, tables.metaranges, every=True, strict=False
-        )
-        task = partial(_naming, self.connections.namespace(), other)
+        found = live_ranges(self._there, tables.metaranges, every=True, strict=False)
+        task = partial(_naming, self.ctx.connections.namespace(), other)
         named = self._run(f"read ranges of {other.name}", task, found.ranges)
         damaged = {i: error for _, errors in named for i, error in errors.items()}
         # What a metarange names may name anything, until it turns out that no active commit has it.
@@ -291,7 +291,7 @@ class _Reading:
             # Not recorded: what is restored is to be read.
             self._require_no_metarange(passed)
         else:
-            record_naming(self.connections.cache(), other, tables.state, sorted(naming))
+            record_naming(self.ctx.connections.cache(), other, tables.state, sorted(naming))
         which = pc.is_in(found.ranges["range_id"], pa.array(sorted(naming), pa.string()))
         return found.ranges.filter(which).cast(COUNTED), passed
 
@@ -303,8 +303,8 @@ class _Reading:
         if self._liveness is not None:
             commits = self._liveness.commits
         else:
-            tagged = read_tags(self.client, self.other.name)
-            commits = load_commits(self.client, self.other.name, tagged.values())
+            client, name = self.ctx.client, self.other.name
+            commits = load_commits(client, name, read_tags(client, name).values())
         for commit in commits.values():
             if commit.metarange_id in passed:
                 raise passed[commit.metarange_id]
@@ -312,17 +312,17 @@ class _Reading:
     def _uncommitted(self, liveness: Liveness, naming: pa.Table) -> pa.Table:
         """Those of some ranges that no known commit has, active or expired."""
         ids = {commit.metarange_id for commit in liveness.commits.values()}
-        committed = live_ranges(self.ctx, self.other.connections, ids, every=False).ranges
+        committed = live_ranges(self._there, ids, every=False).ranges
         known = committed["range_id"].cast(pa.string()).combine_chunks()
         return naming.filter(pc.invert(pc.is_in(naming["range_id"], known)))
 
     def _active(self, liveness: Liveness) -> pa.Table:
         """The ranges of active commits."""
-        connections, ids = self.other.connections, liveness.active_metaranges()
-        ranges = live_ranges(self.ctx, connections, ids, every=False).ranges.cast(COUNTED)
+        ids = liveness.active_metaranges()
+        ranges = live_ranges(self._there, ids, every=False).ranges.cast(COUNTED)
         # Of a range that can hold something below a path of rules all counts.
         whole = frozenset(ranges["range_id"].to_pylist())
-        below = path_ranges(self.ctx, connections, liveness.path_metaranges(), whole)
+        below = path_ranges(self._there, liveness.path_metaranges(), whole)
         return pa.concat_tables([ranges, each_once(below)]) if below.num_rows else ranges
 
     @cached_property
@@ -332,9 +332,9 @@ class _Reading:
         if other.repository.read_only or not self.seen.has_default_branch:
             return None
         settings = self.ctx.settings.changed(protect_tags=True)
-        ctx = replace(self.ctx, repository=other.name, settings=settings)
+        ctx = replace(self._there, repository=other.name, settings=settings)
         try:
-            return find_liveness(ctx, self.client, other.connections, self.start)
+            return find_liveness(ctx, self.start)
         except ForbiddenError as error:
             ctx.log.warning("all commits of %s count, active or not: %s", other.name, error)
             return None

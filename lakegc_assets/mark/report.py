@@ -69,9 +69,9 @@ def report(ctx: RunContext) -> Manifest:
         IntegrityError: the candidates are not what their manifest says.
     """
     started = ctx.clocks.now()
-    _, connections = ctx.connect()
+    ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain("deletion_candidates", connections.namespace_url)
+    chain = attempt.chain("deletion_candidates", ctx.connections.namespace_url)
     manifest, listing = chain["deletion_candidates"], chain["store_listing"]
     results = read_results(attempt, manifest)
     require_passed(results)
@@ -85,11 +85,11 @@ def report(ctx: RunContext) -> Manifest:
         cutoff_time=instant(manifest.cutoff),
         num_deleted_objects=manifest.rows,
     )
-    publish = begin(connections.store(), summary, ctx.settings.publish)
+    publish = begin(ctx.connections.store(), summary, ctx.settings.publish)
     written_to = forms(ctx.run, listing.mode, ctx.settings.publish)
     rules = _longest_rules(attempt, chain["active_commits"])
     texts = written_to.texts if publish else None
-    task = partial(_count_parts, connections, attempt.url, ctx.run, texts, start)
+    task = partial(_count_parts, ctx.connections, attempt.url, ctx.run, texts, start)
     counted = _count(ctx, task, manifest.parts["data"])
     digest = sum((one for _, _, one in counted), KeyDigest())
     if str(digest) != manifest.digest:
@@ -97,7 +97,7 @@ def report(ctx: RunContext) -> Manifest:
             f"{attempt.url}/deletion_candidates holds {digest}, and its manifest says "
             f"{manifest.digest}: the mark is not published. Mark again under a new id"
         )
-    keys = finish(ctx, connections, manifest.digest, summary, written_to, written=publish)
+    keys = finish(ctx, manifest.digest, summary, written_to, written=publish)
 
     rows = _breakdown([totals for totals, _, _ in counted], start, rules)
     largest = _largest(row for _, some, _ in counted for row in some)
@@ -107,8 +107,8 @@ def report(ctx: RunContext) -> Manifest:
         "bytes": sum(row[3] for row in rows if row[0] == "reason"),
         "breakdown": [list(row) for row in rows],
         "largest": [list(row[:3]) for row in largest],
-        "largest_paths": _paths(ctx, connections, attempt, largest),
-        "files": [f"{connections.namespace_url}/{key}" for key in keys],
+        "largest_paths": _paths(ctx, attempt, largest),
+        "files": [f"{ctx.connections.namespace_url}/{key}" for key in keys],
         "checks": {r.name: r.summary for r in results},
         "warnings": [
             *(r.summary for r in results if not r.passed),
@@ -118,7 +118,7 @@ def report(ctx: RunContext) -> Manifest:
         ],
         "references": others.get("references", {}),
         "ignored_repositories": others.get("ignored_repositories", []),
-        "undo": _undo(ctx, connections.store()),
+        "undo": _undo(ctx, ctx.connections.store()),
         "server_known_by": listing.facts.get("server_known_by", ""),
         "compared": compare_with_newest(ctx),
         "figures": _figures(ctx, chain, requests_of(attempt)),
@@ -128,11 +128,11 @@ def report(ctx: RunContext) -> Manifest:
 
 
 def _paths(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, largest: Sequence[Largest]
+    ctx: RunContext, attempt: AttemptArtifacts, largest: Sequence[Largest]
 ) -> dict[str, str]:
     try:
         commits = {address: commit for address, _, _, commit in largest if commit}
-        return paths_of(ctx, connections, attempt, commits)
+        return paths_of(ctx, attempt, commits)
     except LakegcError as error:
         # A report without paths is a report all the same.
         ctx.log.warning("the largest objects are shown without their paths: %s", error)

@@ -32,7 +32,7 @@ from lakegc_assets.mark.signatures import (
 )
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections, reads_tables
+from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 
@@ -50,12 +50,7 @@ LEAST_SECONDS: Final = 60.0
 
 @reads_tables
 def served_candidates(
-    ctx: RunContext,
-    connections: Connections,
-    inquiry: Inquiry,
-    heads: pa.Table,
-    candidates: Sequence[Part],
-    etags: EtagFiles,
+    ctx: RunContext, inquiry: Inquiry, heads: pa.Table, candidates: Sequence[Part], etags: EtagFiles
 ) -> tuple[pa.Table, HeadMatches]:
     """Find the candidates that must stay (``SPARED``); its arguments are those of ``inquire``.
 
@@ -66,8 +61,8 @@ def served_candidates(
         IntegrityError: a range or a file is missing or damaged, or an answer cannot be true.
         LakeFSError: lakeFS did not answer.
     """
-    inquiry = inquire(ctx, connections, inquiry, heads, candidates, etags)
-    return answered(ctx, connections, inquiry), inquiry.compared(by_etag=bool(etags.parts))
+    inquiry = inquire(ctx, inquiry, heads, candidates, etags)
+    return answered(ctx, inquiry), inquiry.compared(by_etag=bool(etags.parts))
 
 
 def write_compared(
@@ -103,7 +98,6 @@ def read_compared(attempt: AttemptArtifacts, candidates: Manifest) -> HeadMatche
 
 def inquire(
     ctx: RunContext,
-    connections: Connections,
     inquiry: Inquiry,
     heads: pa.Table,
     candidates: Sequence[Part],
@@ -126,28 +120,28 @@ def inquire(
     """
     if not any(part.rows for part in candidates):
         return inquiry
-    inquiry = replace(inquiry, heads=head_ranges(ctx, connections, heads), candidates=candidates)
-    with ctx.frames(connections) as frames:
-        work = Workspace(ctx, connections, frames, inquiry.url, inquiry.folder)
+    inquiry = replace(inquiry, heads=head_ranges(ctx, heads), candidates=candidates)
+    with ctx.frames() as frames:
+        work = Workspace(ctx, frames, inquiry.url, inquiry.folder)
         some = work.read(candidates, CANDIDATES)
         found = find_signatures(work, inquiry.heads, some, etags, inquiry.deadline, compared)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
         inquiry = replace(inquiry, signatures=found, sizes=sizes)
         if found.matches:
             inquiry = choose(work, inquiry, some)
-    return find_paths(ctx, connections, inquiry)
+    return find_paths(ctx, inquiry)
 
 
-def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.Table:
+def answered(ctx: RunContext, inquiry: Inquiry) -> pa.Table:
     """The candidates that must stay, by what lakeFS answers (``SPARED``)."""
     if not inquiry.candidates:
         return SPARED.empty_table()
-    served, unasked = ask(ctx, connections, inquiry)
+    served, unasked = ask(ctx, inquiry)
     doubtful = [*inquiry.over, *unasked]
     if not served and not doubtful:
         return SPARED.empty_table()
-    with ctx.frames(connections) as frames:
-        work = Workspace(ctx, connections, frames, inquiry.url, inquiry.folder)
+    with ctx.frames() as frames:
+        work = Workspace(ctx, frames, inquiry.url, inquiry.folder)
         candidates = work.read(inquiry.candidates, CANDIDATES)
         rows = relations.spared(
             candidates,
@@ -156,5 +150,5 @@ def answered(ctx: RunContext, connections: Connections, inquiry: Inquiry) -> pa.
             work.read(doubtful, SIGNATURES),
         )
         parts = work.write(rows, "spared", SPARED, "spare what lakeFS serves")
-    store = connections.open(inquiry.url)
+    store = ctx.connections.open(inquiry.url)
     return pa.concat_tables([SPARED.empty_table(), *read_parts(store, parts)])

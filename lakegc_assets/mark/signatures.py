@@ -50,7 +50,6 @@ from lakegc_assets.mark.ranges import Wanted, range_frame, wanted
 from lakegc_assets.mark.signature_relations import ANY
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 
 Integers = npt.NDArray[np.int64]
@@ -114,7 +113,7 @@ class HeadRanges:
         return table_of(zip(ids, self.branches.tolist(), pages, strict=True), RANGES)
 
 
-def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> HeadRanges:
+def head_ranges(ctx: RunContext, heads: pa.Table) -> HeadRanges:
     """The ranges of branch HEADs.
 
     ``heads``: columns ``branch`` and ``metarange_id``.
@@ -123,7 +122,7 @@ def head_ranges(ctx: RunContext, connections: Connections, heads: pa.Table) -> H
         IntegrityError: a metarange is missing or damaged.
     """
     named = dict(zip(heads["branch"].to_pylist(), heads["metarange_id"].to_pylist(), strict=True))
-    pairs = pairs_of(ctx, connections, set(named.values()))
+    pairs = pairs_of(ctx, set(named.values()))
     unique = each_once(pairs)
     metaranges, range_ids = (pairs[n].combine_chunks() for n in ("metarange_id", "range_id"))
     by_code = pc.index_in(range_ids.dictionary, unique["range_id"]).to_numpy(zero_copy_only=False)
@@ -245,7 +244,7 @@ def _with_unclear(
     Raises:
         IntegrityError: there are none, although the evidence says that some differ.
     """
-    entries = range_frame(work.ctx, work.connections, work.frames, heads.entries(), ENTRIES)
+    entries = range_frame(work.ctx, work.frames, heads.entries(), ENTRIES)
     rows = relations.unclear_entries(entries, work.read(etags.parts, ETAGS))
     unclear = work.write(rows, "unclear", UNCLEAR, "find entries whose sizes say nothing")
     if not unclear:
@@ -277,7 +276,7 @@ def _matches(
     unread = ranges.filter(pc.invert(known))
     if unread.num_rows:
         columns = ("range_id", "size", "etag_hash")
-        entries = range_frame(work.ctx, work.connections, work.frames, unread, columns)
+        entries = range_frame(work.ctx, work.frames, unread, columns)
         found += work.write(relations.matches(entries, possible), "matches", MATCHES, _COMPARE)
     return found
 

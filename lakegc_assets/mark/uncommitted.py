@@ -27,7 +27,6 @@ from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import bin_pack
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import UncommittedPage
 from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
@@ -101,12 +100,12 @@ def snapshot_uncommitted(ctx: RunContext) -> Manifest:
         LakeFSError: the server did not answer.
     """
     started = ctx.clocks.now()
-    client, connections = ctx.connect()
-    require_one_server(client, ctx.repository, connections.store())
+    ctx = ctx.connect()
+    require_one_server(ctx.client, ctx.repository, ctx.connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    previous = attempt.chain("store_listing", connections.namespace_url)["store_listing"]
-    files = prepare_uncommitted(ctx, client, connections)
-    staged = read_staged(ctx, connections, attempt.store(), f"{ASSET}/", files.keys)
+    previous = attempt.chain("store_listing", ctx.connections.namespace_url)["store_listing"]
+    files = prepare_uncommitted(ctx)
+    staged = read_staged(ctx, attempt.store(), f"{ASSET}/", files.keys)
     facts: dict[str, object] = {
         "lakefs_run_ids": files.run_ids,
         "files": files.keys,
@@ -129,9 +128,7 @@ def write_last_parts(artifacts: ObjectStore, asset: str, last_parts: Sequence[st
     return write_part(artifacts, f"{asset}/unresolved/", rows)
 
 
-def prepare_uncommitted(
-    ctx: RunContext, client: LakeFSClient, connections: Connections
-) -> UncommittedFiles:
+def prepare_uncommitted(ctx: RunContext) -> UncommittedFiles:
     """Let lakeFS write its lists of staged objects, until one try stands up to the checks.
 
     Raises:
@@ -141,21 +138,21 @@ def prepare_uncommitted(
     reason = ""
     while files.tries < ctx.settings.snapshot_attempts:
         files.tries += 1
-        seen = set(read_heads(client, ctx.repository))
+        seen = set(read_heads(ctx.client, ctx.repository))
         pages: list[UncommittedPage] = []
         suspect: list[str] = []
         lost = ""
         try:
             with report_progress(ctx.log, partial(_how_far, ctx.repository, pages)):
-                for page in client.prepare_uncommitted(ctx.repository):
+                for page in ctx.client.prepare_uncommitted(ctx.repository):
                     pages.append(page)
                     # A branch that is made and deleted in between can cost others their rows, too.
-                    seen |= {branch.id for branch in client.branches(ctx.repository)}
-            suspect = _changed_behind_empty_pages(ctx, client, pages)
+                    seen |= {branch.id for branch in ctx.client.branches(ctx.repository)}
+            suspect = _changed_behind_empty_pages(ctx, pages)
         except NotFoundError as error:
             lost = f"the server answered 404 in the middle: {error}"
-        _collect(connections, pages, files)
-        gone = seen - read_heads(client, ctx.repository, seen).keys()
+        _collect(ctx.connections, pages, files)
+        gone = seen - read_heads(ctx.client, ctx.repository, seen).keys()
         if lost:
             reason = lost
         elif suspect:
@@ -202,17 +199,15 @@ def _collect(
     files.empty_pages = sum(1 for page in pages if not page.gc_uncommitted_location)
 
 
-def _changed_behind_empty_pages(
-    ctx: RunContext, client: LakeFSClient, pages: list[UncommittedPage]
-) -> list[str]:
+def _changed_behind_empty_pages(ctx: RunContext, pages: list[UncommittedPage]) -> list[str]:
     """Branches with staged objects among the paths that pages without a location covered."""
-    branches = listed_heads(client, ctx.repository)
+    branches = listed_heads(ctx.client, ctx.repository)
     suspect: set[str] = set()
     low: tuple[str, str] = ("", "")
     for page in pages:
         high = _token_position(page.continuation_token)
         if not page.gc_uncommitted_location:
-            suspect.update(b for b in branches if _has_staged(ctx, client, b, low, high))
+            suspect.update(b for b in branches if _has_staged(ctx, b, low, high))
         low = high or ("", "")
     return sorted(suspect)
 
@@ -228,11 +223,7 @@ def _token_position(token: str | None) -> tuple[str, str] | None:
 
 
 def _has_staged(
-    ctx: RunContext,
-    client: LakeFSClient,
-    branch: str,
-    low: tuple[str, str],
-    high: tuple[str, str] | None,
+    ctx: RunContext, branch: str, low: tuple[str, str], high: tuple[str, str] | None
 ) -> bool:
     """True if a branch has staged objects from ``low`` on and before ``high`` (branch, path).
 
@@ -245,33 +236,29 @@ def _has_staged(
         return False
     after = just_before(low[1]) if branch == low[0] else ""
     try:
-        for change in client.diff_branch(ctx.repository, branch, after=after):
+        for change in ctx.client.diff_branch(ctx.repository, branch, after=after):
             position = (branch, change.path)
             if high is not None and position >= high:
                 return False
             if position >= low and change.type != "removed":
                 return True
     except NotFoundError:
-        if not is_deleted(client, ctx.repository, branch):
+        if not is_deleted(ctx.client, ctx.repository, branch):
             raise
     return False
 
 
 def read_staged(
-    ctx: RunContext,
-    connections: Connections,
-    artifacts: ObjectStore,
-    folder: str,
-    keys: Sequence[str],
+    ctx: RunContext, artifacts: ObjectStore, folder: str, keys: Sequence[str]
 ) -> Staged:
     """The staged addresses in lakeFS's parquet files, in every spelling that could be meant.
 
     Raises:
         IntegrityError: a file is no list as lakeFS writes it, or rows were lost.
     """
-    store = connections.store()
+    store = ctx.connections.store()
     costs = [store.head(key).size * _BYTE_S for key in keys]
-    task = partial(_read_lists, connections, artifacts.url, folder)
+    task = partial(_read_lists, ctx.connections, artifacts.url, folder)
     orders = bin_pack(keys, costs, ctx.settings.address_num_partitions) or [[]]
     found = ctx.tasks.run("read staged addresses", task, orders, sum(costs))
     staged = sum(found, Staged())

@@ -65,18 +65,18 @@ def why(ctx: RunContext, address: str) -> Explanation:
         RefusedError: the mark is unknown.
         IntegrityError: its artifacts are not whole.
     """
-    client, connections = ctx.connect()
+    ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    chain = attempt.chain(_CANDIDATES, connections.namespace_url)
+    chain = attempt.chain(_CANDIDATES, ctx.connections.namespace_url)
     spellings = [address]
     if "://" in address:
-        spellings = live_spellings(connections.namespace(), address)[1:]
+        spellings = live_spellings(ctx.connections.namespace(), address)[1:]
     if not spellings:
-        return Explanation(address, "unknown", f"it is not below {connections.namespace_url}")
+        return Explanation(address, "unknown", f"it is not below {ctx.connections.namespace_url}")
     # A full address may be meant percent-decoded or not: the object that is there was meant.
-    with ctx.frames(connections) as frames:
-        work = Workspace(ctx, connections, frames, attempt.url)
-        found = [_explained(_Asked(work, client, attempt, chain, one)) for one in spellings]
+    with ctx.frames() as frames:
+        work = Workspace(ctx, frames, attempt.url)
+        found = [_explained(_Asked(work, ctx.client, attempt, chain, one)) for one in spellings]
     return next((one for one in found if one.verdict != "unknown"), found[0])
 
 
@@ -96,8 +96,7 @@ class _Asked:
 
     def row(self, asset: str, part: str = "data") -> dict[str, Any] | None:
         """The row of an asset about this address."""
-        of = self.work.ctx, self.work.connections, self.attempt
-        return row_of(*of, self.address, asset, part)
+        return row_of(self.work.ctx, self.attempt, self.address, asset, part)
 
     @cached_property
     def listed(self) -> dict[str, Any] | None:
@@ -127,12 +126,7 @@ class _Asked:
 
 
 def row_of(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    address: str,
-    asset: str,
-    part: str = "data",
+    ctx: RunContext, attempt: AttemptArtifacts, address: str, asset: str, part: str = "data"
 ) -> dict[str, Any] | None:
     """The row of a finished asset about an address; None without one.
 
@@ -141,7 +135,7 @@ def row_of(
     """
     parts = attempt.manifest(asset).parts[part]
     costs = [one.rows * _ROW_S for one in parts]
-    task = partial(_find, connections, attempt.url, address)
+    task = partial(_find, ctx.connections, attempt.url, address)
     most = ctx.settings.address_num_partitions
     found = ctx.tasks.run_grouped(f"look into {asset}", task, parts, costs, most)
     return next((row for row in found if row is not None), None)
@@ -205,9 +199,7 @@ def _unreferenced(asked: _Asked) -> tuple[str, dict[str, Any]]:
     if every_range(asked.chain[_LISTING], asked.chain["active_commits"].facts["rules"]):
         return f"it was never committed, and {then}", {}
     try:
-        held = unreachable_holder(
-            work.ctx, asked.client, work.connections, asked.attempt, asked.address
-        )
+        held = unreachable_holder(work.ctx, asked.attempt, asked.address)
     except LakegcError as error:
         because = f"no commit that the mark knew held it, and {then}. Whether another held it "
         return f"{because}cannot be told: {error}", {}
@@ -278,14 +270,14 @@ def _committed(asked: _Asked) -> Explanation | None:
         return None
     ctx, connections, address = asked.work.ctx, asked.work.connections, asked.address
     live = asked.attempt.read("committed_addresses", "ranges", ["range_id", "entries"])
-    suspected = ranges_naming(ctx, connections, live, {address})
+    suspected = ranges_naming(ctx, live, {address})
     holding = [i for i in suspected if paths_in(connections, i, {address})]
     if not holding:
         same_hash = asked.is_because("live", "its hash is that of a live address: it stays")
         return _below_a_path(asked) or same_hash
     active = asked.attempt.read("active_commits")
     ids = set(active["metarange_id"].to_pylist())
-    held = pairs_of(ctx, connections, ids, holding)["metarange_id"]
+    held = pairs_of(ctx, ids, holding)["metarange_id"]
     of_commits = pc.is_in(active["metarange_id"], held.combine_chunks().dictionary_decode())
     commits = active.filter(of_commits).to_pylist()
     if not commits:
@@ -307,7 +299,7 @@ def _committed(asked: _Asked) -> Explanation | None:
 
 def _below_a_path(asked: _Asked) -> Explanation | None:
     """The commit that is not active, and keeps an object since it lies below a path of rules."""
-    held = path_holder(asked.work.ctx, asked.work.connections, asked.attempt, asked.address)
+    held = path_holder(asked.work.ctx, asked.attempt, asked.address)
     if held is None:
         return None
     on = f" of branch {held.branch!r}" if held.branch else ""

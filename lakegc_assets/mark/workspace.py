@@ -20,11 +20,15 @@ class Workspace:
     """Everything that a relation needs to be computed."""
 
     ctx: RunContext
-    connections: Connections
     frames: Session
     url: str
     #: With a slash at its end.
     folder: str = ""
+
+    @property
+    def connections(self) -> Connections:
+        """How tasks reach lakeFS, the stores and the caches."""
+        return self.ctx.connections
 
     def below(self, folder: str) -> Workspace:
         """The same with a folder below this one."""

@@ -172,19 +172,19 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         LakegcError: nobody can tell what is needed, or something could not be removed.
     """
     require_long(keep)
-    client, connections = ctx.connect()
-    pruning = _Pruning(ctx, connections, keep, records)
+    ctx = ctx.connect()
+    pruning = _Pruning(ctx, ctx.connections, keep, records)
     # While this judges, it is in nobody's way.
-    found = pruning.run(client, None)
+    found = pruning.run(ctx.client, None)
     if dry_run or not found.anything:
         return found
     # The repository may have been made anew meanwhile, in another namespace.
-    _, connections = ctx.connect()
+    ctx = ctx.connect()
     with (
-        repository_lock(connections.namespace_url),
-        leased(ctx, connections.store(), doing="prune") as lease,
+        repository_lock(ctx.connections.namespace_url),
+        leased(ctx, ctx.connections.store(), doing="prune") as lease,
     ):
-        return replace(pruning, connections=ctx.connect()[1]).run(client, lease)
+        return replace(pruning, connections=ctx.connect().connections).run(ctx.client, lease)
 
 
 def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bool) -> Outcome:

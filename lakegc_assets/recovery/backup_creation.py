@@ -95,20 +95,20 @@ def make_backup(ctx: RunContext) -> Record | None:
         IntegrityError: the mark is not what its manifests say, or the backup is damaged.
         StorageError: a store refused something; what was done is recorded.
     """
-    if ctx.settings.backup_url is None:
+    if (url := ctx.settings.backup_url) is None:
         return None
-    client, connections = ctx.connect()
-    attempt, chain = published_mark(ctx, connections)
-    require_free_places(ctx, client, connections)
-    store = connections.open(folder_url(ctx.settings.backup_url, ctx.repository, ctx.run))
+    ctx = ctx.connect()
+    attempt, chain = published_mark(ctx)
+    require_free_places(ctx, ctx.client)
+    store = ctx.connections.open(folder_url(url, ctx.repository, ctx.run))
     record = _begin(ctx, store, subject_of(chain), swept=attempt.has(_SWEPT))
     if record.finished is not None:
         ctx.log.info("the backup %s is finished already", store.url)
         return record
     session = f"{ctx.clocks.now():%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-    space = Workspace(ctx, connections, attempt, f"{ASSET}/{session}/")
+    space = Workspace(ctx, attempt, f"{ASSET}/{session}/")
     candidates = chain["deletion_candidates"]
-    marked = marked_in_order(ctx, connections, attempt, candidates, f"{space.folder}marked/")
+    marked = marked_in_order(ctx, attempt, candidates, f"{space.folder}marked/")
     return _Creation(ctx, space, store, marked, session).run(record)
 
 

@@ -12,7 +12,6 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backups import BEGIN, folder_url
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext, overlap, placed
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -23,7 +22,7 @@ from lakegc_assets.storage.opening import open_store
 _LAKEFS: Final = "_lakefs/"
 
 
-def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Connections) -> None:
+def require_free_places(ctx: RunContext, client: LakeFSClient) -> None:
     """Refuse ``backup_url`` or ``backup_log`` where they overlap anything else, or each other.
 
     Raises:
@@ -33,13 +32,13 @@ def require_free_places(ctx: RunContext, client: LakeFSClient, connections: Conn
     url, log = ctx.settings.backup_url, ctx.settings.backup_log
     for name, place in (("backup_url", url), ("backup_log", log)):
         if place is not None:
-            _require_free(ctx, client, connections, name, place)
+            _require_free(ctx, client, name, place)
             folder = folder_url(place, ctx.repository, ctx.run)
             # A link below it may lead anywhere.
-            if not _within(placed(folder, connections.stores), placed(place, connections.stores)):
-                _require_free(ctx, client, connections, f"{name}: the folder", folder)
+            if not _within(*(placed(one, ctx.connections.stores) for one in (folder, place))):
+                _require_free(ctx, client, f"{name}: the folder", folder)
     if url is not None and log is not None:
-        places = (placed(place, connections.stores) for place in (url, log))
+        places = (placed(place, ctx.connections.stores) for place in (url, log))
         if next(places).overlaps(next(places)):
             raise ConfigurationError(
                 f"backup_log {log} and backup_url {url} overlap: logs would lie among the copies. "
@@ -84,21 +83,19 @@ def overlapping(
     return next(found, "")
 
 
-def _require_free(
-    ctx: RunContext, client: LakeFSClient, connections: Connections, name: str, url: str
-) -> None:
+def _require_free(ctx: RunContext, client: LakeFSClient, name: str, url: str) -> None:
     """Refuse a place where copies would be collected, or would take another thing's place."""
     try:
-        place = placed(url, connections.stores)
+        place = placed(url, ctx.connections.stores)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name} cannot be used: {error}") from error
-    if found := repository_at(client.repositories(), connections.stores, place):
+    if found := repository_at(client.repositories(), ctx.connections.stores, place):
         raise ConfigurationError(
             f"{name} {url} lies in the storage namespace of repository {found.id!r} "
             f"({found.storage_namespace}), or around it: what is copied there would be taken for "
             "garbage. Choose another place"
         )
-    if place.overlaps(placed(ctx.root.url, connections.stores)):
+    if place.overlaps(placed(ctx.root.url, ctx.connections.stores)):
         raise ConfigurationError(
             f"{name} {url} and the artifacts at {ctx.root.url} overlap: choose another place"
         )

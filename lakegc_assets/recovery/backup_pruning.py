@@ -185,19 +185,20 @@ def _swept(ctx: RunContext, found: Backup) -> datetime | None:
 def _needed(ctx: RunContext, found: Backup) -> str:
     """Why something is lost if a backup goes; empty where nothing is."""
     subject = found.record.subject
-    client, connections = ctx.connect()
-    if connections.namespace_url != subject.namespace:
+    ctx = ctx.connect()
+    if ctx.connections.namespace_url != subject.namespace:
         raise RefusedError(
-            f"{subject.repository!r} is at {connections.namespace_url} now, and the backup is of "
-            f"{subject.namespace}. If nothing needs it any more, remove {found.store.url} by hand"
+            f"{subject.repository!r} is at {ctx.connections.namespace_url} now, and the backup is "
+            f"of {subject.namespace}. If nothing needs it any more, remove {found.store.url} by "
+            "hand"
         )
-    place = placed(found.store.url, connections.stores)
-    if there := repository_at(client.repositories(), connections.stores, place):
+    place = placed(found.store.url, ctx.connections.stores)
+    if there := repository_at(ctx.client.repositories(), ctx.connections.stores, place):
         return (
             f"{found.store.url} is in the storage namespace of repository {there.id!r} "
             f"({there.storage_namespace}), or around it"
         )
-    with scratch_space(ctx, connections) as space:
+    with scratch_space(ctx) as space:
         only = missing_objects(space, held_objects(space, found))
         needed = needed_now(space, subject.namespace, only) if only else []
         return _advice(space, found, needed) if needed else ""

@@ -25,7 +25,6 @@ from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.batch_stat import missing
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
 from lakegc_assets.run.scratch import NEEDED
@@ -112,10 +111,10 @@ def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
 
 
 @contextmanager
-def scratch_space(ctx: RunContext, connections: Connections) -> Iterator[Workspace]:
+def scratch_space(ctx: RunContext) -> Iterator[Workspace]:
     """A new folder of the artifacts, which is emptied at the end."""
     folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
-    space = Workspace(ctx, connections, folder, "")
+    space = Workspace(ctx, folder, "")
     try:
         yield space
     finally:

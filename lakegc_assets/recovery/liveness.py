@@ -24,7 +24,7 @@ from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import listed_once, prepare_uncommitted, read_staged
 from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run.artifacts import LISTING
-from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 
@@ -52,23 +52,23 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
         RefusedError: the repository is at another namespace now.
         LakegcError: lakeFS or the store did not answer.
     """
-    ctx = replace(space.ctx, settings=space.ctx.settings.changed(protect_tags=True))
-    client, connections = ctx.connect()
-    if connections.namespace_url != namespace:
+    settings = space.ctx.settings.changed(protect_tags=True)
+    ctx = replace(space.ctx, settings=settings).connect()
+    if ctx.connections.namespace_url != namespace:
         raise RefusedError(
-            f"{ctx.repository!r} is at {connections.namespace_url} now, and not at {namespace}"
+            f"{ctx.repository!r} is at {ctx.connections.namespace_url} now, and not at {namespace}"
         )
-    store, files, folder = connections.store(), space.attempt.store(), space.folder
-    now = ctx.check_clocks(client, store)
-    lists = prepare_uncommitted(ctx, client, connections)
-    staged = read_staged(ctx, connections, files, f"{folder}staged/", lists.keys)
-    liveness = find_liveness(ctx, client, connections, now)
+    store, files, folder = ctx.connections.store(), space.attempt.store(), space.folder
+    now = ctx.check_clocks(ctx.client, store)
+    lists = prepare_uncommitted(ctx)
+    staged = read_staged(ctx, files, f"{folder}staged/", lists.keys)
+    liveness = find_liveness(ctx, now)
     ids = liveness.active_metaranges()
-    ranges = live_ranges(ctx, connections, ids, every=liveness.rules is None).ranges
-    live = read_live(ctx, connections, ranges, files, f"{folder}live/")
-    below = path_ranges(ctx, connections, liveness.path_metaranges())
-    of_paths = read_path_ranges(ctx, connections, below, files, f"{folder}below/")
-    others = read_references(ctx, client, connections, files, folder, now)
+    ranges = live_ranges(ctx, ids, every=liveness.rules is None).ranges
+    live = read_live(ctx, ranges, files, f"{folder}live/")
+    below = path_ranges(ctx, liveness.path_metaranges())
+    of_paths = read_path_ranges(ctx, below, files, f"{folder}below/")
+    others = read_references(ctx, files, folder, now)
     rows = _as_listed(space, objects)
     sets = [
         (live.runs, "an active commit holds it"),
@@ -83,7 +83,7 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
     why = pa.repeat(pa.scalar("it is pinned"), len(pins))
     listed = listed_once(staged.listed, lists.tries)
     named = [
-        _served(space, connections, liveness, rows, listed),
+        _served(ctx, space, liveness, rows, listed),
         pa.table([pins, why], schema=NEEDED),
     ]
     with space.frames() as frames:
@@ -117,11 +117,7 @@ def _rows_of(folder: Folder, part: Part) -> Part:
 
 
 def _served(
-    space: Workspace,
-    connections: Connections,
-    liveness: Liveness,
-    objects: Sequence[Part],
-    staged: int,
+    ctx: RunContext, space: Workspace, liveness: Liveness, objects: Sequence[Part], staged: int
 ) -> pa.Table:
     """Objects (``LISTING``) that lakeFS serves, or may serve, although nothing lists them.
 
@@ -133,4 +129,4 @@ def _served(
     url, folder = space.attempt.store().url, f"{space.folder}served/"
     inquiry = Inquiry(url, folder, time.time() + _ASKING_S, staged)
     heads = liveness.heads_table()
-    return served_candidates(space.ctx, connections, inquiry, heads, objects, EtagFiles())[0]
+    return served_candidates(ctx, inquiry, heads, objects, EtagFiles())[0]

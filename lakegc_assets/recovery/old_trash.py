@@ -49,17 +49,17 @@ def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) ->
     """
     if not ctx.settings.trash_lifetime:
         return Pruned(0, "")
-    _, connections = ctx.connect()
-    if connections.namespace_url != namespace:
+    ctx = ctx.connect()
+    if ctx.connections.namespace_url != namespace:
         raise RefusedError(
-            f"{ctx.repository!r} is at {connections.namespace_url} now: the trash of {namespace} "
-            "stays. If nothing needs it any more, remove it by hand"
+            f"{ctx.repository!r} is at {ctx.connections.namespace_url} now: the trash of "
+            f"{namespace} stays. If nothing needs it any more, remove it by hand"
         )
-    store = connections.store()
+    store = ctx.connections.store()
     folders = old_trash(store, ctx.settings.trash_lifetime, store.server_time())
     if not folders:
         return Pruned(0, "")
-    with scratch_space(ctx, connections) as space:
+    with scratch_space(ctx) as space:
         found = space.below("trash").write(OBJECTS, _found(store, folders))
         needed = _needed(space, namespace, found)
         files = space.attempt.store()

@@ -49,9 +49,13 @@ class Workspace:
     """A folder of an attempt, with a slash at its end; no other try has it."""
 
     ctx: RunContext
-    connections: Connections
     attempt: AttemptArtifacts
     folder: str
+
+    @property
+    def connections(self) -> Connections:
+        """How tasks reach lakeFS, the stores and the artifacts."""
+        return self.ctx.connections
 
     def below(self, name: str) -> Folder:
         """The folder of a name in this one, for tasks."""
@@ -59,7 +63,7 @@ class Workspace:
 
     def frames(self) -> Session:
         """The data frames of the run, to be used within ``with``."""
-        return self.ctx.frames(self.connections)
+        return self.ctx.frames()
 
     def dataset(self, parts: Sequence[Part], schema: pa.Schema) -> Dataset:
         """Files of the attempt, as relations take them."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
+from typing_extensions import Self
 
 from lakegc_assets import traffic
 from lakegc_assets.engine.choice import Engine, choose_engine
@@ -86,6 +87,13 @@ def known_repository(client: LakeFSClient, repository: str) -> Repository:
         ) from error
 
 
+class Connected(NamedTuple):
+    """A client of the server of a run, and the connections of its tasks."""
+
+    client: LakeFSClient
+    connections: Connections
+
+
 @dataclass(frozen=True)
 class RunContext:
     """One run on one repository, as every stage of the graph gets it."""
@@ -106,6 +114,24 @@ class RunContext:
     sent_before: Mapping[str, int] = field(default_factory=traffic.by_kind)
     #: What configures Spark, in words; empty where nothing does.
     spark_configured_by: str = ""
+    #: None before ``connect``.
+    connected: Connected | None = None
+
+    @property
+    def client(self) -> LakeFSClient:
+        """A client of the server; RuntimeError before ``connect``."""
+        return self._connected.client
+
+    @property
+    def connections(self) -> Connections:
+        """The connections that tasks use; RuntimeError before ``connect``."""
+        return self._connected.connections
+
+    @property
+    def _connected(self) -> Connected:
+        if self.connected is None:
+            raise RuntimeError("the run is not connected: call connect() first")
+        return self.connected
 
     @property
     def requests_sent(self) -> int:
@@ -127,15 +153,15 @@ class RunContext:
         """Runs the tasks of a stage."""
         return Tasks(self.engine, self._prepared, self.log)
 
-    def frames(self, connections: Connections) -> Session:
+    def frames(self) -> Session:
         """The data frames of a stage, to be used within ``with``."""
         if self.engine.kind == "spark":
-            return SparkBackedSession(self._prepared, connections.open, self.log)
+            return SparkBackedSession(self._prepared, self.connections.open, self.log)
         # DuckDB and SQLFrame take some tenths of a second to load, which few commands need.
         from lakegc_assets.engine.embedded import EmbeddedSession  # noqa: PLC0415
 
         memory = self.settings.embedded_memory
-        return EmbeddedSession(connections.open, memory and memory << 20, self.log)
+        return EmbeddedSession(self.connections.open, memory and memory << 20, self.log)
 
     def _prepared(self) -> SparkSession:
         spark = self.session()
@@ -153,8 +179,8 @@ class RunContext:
             settings.engine, self.spark_configured_by, rows, settings.embedded_rows
         )
 
-    def connect(self) -> tuple[LakeFSClient, Connections]:
-        """A client of the server, and the connections that tasks use.
+    def connect(self) -> Self:
+        """The same run with a client of the server, and the connections that tasks use.
 
         Raises:
             UnsupportedServerError: the server is older than 0.90.
@@ -185,9 +211,13 @@ class RunContext:
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
                 "its place. Choose another artifact root",
             )
-        return client, self.connections(self.repository, namespace)
+        return self.at(client, self.connections_of(self.repository, namespace))
 
-    def connections(self, repository: str, namespace: StorageNamespace) -> Connections:
+    def at(self, client: LakeFSClient, connections: Connections) -> Self:
+        """The same run with other connections: with those of another repository it reads that."""
+        return replace(self, connected=Connected(client, connections))
+
+    def connections_of(self, repository: str, namespace: StorageNamespace) -> Connections:
         """The connections that tasks use for a repository of the server.
 
         Raises:

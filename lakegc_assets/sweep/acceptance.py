@@ -114,13 +114,13 @@ class Alarm:
         return Counter(self.states.values())
 
 
-def look_at_alarms(ctx: RunContext, connections: Connections, hold: Hold) -> list[Alarm]:
+def look_at_alarms(ctx: RunContext, hold: Hold) -> list[Alarm]:
     """Look up the state of the objects that a hold names, without changing anything.
 
     Raises:
         StorageError: the store does not say what is there.
     """
-    return [_looked_at(connections, _alarm_of(ctx, values)) for values in hold.alarms]
+    return [_looked_at(ctx.connections, _alarm_of(ctx, values)) for values in hold.alarms]
 
 
 def accept_hold(
@@ -141,14 +141,14 @@ def accept_hold(
         IntegrityError: it is not known of all it names that it is lost.
         StorageError: nobody can tell, or it is not known to be accepted.
     """
-    _, connections = ctx.connect()
-    store = connections.store()
+    ctx = ctx.connect()
+    store = ctx.connections.store()
     with leased(ctx, store, doing="accept a hold") as lease:
         etag, hold = _present(ctx, store, hold_id)
         alarms = [_brought_back(store, _alarm_of(ctx, values)) for values in hold.alarms]
         _require_known(ctx, alarms, unverified=unverified)
         for alarm in alarms:
-            _record_missing(ctx, connections, alarm, hold.id)
+            _record_missing(ctx, alarm, hold.id)
         _pin_unclear(ctx, store, alarms, hold.id)
         said = {"id": hold.id, "by": by, "at": ctx.clocks.now().isoformat()}
         accepted = _accepted(hold, alarms, {**said, "owner": dict(lease.owner)})
@@ -248,15 +248,15 @@ def _alarm_of(ctx: RunContext, values: Mapping[str, Any]) -> Alarm:
 def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Alarm:
     """An alarm with all that the sweep of its mark recorded as gone and needed, and its sources."""
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
-    _, connections = ctx.connect()
-    chain = attempt.chain("gc_report", connections.namespace_url)
+    ctx = ctx.connect()
+    chain = attempt.chain("gc_report", ctx.connections.namespace_url)
     artifacts = attempt.store()
     for page in artifacts.list_to_the_end(f"{ASSET}/"):
         for key in page["key"].to_pylist():
             if f"/{MISSING}" in key:
                 named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())
     addresses = pa.chunked_array([pa.array(sorted(named), pa.string())])
-    with _recorded(ctx, connections, attempt, chain) as recorded:
+    with _recorded(ctx, attempt, chain) as recorded:
         rows, proof, problem = find_lost(recorded, chain, addresses)
     if proof is None and not problem and (url := relied_on(artifacts)):
         problem = f"its sweep had a backup at {url}, and backup_url is not set"
@@ -265,13 +265,10 @@ def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Ala
 
 @contextmanager
 def _recorded(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
+    ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> Iterator[Recorded]:
     """The ledger of the sweep of a mark, in a workspace that is emptied at the end."""
-    space = Workspace(ctx, connections, attempt, f"{ASSET}/{secrets.token_hex(8)}/")
+    space = Workspace(ctx, attempt, f"{ASSET}/{secrets.token_hex(8)}/")
     try:
         yield Recorded(space, Candidates(chain["deletion_candidates"].parts["data"]))
     finally:
@@ -302,14 +299,14 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
         )
 
 
-def _record_missing(ctx: RunContext, connections: Connections, alarm: Alarm, hold_id: str) -> None:
+def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
     """Let the ledger say of what is lost that it is gone: no later try deletes at its address."""
     rows = alarm.lost
     if not rows.num_rows:
         return
     attempt = ctx.root.attempt(ctx.repository, alarm.run)
-    chain = attempt.chain("gc_report", connections.namespace_url)
-    with _recorded(replace(ctx, run=alarm.run), connections, attempt, chain) as recorded:
+    chain = attempt.chain("gc_report", ctx.connections.namespace_url)
+    with _recorded(replace(ctx, run=alarm.run), attempt, chain) as recorded:
         done = ledger.done(recorded.outcomes_of(rows["address"]))["address"]
     rows = rows.filter(pc.invert(strings.among(rows["address"], done)))
     outcomes = [

@@ -252,8 +252,7 @@ class _LastLook:
         if liveness is None:
             return {}
         try:
-            connections = self.recorded.space.connections
-            return _holders_of(ctx, connections, liveness, self.deltas.ranges, named)
+            return _holders_of(ctx, liveness, self.deltas.ranges, named)
         except Exception as error:  # noqa: BLE001 - whatever it is, the alarm is raised
             ctx.log.warning("who needs what is gone cannot be found out: %s", error)
             return {}
@@ -343,30 +342,26 @@ def _gone(connections: Connections, url: str, folder: str, piece: Sequence[Stret
 
 @reads_tables
 def _holders_of(
-    ctx: RunContext,
-    connections: Connections,
-    liveness: Liveness,
-    ranges: pa.Table,
-    addresses: Collection[str],
+    ctx: RunContext, liveness: Liveness, ranges: pa.Table, addresses: Collection[str]
 ) -> dict[str, Holder]:
     """One holder for each object that has one: a commit's, a HEAD's if possible, else a stage's.
 
     ``ranges``: those that may hold the objects (range_id, entries).
     """
     found: dict[str, Holder] = {}
-    if range_ids := ranges_naming(ctx, connections, ranges, addresses):
+    if range_ids := ranges_naming(ctx, ranges, addresses):
         active = liveness.tables()["data"]
-        pairs = pairs_of(ctx, connections, set(active["metarange_id"].to_pylist()), range_ids)
+        pairs = pairs_of(ctx, set(active["metarange_id"].to_pylist()), range_ids)
         named = pairs.select(_PAIRS.names).cast(_PAIRS)
         holders = named.join(active, "metarange_id", join_type="inner").to_pylist()
         # A HEAD's, if there is one.
         holders.sort(key=lambda row: (row["kind"] != "head", row["commit_id"]))
         for range_id in range_ids:
             of = next((row for row in holders if row["range_id"] == range_id), _NOBODY)
-            for address, path in paths_in(connections, range_id, addresses).items():
+            for address, path in paths_in(ctx.connections, range_id, addresses).items():
                 found[address] = Holder(address, of["branch"], path, of["commit_id"])
     if staged := set(addresses) - found.keys():
-        areas = staging_areas(ctx.lakefs.connect(), ctx.repository, connections, staged)
+        areas = staging_areas(ctx.lakefs.connect(), ctx.repository, ctx.connections, staged)
         found |= {address: Holder(address, *area, None) for address, area in areas.items()}
     return found
 

@@ -127,8 +127,8 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
     else:
         require_passed(check_candidates(ctx))
         published = report(ctx)
-    _, connections = ctx.connect()
-    chain = attempt.chain("gc_report", connections.namespace_url)
+    ctx = ctx.connect()
+    chain = attempt.chain("gc_report", ctx.connections.namespace_url)
     now = ctx.clocks.now()
     approval = Approval(
         repository=ctx.repository,
@@ -330,7 +330,7 @@ def _unprotected(ctx: RunContext, required: str) -> list[str]:
 
 def _tried(ctx: RunContext) -> Recovery:
     """The recovery options of the store, as probed: its settings alone promise nothing."""
-    store = ctx.connect()[1].store()
+    store = ctx.connect().connections.store()
     token, days, trash = secrets.token_hex(8), ctx.settings.trash_lifetime, None
     if days:
         trash = trash_folder(f"probe-{token}", store.server_time(), days)

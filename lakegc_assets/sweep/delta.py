@@ -22,7 +22,6 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.errors import NoTableError
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
@@ -100,7 +99,7 @@ class Deltas:
     """The delta marks of one sweep.
 
     Attributes:
-        ctx: the run.
+        ctx: the run, connected by ``take``.
         chain: the manifests of the mark.
         attempt: its artifacts.
         folder: where this sweep keeps its files, relative to the attempt, with a slash at its end.
@@ -131,6 +130,11 @@ class Deltas:
         self._last_parts: set[str] = set()
         self._asked: tuple[pa.Table, Sequence[Part], Inquiry] | None = None
 
+    @property
+    def connections(self) -> Connections:
+        """How tasks reach lakeFS, the store and the cache."""
+        return self.ctx.connections
+
     def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:
         """Find which of some marked objects are alive now.
 
@@ -143,36 +147,31 @@ class Deltas:
         Raises:
             IntegrityError: the repository is at another namespace now, or an answer is not whole.
         """
-        ctx = self.ctx
-        client, connections = ctx.connect()
-        self._require_same_namespace(connections)
-        ctx.check_clocks(client, connections.store())
-        taken = Moment.now(connections.store(), ctx.clocks)
+        self.ctx = ctx = self.ctx.connect()
+        self._require_same_namespace()
+        ctx.check_clocks(ctx.client, ctx.connections.store())
+        taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
 
         def staged_now() -> tuple[Staged, int]:
-            files = prepare_uncommitted(ctx, client, connections)
-            found = read_staged(ctx, connections, artifacts, f"{folder}staged/", files.keys)
+            files = prepare_uncommitted(ctx)
+            found = read_staged(ctx, artifacts, f"{folder}staged/", files.keys)
             return found, listed_once(found.listed, files.tries)
 
         staged, listed = _or_noted(unread, "what is staged", staged_now, (Staged(), 0))
         start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
-        liveness = self._liveness(client, connections, start, unread)
+        liveness = self._liveness(start, unread)
         known = self._known(liveness, start)
-        self._read_new_ranges(connections, known, folder, unread)
-        below = partial(self._read_paths, connections, liveness, folder)
+        self._read_new_ranges(known, folder, unread)
+        below = partial(self._read_paths, liveness, folder)
         _or_noted(unread, "what commits hold below the paths of rules", below, None)
-        references = partial(
-            read_references, ctx, client, connections, artifacts, folder, start, unread
-        )
+        references = partial(read_references, ctx, artifacts, folder, start, unread)
         others = _or_noted(unread, "what other repositories name", references, References())
-        served = partial(
-            self._served, connections, candidates, liveness, f"{folder}served/", listed
-        )
+        served = partial(self._served, candidates, liveness, f"{folder}served/", listed)
 
         named = [_or_noted(unread, "what lakeFS serves", served, _NOTHING)]
-        named.append(pinned(connections.store()))
-        back = self._came_back(connections, candidates, staged, others, named, folder)
+        named.append(pinned(ctx.connections.store()))
+        back = self._came_back(candidates, staged, others, named, folder)
         tags = liveness.tags
         if not ctx.settings.protect_tags:
             tags = deciding(ctx.settings.retained, tags)
@@ -187,30 +186,24 @@ class Deltas:
             liveness=liveness,
         )
 
-    def _require_same_namespace(self, connections: Connections) -> None:
-        marked = self.chain["store_listing"].namespace
-        if connections.namespace_url != marked:
+    def _require_same_namespace(self) -> None:
+        marked, found = self.chain["store_listing"].namespace, self.connections.namespace_url
+        if found != marked:
             raise IntegrityError(
-                f"{self.ctx.repository!r} is at {connections.namespace_url} now, and the mark is "
-                f"about {marked}: it was made anew, so mark it under a new id",
+                f"{self.ctx.repository!r} is at {found} now, and the mark is about {marked}: it "
+                "was made anew, so mark it under a new id",
             )
 
-    def _liveness(
-        self,
-        client: LakeFSClient,
-        connections: Connections,
-        start: datetime,
-        unread: list[str] | None,
-    ) -> Liveness:
+    def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:
         """The active commits by the age they had at the mark; where they are unknown, the HEADs."""
         ctx = self.ctx
-        find = partial(find_liveness, ctx, client, connections, start, self._marked, self._commits)
+        find = partial(find_liveness, ctx, start, self._marked, self._commits)
         liveness = _or_noted(unread, "which commits are active", find, None)
         if liveness is None:
             # No rules mean that all counts: what is not known now, the mark knew.
             raw = self.chain["active_commits"].facts["rules"]
             rules = None if raw is None else Rules.parse(raw)
-            liveness = heads_alone(client, ctx.repository, rules)
+            liveness = heads_alone(ctx.client, ctx.repository, rules)
         self._commits = liveness.commits
         return liveness
 
@@ -228,7 +221,6 @@ class Deltas:
 
     def _came_back(
         self,
-        connections: Connections,
         candidates: Candidates,
         staged: Staged,
         others: References,
@@ -248,7 +240,7 @@ class Deltas:
         if not candidates.rows or not (live or unresolved or named or references):
             return []
         url = self.attempt.url
-        with self.ctx.frames(connections) as frames:
+        with self.ctx.frames() as frames:
             some = [frames.create(rows) for rows in named]
             if references:
                 some.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
@@ -262,20 +254,18 @@ class Deltas:
             what = "find what came back to life"
             return frames.write(back, url, f"{folder}spared/", CAME_BACK, what)
 
-    def _read_new_ranges(
-        self, connections: Connections, known: Known, folder: str, unread: list[str] | None
-    ) -> None:
+    def _read_new_ranges(self, known: Known, folder: str, unread: list[str] | None) -> None:
         """Read the ranges that are live now and that nobody has read yet."""
         every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
         # Where also what no commit leads to counts, all that is there is looked at.
         wanted = ids if every else ids - self._metaranges
-        found = self._live_ranges(connections, wanted, unread, every=every)
+        found = self._live_ranges(wanted, unread, every=every)
         unseen = [one not in self._ranges for one in found["range_id"].to_pylist()]
         if any(unseen):
             new = found.filter(pa.array(unseen, pa.bool_()))
             store, strict = self.attempt.store(), unread is None
-            live = read_live(self.ctx, connections, new, store, f"{folder}live/", strict=strict)
+            live = read_live(self.ctx, new, store, f"{folder}live/", strict=strict)
             if unread is not None:
                 unread += map(str, live.damaged.values())
             self._ranges |= set(live.ranges["range_id"].to_pylist())
@@ -285,37 +275,32 @@ class Deltas:
         # What could not be read is read by the next one.
         self._metaranges |= ids
 
-    def _read_paths(self, connections: Connections, liveness: Liveness, folder: str) -> None:
+    def _read_paths(self, liveness: Liveness, folder: str) -> None:
         """Read what ranges hold below paths of rules, and nobody has read yet."""
         metaranges = liveness.path_metaranges()
         every = every_range(self.chain["store_listing"], liveness.rules)
         if every or not any(metaranges.values()):
             return
-        found = path_ranges(self.ctx, connections, metaranges, self._ranges)
+        found = path_ranges(self.ctx, metaranges, self._ranges)
         columns = (found[name].to_pylist() for name in _OF_PATHS)
         pairs = list(zip(*columns, strict=True))
         new = found.filter(pa.array([one not in self._path_ranges for one in pairs], pa.bool_()))
         if new.num_rows:
             store = self.attempt.store()
-            live = read_path_ranges(self.ctx, connections, new, store, f"{folder}below/")
+            live = read_path_ranges(self.ctx, new, store, f"{folder}below/")
             self._runs += live.runs
             self._last_parts |= set(live.unresolved)
             self._path_ranges.update(pairs)
 
     def _live_ranges(
-        self,
-        connections: Connections,
-        metaranges: AbstractSet[str],
-        unread: list[str] | None,
-        *,
-        every: bool,
+        self, metaranges: AbstractSet[str], unread: list[str] | None, *, every: bool
     ) -> pa.Table:
         """The ranges of metaranges, or all that are there: of those that can be read."""
         if unread is None:
-            return live_ranges(self.ctx, connections, metaranges, every=every).ranges
+            return live_ranges(self.ctx, metaranges, every=every).ranges
 
         def read(some: Collection[str]) -> LiveRanges:
-            return live_ranges(self.ctx, connections, some, every=every, strict=False)
+            return live_ranges(self.ctx, some, every=every, strict=False)
 
         # Where all that is there counts, it does also without any active commit that can be read.
         parts, damaged = isolate(read, [*sorted(metaranges), ""])
@@ -331,12 +316,7 @@ class Deltas:
 
     @reads_tables
     def _served(
-        self,
-        connections: Connections,
-        candidates: Candidates,
-        liveness: Liveness,
-        folder: str,
-        staged: int,
+        self, candidates: Candidates, liveness: Liveness, folder: str, staged: int
     ) -> pa.Table:
         """Objects that lakeFS serves, or may serve, although nothing lists them.
 
@@ -347,10 +327,9 @@ class Deltas:
         heads = liveness.heads_table()
         asked = self._asked
         if asked is not None and asked[0].equals(heads) and asked[1] == candidates.parts:
-            return answered(self.ctx, connections, asked[2].again(_ASKING_S, staged))
+            return answered(self.ctx, asked[2].again(_ASKING_S, staged))
         inquiry = inquire(
             self.ctx,
-            connections,
             Inquiry(self.attempt.store().url, folder, time.time() + _ASKING_S, staged),
             heads,
             candidates.parts,
@@ -358,7 +337,7 @@ class Deltas:
             read_compared(self.attempt, self.chain["deletion_candidates"]),
         )
         self._asked = (heads, candidates.parts, inquiry)
-        return answered(self.ctx, connections, inquiry)
+        return answered(self.ctx, inquiry)
 
 
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])

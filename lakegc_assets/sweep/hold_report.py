@@ -33,14 +33,14 @@ def known_hold(ctx: RunContext) -> dict[str, Any]:
     Raises:
         StorageError: nobody can tell.
     """
-    _, connections = ctx.connect()
-    store = connections.store()
+    ctx = ctx.connect()
+    store = ctx.connections.store()
     found = find_hold(store)
     if found is None:
         return {"repository": ctx.repository, "state": "no hold"}
     if found.acceptance is not None:
         return _accepted(ctx.repository, found, f"{store.url}/{HOLD}")
-    alarms = look_at_alarms(ctx, connections, found)
+    alarms = look_at_alarms(ctx, found)
     accepting = command_line(
         "hold", ctx.repository, "--accept", "--id", found.id, settings=ctx.given_settings
     )

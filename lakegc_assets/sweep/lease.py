@@ -446,8 +446,8 @@ def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
         RefusedError: somebody is at work, or an alarm has not been looked at.
         LakegcError: nobody can tell.
     """
-    _, connections = ctx.connect()
-    store = connections.store()
+    ctx = ctx.connect()
+    store = ctx.connections.store()
     with leased(ctx, store, doing="prune") as lease:
         require_no_hold(ctx, store)
         yield partial(require_held, store, lease)
@@ -462,6 +462,6 @@ def back_up(ctx: RunContext) -> Record | None:
     """
     if ctx.settings.backup_url is None:
         return None
-    _, connections = ctx.connect()
-    with leased(ctx, connections.store(), doing="backup", run=ctx.run):
+    ctx = ctx.connect()
+    with leased(ctx, ctx.connections.store(), doing="backup", run=ctx.run):
         return make_backup(ctx)

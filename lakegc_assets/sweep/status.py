@@ -25,7 +25,6 @@ from lakegc_assets.mark.marked_objects import published_mark
 from lakegc_assets.recovery.restore_record import recorded, restores
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
@@ -334,16 +333,14 @@ def restored(attempt: AttemptArtifacts) -> Restored | None:
     return Restored(came.num_rows, size, deleted.num_rows, last)
 
 
-def unswept_mark(
-    ctx: RunContext, connections: Connections
-) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
+def unswept_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
     """The frozen mark of a run and its manifests, with its summary in the namespace compared.
 
     Raises:
         RefusedError: the mark is unknown, failed, not published or swept already.
         IntegrityError: it is not what its manifests, or its summary, say.
     """
-    attempt, chain = published_mark(ctx, connections)
+    attempt, chain = published_mark(ctx)
     require_unswept(attempt)
     return attempt, chain
 

@@ -24,7 +24,6 @@ from lakegc_assets.recovery.old_trash import prune_trash
 from lakegc_assets.recovery.undo_window import recovery_facts
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.settings import recorded_retain
@@ -75,24 +74,24 @@ def sweep(
             needed that is gone and could not be put back: then a hold is written.
         StorageError: the store refused deletes; what was done is in the ledger.
     """
-    client, connections = ctx.connect()
-    store = connections.store()
-    require_one_server(client, ctx.repository, store)
+    ctx = ctx.connect()
+    store = ctx.connections.store()
+    require_one_server(ctx.client, ctx.repository, store)
     with leased(ctx, store, run=ctx.run) as lease:
         require_no_hold(ctx, store)
         with recorded(ctx):
-            return _sweep(ctx, connections, lease)
+            return _sweep(ctx, lease)
 
 
-def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
+def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
-    attempt, chain = unswept_mark(ctx, connections)
+    attempt, chain = unswept_mark(ctx)
     ctx, marked = _as_marked(ctx, chain), chain["deletion_candidates"]
-    space = Workspace(ctx, connections, attempt, f"{ASSET}/{lease.sweep}/")
-    candidates = marked_in_order(ctx, connections, attempt, marked, f"{space.folder}marked/")
+    space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
+    candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
     recorded = Recorded(space, candidates)
     backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
-    began = connections.store().server_time()
+    began = ctx.connections.store().server_time()
     means, recovery = _capabilities(recorded, lease, began)
     deltas = Deltas(ctx, chain, attempt, space.folder)
     rounds = Rounds(recorded, deltas, lease, means)
@@ -119,7 +118,7 @@ def _sweep(ctx: RunContext, connections: Connections, lease: Lease) -> Manifest:
         # The outcomes are of the very same objects.
         digest = KeyDigest.parse(marked.digest)
         manifest = ctx.finish(ASSET, chain["gc_report"], started, {"data": parts}, facts, digest)
-    _prune_trash(ctx, connections, lease)
+    _prune_trash(ctx, lease)
     return manifest
 
 
@@ -145,7 +144,7 @@ def _capabilities(
     store, trash, days = connections.store(), None, ctx.settings.trash_lifetime
     if days:
         trash = trash_folder(lease.sweep, began, days)
-    condition = _condition(ctx, connections)
+    condition = _condition(ctx)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
     recovery = _recovery(ctx, store, lease, trash)
     protection = _protection(ctx, store, recovery)
@@ -307,12 +306,12 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
     return found
 
 
-def _prune_trash(ctx: RunContext, connections: Connections, lease: Lease) -> None:
+def _prune_trash(ctx: RunContext, lease: Lease) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
     try:
         # Who has lost it may prune what somebody restores.
-        require = partial(require_held, connections.store(), lease)
-        pruned = prune_trash(ctx, connections.namespace_url, require)
+        require = partial(require_held, ctx.connections.store(), lease)
+        pruned = prune_trash(ctx, ctx.connections.namespace_url, require)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return
@@ -334,17 +333,17 @@ def _outcomes(swept: Sequence[Total]) -> dict[str, dict[str, int]]:
     return totals
 
 
-def _condition(ctx: RunContext, connections: Connections) -> Condition:
+def _condition(ctx: RunContext) -> Condition:
     """The conditional deletes that the store honours: bulk ones, single ones, or none.
 
     Raises:
         RefusedError: a condition is demanded, and the store honours none.
     """
-    found = probe_conditions(connections.store(), PROBES)
-    ctx.log.info("conditional deletes of %s: %s", connections.namespace_url, found)
+    found = probe_conditions(ctx.connections.store(), PROBES)
+    ctx.log.info("conditional deletes of %s: %s", ctx.connections.namespace_url, found)
     if found == "none" and ctx.settings.require_conditional_deletes:
         raise RefusedError(
-            f"{connections.namespace_url} ignores the condition of conditional deletes: sweep "
+            f"{ctx.connections.namespace_url} ignores the condition of conditional deletes: sweep "
             "without require_conditional_deletes, or keep the objects elsewhere",
         )
     if found == "single" and not ctx.settings.require_conditional_deletes:

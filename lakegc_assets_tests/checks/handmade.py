@@ -118,10 +118,10 @@ class CountingContext(RunContext):
     def tasks(self) -> Any:
         return self.counted
 
-    def frames(self, connections: Connections) -> Session:
+    def frames(self) -> Session:
         if self.engine.kind == "spark":
-            return super().frames(connections)
-        return CountedFrames(connections, self.counted.calls)
+            return super().frames()
+        return CountedFrames(self.connections, self.counted.calls)
 
 
 @dataclass(frozen=True)
@@ -356,13 +356,13 @@ class Marked:
             settings: of the run, that differ.
         """
         ctx = replace(self.ctx, settings=self.ctx.settings.changed(**settings))
-        client, connections = ctx.connect()
-        found = self.attempt.chain("deletion_candidates", connections.namespace_url)
+        ctx = ctx.connect()
+        found = self.attempt.chain("deletion_candidates", ctx.connections.namespace_url)
         parts = [] if only else list(found["deletion_candidates"].parts["data"])
         parts += self.plant(planted)
         given = {**found, **(chain or {})}
-        frames = ctx.frames(connections)
-        return Case(ctx, client, connections, frames, self.attempt, given, parts)
+        frames = ctx.frames()
+        return Case(ctx, ctx.client, ctx.connections, frames, self.attempt, given, parts)
 
     def plant(self, addresses: Iterable[str]) -> list[Part]:
         listed = {row["address"]: row for row in self.lab.listing}

@@ -217,11 +217,14 @@ def test_a_real_sweep_records_what_ended_it(
     (lake.objects / lost).unlink()
     with pytest.raises(IntegrityError, match="gone"):
         sweep(ctx, recorded_try)
-    attempt, namespace = ctx.root.attempt(ctx.repository, RUN), ctx.connect()[1].namespace_url
+    attempt, namespace = (
+        ctx.root.attempt(ctx.repository, RUN),
+        ctx.connect().connections.namespace_url,
+    )
     found = run_state(RunManifests.of(attempt), read_guards(namespace, ctx.root.stores))
     assert found.state == "on hold"
     assert found.gone.objects == len(marked.candidates)
-    ctx.connect()[1].store().delete_many([HOLD])
+    ctx.connect().connections.store().delete_many([HOLD])
     found = run_state(RunManifests.of(attempt), read_guards(namespace, ctx.root.stores))
     assert found.state == "stopped in its sweep"
     assert found.command.startswith(f"lakegc sweep {ctx.repository} --run {RUN} --set ")

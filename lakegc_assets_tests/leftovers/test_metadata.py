@@ -21,7 +21,7 @@ from lakegc_assets_tests.leftovers.conftest import orphan
 
 def look(server: Server) -> UnreferencedTables:
     ctx = server.context(REPOSITORY)
-    return unreferenced_tables(ctx, *ctx.connect())
+    return unreferenced_tables(ctx.connect())
 
 
 def keys(found: UnreferencedTables) -> set[str]:

@@ -138,18 +138,18 @@ def test_lakefs_takes_an_old_table_as_it_is(lake: SmallLake, server: Server) -> 
     lost = orphan(lake.objects, "lost")
     age(lake.objects / "_lakefs", 31)
     ctx = server.context(REPOSITORY)
-    client, connections = ctx.connect()
-    found = unreferenced_tables(ctx, client, connections)
+    ctx = ctx.connect()
+    found = unreferenced_tables(ctx)
     assert set(found.tables["key"].to_pylist()) == {*lost}
-    store = connections.store()
+    store = ctx.connections.store()
     before = [store.head(key) for key in lost]
-    client.call(
+    ctx.client.call(
         "POST", "repositories", REPOSITORY, "branches", "main", "commits",
         params={"source_metarange": lost.metarange.removeprefix("_lakefs/")},
         json={"message": "of a tree that is there"},
     )  # fmt: skip
     assert [store.head(key) for key in lost] == before
-    tree = client.commit(REPOSITORY, lake.head("main")).meta_range_id
+    tree = ctx.client.commit(REPOSITORY, lake.head("main")).meta_range_id
     (only,) = read_metarange(store.get(f"_lakefs/{tree}"), tree)
     assert (f"_lakefs/{only.id}", f"_lakefs/{tree}") == lost
-    assert unreferenced_tables(ctx, client, connections).tables.num_rows == 0
+    assert unreferenced_tables(ctx).tables.num_rows == 0

@@ -211,7 +211,7 @@ def test_a_run_has_an_id_of_its_own(golden: Goldens) -> None:
     ctx = golden("small").marked.ctx
     with recorded.preserved("small"):
         foreign.without_summary(put, ["data/x"], "one")
-        store = ctx.connect()[1].store()
+        store = ctx.connect().connections.store()
         assert require_adoptable(store, ctx.root, "small", "another", "one").id == "one"
         with pytest.raises(RefusedError, match="Give the run an id of its own"):
             require_adoptable(store, ctx.root, "small", "one", "one")

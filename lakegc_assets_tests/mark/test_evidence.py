@@ -24,7 +24,6 @@ from lakegc_assets.mark.etags import ETAGS, EtagFiles, Evidence
 from lakegc_assets.mark.ranges import ROWS, Wanted
 from lakegc_assets.mark.signature_relations import SMALL, etag_evidence
 from lakegc_assets.mark.workspace import Workspace
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 
@@ -94,9 +93,9 @@ class Told:
         """What some ranges say, and which of them were read for that."""
         self.read.clear()
         wanted = [Wanted(one, len(self.ranges[one]), None) for one in ids]
-        ctx, connections = cast("RunContext", self.ctx), cast("Connections", self.connections)
+        ctx = cast("RunContext", self.ctx)
         with EmbeddedSession(lambda _: self.store, None) as frames:
-            work = Workspace(ctx, connections, frames, self.store.url)
+            work = Workspace(ctx, frames, self.store.url)
             found = etags.evidence_of(work, wanted, EtagFiles(parts, kept))
         return found, "".join(sorted(self.read))
 

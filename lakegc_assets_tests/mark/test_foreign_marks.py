@@ -40,7 +40,7 @@ def small(golden: Goldens) -> Golden:
 
 
 def store_of(small: Golden) -> ObjectStore:
-    return small.marked.ctx.connect()[1].store()
+    return small.marked.ctx.connect().connections.store()
 
 
 def find(small: Golden, mark: str = "m") -> ForeignMark:
@@ -50,10 +50,10 @@ def find(small: Golden, mark: str = "m") -> ForeignMark:
 def dataset(small: Golden, mark: ForeignMark) -> Dataset:
     """The objects that a mark names."""
     ctx = small.marked.ctx
-    _, connections = ctx.connect()
+    ctx = ctx.connect()
     url = f"{ctx.root.url}/{ctx.repository}/_read"
-    with ctx.frames(connections) as frames:
-        return read_mark(Workspace(ctx, connections, frames, url, "mark/"), mark)
+    with ctx.frames() as frames:
+        return read_mark(Workspace(ctx, frames, url, "mark/"), mark)
 
 
 def read(small: Golden, mark: str = "m") -> tuple[Dataset, set[str], dict[str, str]]:

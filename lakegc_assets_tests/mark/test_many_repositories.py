@@ -28,7 +28,6 @@ from lakegc_assets.lakefs.models import Branch, Commit, Repository
 from lakegc_assets.mark import references
 from lakegc_assets.mark.references import References, read_references
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import StoreConfig
@@ -143,13 +142,18 @@ def context(folder: Path, monkeypatch: pytest.MonkeyPatch, others: int) -> RunCo
     )
 
 
+def connected(ctx: RunContext, server: _Server) -> RunContext:
+    """The run with a client that stands in for one."""
+    connections = ctx.connections_of("repo", StorageNamespace.parse("local://repo"))
+    return ctx.at(cast("LakeFSClient", server), connections)
+
+
 def test_whoever_waits_is_told_which_other_repository_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first mark may spend most of its time there."""
     monkeypatch.setattr(progress, "EVERY_S", 0.01)
     ctx = context(tmp_path, monkeypatch, 2)
-    connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
     awaited = [
         "their branches, and what is staged there",
         "commits and ranges of other-0 (1 of 2)",
@@ -169,8 +173,8 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
             assert came[awaited[0]].wait(600)
             return super().branches(repository, after=after)
 
-    def slow(_ctx: RunContext, other: Connections, *_: object, **__: object) -> None:
-        name = other.namespace_url.removeprefix("local://")
+    def slow(ctx: RunContext, *_: object, **__: object) -> None:
+        name = ctx.connections.namespace_url.removeprefix("local://")
         assert came[awaited[1 + int(name[-1])]].wait(600)
         raise StoreUnavailableError("it went away")
 
@@ -181,9 +185,8 @@ def test_whoever_waits_is_told_which_other_repository_is_read(
     try:
         with pytest.raises(IntegrityError, match="it went away"):
             read_references(
-                ctx, cast("LakeFSClient", _Slow(2)), connections, ctx.root.open("repo", "x"), "",
-                datetime.now(timezone.utc),
-            )  # fmt: skip
+                connected(ctx, _Slow(2)), ctx.root.open("repo", "x"), "",
+                datetime.now(timezone.utc))  # fmt: skip
     finally:
         PROGRESS.removeHandler(listener)
     assert all(event.is_set() for event in came.values())
@@ -194,16 +197,14 @@ def test_what_did_not_change_in_a_thousand_repositories_costs_a_look_at_each(
     others: int, tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = context(tmp_path, monkeypatch, others)
-    connections = ctx.connections("repo", StorageNamespace.parse("local://repo"))
     server = _Server(others)
 
     def look() -> References:
         server.asked.clear()
         counted.clear()
         artifacts = ctx.root.open("repo", "scratch", secrets.token_hex(4))
-        client = cast("LakeFSClient", server)
         start = datetime.now(timezone.utc)
-        return read_references(ctx, client, connections, artifacts, "", start)
+        return read_references(connected(ctx, server), artifacts, "", start)
 
     assert set(look().counts.values()) == {0}
     assert server.asked["log"] == others

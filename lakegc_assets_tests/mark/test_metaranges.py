@@ -41,7 +41,7 @@ def held(ctx: RunContext) -> Mapping[str, Mapping[str, int]]:
         f"{n:064x}": {i: ranges[i] for i in sorted(rng.sample(sorted(ranges), _EACH))}
         for n in range(1000, 1300)
     }
-    cache, ids = TableCache(ctx.connect()[1].cache(), KIND), sorted(found)
+    cache, ids = TableCache(ctx.connect().connections.cache(), KIND), sorted(found)
     for number in range(_FILES):
         cache.write(
             [
@@ -59,15 +59,15 @@ def held(ctx: RunContext) -> Mapping[str, Mapping[str, int]]:
 def test_pairs_are_those_of_the_metaranges_and_ranges_in_question(
     ctx: RunContext, held: Mapping[str, Mapping[str, int]]
 ) -> None:
-    connections, some = ctx.connect()[1], sorted(held)[::7]
+    some = sorted(held)[::7]
     wanted = {(m, i, n) for m in some for i, n in held[m].items()}
-    rows = pairs_of(ctx, connections, some)
+    rows = pairs_of(ctx, some)
     assert {tuple(row.values()) for row in rows.to_pylist()} == wanted
     assert rows.num_rows == len(wanted)
     (one, *_) = {i for _, i, _ in wanted}
-    rows = pairs_of(ctx, connections, held, [one])
+    rows = pairs_of(ctx, held, [one])
     assert sorted(rows["metarange_id"].to_pylist()) == [m for m in sorted(held) if one in held[m]]
-    assert pairs_of(ctx, connections, []).num_rows == 0
+    assert pairs_of(ctx, []).num_rows == 0
 
 
 @pytest.mark.parametrize("at_a_time", [1, 50, 1_000_000])
@@ -86,7 +86,7 @@ def test_each_range_is_returned_once_with_the_highest_rank(
             if range_id not in without.to_pylist():
                 before = wanted.get(range_id, (entries, rank))[1]
                 wanted[range_id] = (entries, max(rank, before))
-    rows = ranges_of(ctx, ctx.connect()[1], ranks, without).rows.to_pylist()
+    rows = ranges_of(ctx, ranks, without).rows.to_pylist()
     assert {row["range_id"]: (row["entries"], row["rank"]) for row in rows} == wanted
     assert len(rows) == len(wanted)
 
@@ -105,13 +105,13 @@ def test_each_file_is_read_once_however_many_tasks_there_are(
     # Work enough for as many tasks as the settings allow.
     monkeypatch.setattr(module, "CACHED_S", 10.0)
     monkeypatch.setattr("lakegc_assets.engine.tasks._PROCESS_SECONDS", 1e9)
-    ranges_of(ctx, ctx.connect()[1], dict.fromkeys(held, 0))
+    ranges_of(ctx, dict.fromkeys(held, 0))
     assert len(read) == _FILES
     assert set(read.values()) == {1}
 
 
 def test_what_is_read_of_one_table_does_not_hold_its_file(ctx: RunContext) -> None:
-    cache = TableCache(ctx.connect()[1].cache(), KIND._replace(version=99))
+    cache = TableCache(ctx.connect().connections.cache(), KIND._replace(version=99))
     tables = {i: pa.table({"range_id": [i * 64] * 10_000}) for i in "abc"}
     slots = cache.write([Decoded(i, rows, {}) for i, rows in tables.items()])
     file = slots["b"].file

@@ -310,8 +310,8 @@ def test_a_store_that_lacks_what_heads_hold_stops_the_run(
 
 def held(ctx: RunContext) -> set[str]:
     """What the HEAD of main holds, by lakeFS."""
-    client, _ = ctx.connect()
-    found = client.objects(REPOSITORY, "main")
+    ctx = ctx.connect()
+    found = ctx.client.objects(REPOSITORY, "main")
     return {one.physical_address.removeprefix(f"local://{REPOSITORY}/") for one in found}
 
 

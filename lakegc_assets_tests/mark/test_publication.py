@@ -154,7 +154,7 @@ def test_a_mark_is_published_as_the_standalone_collector_would_where_it_is_asked
     assert rows[0] == ["address"]
     assert sorted(rows[1:]) == [[address] for address in sorted(told.candidates)]
     assert found == {"summary.json": written(lake)[f"{UNIFIED}summary.json"]}
-    store = ctx.connect()[1].store()
+    store = ctx.connect().connections.store()
     assert find_mark(store, RUN).ours
     assert find_mark(store, f"reports/{RUN}").ours
 
@@ -257,7 +257,7 @@ def test_an_id_that_lakefs_collector_used_is_refused(
     plain = lake.context(spark)
     ctx = replace(plain, settings=plain.settings.changed(publish="sgc"))
     put(lake, key)
-    unused = partial(require_unused, ctx.connect()[1].store(), RUN, "sgc")
+    unused = partial(require_unused, ctx.connect().connections.store(), RUN, "sgc")
     for stage in (partial(report, ctx), unused):
         with pytest.raises(RefusedError, match="is in use by another collector"):
             stage()

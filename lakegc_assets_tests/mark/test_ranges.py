@@ -47,7 +47,7 @@ class Reading:
     def __init__(self, lake: SmallLake, spark: Session, frames: Frames) -> None:
         self.lake, self.frames = lake, frames
         self.ctx: RunContext = lake.context(spark)
-        self.connections: Connections = self.ctx.connect()[1]
+        self.connections: Connections = self.ctx.connect().connections
         self.store = self.connections.cache()
         self.store.delete_many([k for b in self.store.list() for k in b["key"].to_pylist()])
         self.cache = TableCache(self.store, KIND)
@@ -57,13 +57,13 @@ class Reading:
         client = self.lake.client
         heads = [client.branch(REPOSITORY, branch).commit_id for branch in branches]
         metaranges = [client.commit(REPOSITORY, head).meta_range_id for head in heads]
-        return ranges_of(self.ctx, self.connections, dict.fromkeys(metaranges, 0)).rows
+        return ranges_of(self.ctx, dict.fromkeys(metaranges, 0)).rows
 
     def read(self, ranges: pa.Table) -> list[tuple[str, int]]:
         """Range and hash of each row, in order."""
         schema = pa.schema([ROWS.field(name) for name in ("hash", "range_id")])
         with self.frames.another() as session:
-            frame = range_frame(self.ctx, self.connections, session, ranges, schema.names)
+            frame = range_frame(self.ctx, session, ranges, schema.names)
             rows = session.collect_rows(frame, schema, "a test")
         return sorted((row["range_id"], row["hash"]) for row in rows)
 

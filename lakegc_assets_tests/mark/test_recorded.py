@@ -332,8 +332,7 @@ def test_a_damaged_or_foreign_table_stops_the_run(
 
 def marked_pairs(marked: Marked) -> list[tuple[str, str]]:
     ids = marked.attempt.read("active_commits")["metarange_id"].to_pylist()
-    _, connections = marked.ctx.connect()
-    rows = pairs_of(marked.ctx, connections, set(ids)).to_pylist()
+    rows = pairs_of(marked.ctx.connect(), set(ids)).to_pylist()
     return [(row["metarange_id"], row["range_id"]) for row in rows]
 
 

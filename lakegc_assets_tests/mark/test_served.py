@@ -31,7 +31,6 @@ from lakegc_assets.mark.etags import EtagFiles, etag_files
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import UNVERIFIED, inquire, read_compared, served_candidates
 from lakegc_assets.mark.signatures import CANDIDATES, MATCHES, SIGNATURES, HeadMatches, HeadRanges
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.listings import listing_of
@@ -71,8 +70,7 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
     )
     dead = listing.filter(pc.is_in(listing["address"], wanted))
     found, _ = served_candidates(
-        marked.ctx,
-        marked.ctx.connect()[1],
+        marked.ctx.connect(),
         lookups.Inquiry(store.url, "test/", time.time() + 60),
         marked.attempt.read("active_commits", "heads"),
         [write_part(store, "test/", dead)],
@@ -94,7 +92,7 @@ def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
     read: list[str] = []
 
     def counted(*args: Any) -> DataFrame:
-        read.extend(args[3]["range_id"].to_pylist())
+        read.extend(args[2]["range_id"].to_pylist())
         return range_frame(*args)
 
     monkeypatch.setattr(signatures, "range_frame", counted)
@@ -102,9 +100,8 @@ def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
     def matches(known: HeadMatches) -> tuple[set[str], set[tuple[Any, ...]]]:
         read.clear()
         etags = etag_files(attempt.manifest("store_listing"))
-        _, connections = marked.ctx.connect()
         inquiry = lookups.Inquiry(store.url, "test/", time.time() + 60)
-        found = inquire(marked.ctx, connections, inquiry, heads, half, etags, known)
+        found = inquire(marked.ctx.connect(), inquiry, heads, half, etags, known)
         rows = pa.concat_tables(
             [MATCHES.empty_table(), *read_parts(store, found.signatures.matches)]
         )
@@ -208,7 +205,7 @@ def test_an_object_that_was_written_again_gives_no_evidence(twins: Planted) -> N
     listing = find(twins.marked).attempt.read("store_listing")
     wanted = pa.array(sorted(twins.dead))
     objects = listing.filter(pc.is_in(listing["address"], wanted))
-    store = twins.marked.ctx.connect()[1].store()
+    store = twins.marked.ctx.connect().connections.store()
     newest = max(objects["last_modified"].cast(pa.int64()).to_pylist())
     assert etags.agreement(store, objects) == (True, newest)
     size = len(recorded.content("small", "twin-7"))
@@ -277,9 +274,10 @@ def test_reading_diffs_is_as_much_work_as_there_are_staged_objects(
         orders.append((len(inputs), seconds))
         return []
 
-    ctx = SimpleNamespace(repository="repo", tasks=SimpleNamespace(run=run))
+    tasks_of_run = SimpleNamespace(run=run)
+    ctx = SimpleNamespace(repository="repo", connections=None, tasks=tasks_of_run)
     inquiry = lookups.Inquiry("", "", 0.0, objects, heads)
-    lookups.ask(cast("RunContext", ctx), cast("Connections", None), inquiry)
+    lookups.ask(cast("RunContext", ctx), inquiry)
     [(count, seconds)] = orders
     assert count == tasks
     assert seconds == pytest.approx(5 + objects * 2e-6)

@@ -278,11 +278,11 @@ def _content(number: int) -> str:
 
 def named_in_csv(ctx: RunContext) -> set[str]:
     """What the standalone collector's form of the mark names, by our reader of such marks."""
-    connections = ctx.connect()[1]
+    connections = ctx.connect().connections
     found = find_mark(connections.store(), f"reports/{ctx.run}")
-    with ctx.frames(connections) as frames:
+    with ctx.frames() as frames:
         url = f"{ctx.root.url}/read-back"
-        named = read_mark(Workspace(ctx, connections, frames, url, "mark/"), found)
+        named = read_mark(Workspace(ctx, frames, url, "mark/"), found)
         rows = frames.collect(frames.read(named), NAMED, "read a mark back").to_pylist()
     assert {row["elsewhere"] for row in rows} <= {None}
     return {row["address"] for row in rows}

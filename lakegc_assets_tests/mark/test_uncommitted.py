@@ -41,8 +41,7 @@ class Paged:
     tries: int = 0
 
     def prepare(self) -> UncommittedFiles:
-        client, connections = self.ctx.connect()
-        return prepare_uncommitted(self.ctx, client, connections)
+        return prepare_uncommitted(self.ctx.connect())
 
     def change(self, change: Callable[[int, int, dict[str, Any]], Answer | None]) -> None:
         """Change pages: given the numbers of try (from 1) and page (from 0), and the body."""
@@ -319,9 +318,8 @@ def parquet(addresses: list[str | None], times: list[int | None]) -> bytes:
 
 def read(paged: Paged, body: bytes) -> dict[tuple[str, bool], Any]:
     key = recorded.plant("paged", FOLDER + "planted", body)
-    _, connections = paged.ctx.connect()
     artifacts = paged.ctx.root.open("paged", "read")
-    staged = read_staged(paged.ctx, connections, artifacts, "here/", [key])
+    staged = read_staged(paged.ctx.connect(), artifacts, "here/", [key])
     rows = [row for table in read_parts(artifacts, staged.parts) for row in table.to_pylist()]
     addresses = pa.array([row["address"] for row in rows], pa.string())
     hashes = {h for t in read_parts(artifacts, staged.hashes) for h in t["hash"].to_pylist()}

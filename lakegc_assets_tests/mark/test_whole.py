@@ -65,7 +65,7 @@ def test_a_staged_object_that_no_task_has_written(
 
 def test_a_cached_range_that_lacks_rows(lake: SmallLake, spark: Session) -> None:
     mark(lake, spark)
-    _, connections = lake.context(spark).connect()
+    connections = lake.context(spark).connect().connections
     cache = TableCache(connections.cache(), KIND)
     slots = cache.slots()
     cache.forget({slot.file for slot in slots.values()})

@@ -19,7 +19,7 @@ from lakegc_assets_tests.sessions import Session
 
 def test_what_no_mark_reads_any_more_goes(lake: SmallLake, spark: Session) -> None:
     ctx = lake.context(spark)
-    cache = ctx.connect()[1].cache()
+    cache = ctx.connect().connections.cache()
     folder = Path(lake.root.url, REPOSITORY)
     ranges, metaranges = TableCache(cache, RANGES), TableCache(cache, METARANGES)
     metaranges.write([Decoded("0" * 64, pa.table({"range_id": ["1" * 64]}), {})])

@@ -84,7 +84,7 @@ class Place:
     def copied(self) -> pa.Table:
         """Its verified copies."""
         ctx = self.context()
-        with scratch_space(ctx, ctx.connect()[1]) as space:
+        with scratch_space(ctx.connect()) as space:
             parts = verified_copies(space, self.found, listed=False)
             tables = list(read_parts(space.attempt.store(), parts))
         return pa.concat_tables([COPIES.empty_table(), *tables])

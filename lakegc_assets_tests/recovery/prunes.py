@@ -59,10 +59,10 @@ def prune(
 
 def needed(ctx: RunContext, objects: pa.Table) -> dict[str, str]:
     """Those of some objects (address, size) that are needed now, and why."""
-    _, connections = ctx.connect()
-    with scratch_space(ctx, connections) as space:
+    ctx = ctx.connect()
+    with scratch_space(ctx) as space:
         parts = space.below("asked").write(OBJECTS, [objects])
-        found = needed_now(space, connections.namespace_url, parts)
+        found = needed_now(space, ctx.connections.namespace_url, parts)
         tables = list(read_parts(space.attempt.store(), found))
     return {row["address"]: row["why"] for table in tables for row in table.to_pylist()}
 

@@ -277,7 +277,7 @@ def test_what_only_the_backup_holds(place: Place, marked: Marked) -> None:
     (found,) = all_backups(place.root.stores, place.url)
 
     def only() -> list[str]:
-        with scratch_space(ctx, ctx.connect()[1]) as space:
+        with scratch_space(ctx.connect()) as space:
             tables = list(read_parts(space.attempt.store(), only_copies(space, found)))
         return [address for table in tables for address in table["address"].to_pylist()]
 

@@ -44,7 +44,7 @@ def test_many_pieces(
     assert manifest.rows == len(before)
     assert manifest.facts["outcomes"].keys() == {"restored"}
     assert place.lake.contents(before) == before
-    pins = read_pins(ctx.connect()[1].store())
+    pins = read_pins(ctx.connect().connections.store())
     assert len(pins) == -(-len(before) // 5)
     assert {a for _, some in pins for a in some.to_pylist()} == marked.candidates
     # Done again, the same pins would be written, and nothing is left to do.

@@ -180,10 +180,10 @@ def test_tables_that_are_not_listed(
     lake: SmallLake, marked: Marked, place: Place, spark: Session
 ) -> None:
     ctx = marked.context(lake, spark)
-    client, connections = ctx.connect()
-    head = client.commit(REPOSITORY, lake.head("main"))
+    ctx = ctx.connect()
+    head = ctx.client.commit(REPOSITORY, lake.head("main"))
     active = {head.meta_range_id}
-    assert live_ranges(ctx, connections, active, every=True).ranges.num_rows > 0
+    assert live_ranges(ctx, active, every=True).ranges.num_rows > 0
 
     def nothing(ask: Ask) -> Answer:
         page = ask()
@@ -194,7 +194,7 @@ def test_tables_that_are_not_listed(
 
     place.meddle(lambda asked: asked.query.get("prefix", "").endswith("_lakefs/"), nothing)
     with pytest.raises(IntegrityError, match="is not listed"):
-        live_ranges(ctx, connections, active, every=True)
+        live_ranges(ctx, active, every=True)
 
 
 @shows("Clock an hour ahead", "a mark", [S3], "RefusedError before anything is listed")

@@ -83,7 +83,7 @@ def test_neighbours_do_not_share_a_namespace(
     namespace: str, server: ReplayServer, ctx: RunContext
 ) -> None:
     add_repository(server, namespace)
-    assert ctx.connect()[1].namespace_url == "s3://lab/emptyrepo"
+    assert ctx.connect().connections.namespace_url == "s3://lab/emptyrepo"
 
 
 def test_a_read_only_repository_is_refused(server: ReplayServer, ctx: RunContext) -> None:
@@ -119,7 +119,7 @@ def test_the_clock_of_the_store_begins_the_run(ctx: RunContext) -> None:
 
 
 def test_a_mark_id_that_is_in_use_is_refused(ctx: RunContext) -> None:
-    store = ctx.connect()[1].store()
+    store = ctx.connect().connections.store()
     require_unused(store, ctx.run, "unified")
     key = mark_folder(ctx.run) + "summary.json"
     summary = {

@@ -15,7 +15,6 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.clocks import Clocks
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
@@ -105,8 +104,8 @@ class SimContext(RunContext):
         world().compares_clocks()
         return super().check_clocks(client, store)
 
-    def frames(self, connections: Connections) -> Any:
-        return TwinSession(connections.open)
+    def frames(self) -> Any:
+        return TwinSession(self.connections.open)
 
     @property
     def tasks(self) -> Tasks:

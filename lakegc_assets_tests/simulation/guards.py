@@ -120,9 +120,9 @@ def _last_try(real: Callable[..., None]) -> Callable[..., None]:
     return collect
 
 
-def _uncounted(ctx: Any, connections: Any, attempt: Any, marked: Any, folder: str) -> Candidates:
+def _uncounted(ctx: Any, attempt: Any, marked: Any, folder: str) -> Candidates:
     """What a mark names, whatever its manifest says."""
-    with ctx.frames(connections) as frames:
+    with ctx.frames() as frames:
         found = frames.read(Candidates(marked.parts["data"]).dataset(attempt))
         return Candidates(frames.write(found, attempt.url, folder, LISTING, "read"))
 

@@ -30,12 +30,11 @@ def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
     """``_subtract`` from a listing that is made, with its cutoff, when all else has been read."""
 
     def subtracted(work: Any, attempt: Any, chain: Any) -> Any:
-        ctx = work.ctx
-        client, connections = ctx.connect()
-        store = connections.store()
+        ctx = work.ctx.connect()
+        store = ctx.connections.store()
         now = store.server_time()
-        found = _list(ctx, connections, attempt, plan_listing(connections), now)
-        cutoff = ctx.settings.cutoff(now, client.grace_period())
+        found = _list(ctx, attempt, plan_listing(ctx.connections), now)
+        cutoff = ctx.settings.cutoff(now, ctx.client.grace_period())
         last = dataclasses.replace(chain["store_listing"], cutoff=cutoff, parts=found.parts)
         return real(work, attempt, {**chain, "store_listing": last})
 
@@ -45,12 +44,12 @@ def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
 def _commits_first(real: Callable[..., Any]) -> Callable[..., Any]:
     """The lists of staged objects, after the commits have been read."""
 
-    def prepare(ctx: Any, client: Any, connections: Any) -> Any:
+    def prepare(ctx: Any) -> Any:
         actor = world().scheduler.current
         assert actor is not None
         if actor.name.startswith("marker"):
-            actor.facts["liveness"] = _find_liveness(ctx, client, connections, world().store_time())
-        return real(ctx, client, connections)
+            actor.facts["liveness"] = _find_liveness(ctx, world().store_time())
+        return real(ctx)
 
     return prepare
 

@@ -27,8 +27,8 @@ def prune(world: World, ctx: RunContext, backup_url: str | None = None) -> None:
         _prune_backups(world, ctx, backup_url)
     with world.alone(ctx):
         prune_trash(ctx, NAMESPACE, lambda: None)
-    _, connections = ctx.connect()
-    prune_pins(connections.store())
+    ctx = ctx.connect()
+    prune_pins(ctx.connections.store())
 
 
 def _prune_backups(world: World, ctx: RunContext, backup_url: str) -> None:

@@ -37,9 +37,9 @@ class SimTables:
 
     @staticmethod
     def live_ranges(
-        _ctx: Any, links: Any, metarange_ids: Iterable[str], *, every: bool, **_strict: bool
+        ctx: Any, metarange_ids: Iterable[str], *, every: bool, **_strict: bool
     ) -> LiveRanges:
-        ids, lake = set(metarange_ids), world().lake
+        ids, lake, links = set(metarange_ids), world().lake, ctx.connections
         if links.namespace_url != NAMESPACE:
             name = links.namespace_url.rpartition("/")[2]
             if name not in world().others:
@@ -51,7 +51,7 @@ class SimTables:
 
     @staticmethod
     def read_live(
-        _ctx: Any, _links: Any, ranges: pa.Table, store: ObjectStore, folder: str, **_strict: bool
+        _ctx: Any, ranges: pa.Table, store: ObjectStore, folder: str, **_strict: bool
     ) -> Live:
         addresses = {_entry(one).address for one in ranges["range_id"].to_pylist()}
         hashes, digest = _hashed(tuple(sorted(addresses)))
@@ -93,27 +93,25 @@ class SimTables:
 
     @staticmethod
     def served_candidates(
-        _ctx: Any, links: Any, inquiry: Any, heads: pa.Table, candidates: Sequence[Part], etags: Any
+        ctx: Any, inquiry: Any, heads: pa.Table, candidates: Sequence[Part], etags: Any
     ) -> tuple[pa.Table, HeadMatches]:
         """By size alone where no listing shows whether etags can be compared."""
         names = heads["branch"].to_pylist()
         read = dict(zip(names, heads["metarange_id"].to_pylist(), strict=True))
-        rows = _rows(links.open(inquiry.url), candidates)
+        rows = _rows(ctx.connections.open(inquiry.url), candidates)
         if not etags.parts:
             rows = [{**row, "etag": None} for row in rows]
-        found = _served(links.client(), names, rows, read)
+        found = _served(ctx.connections.client(), names, rows, read)
         return _spared(found), NOTHING_COMPARED
 
     @staticmethod
-    def served(
-        deltas: Any, links: Any, candidates: Any, liveness: Any, _folder: str, _staged: int
-    ) -> pa.Table:
+    def served(deltas: Any, candidates: Any, liveness: Any, _folder: str, _staged: int) -> pa.Table:
         rows = _rows(deltas.attempt.store(), candidates.parts)
-        return _spared(_served(links.client(), liveness.heads, rows))
+        return _spared(_served(deltas.ctx.connections.client(), liveness.heads, rows))
 
     @staticmethod
     def named_by_none(
-        _ctx: Any, _links: Any, attempt: Any, others: pa.Table, active: pa.Table
+        _ctx: Any, attempt: Any, others: pa.Table, active: pa.Table
     ) -> tuple[list[Part], dict[str, Exception]]:
         of_b, of_a = (
             {_entry(one).address for one in ranges["range_id"].to_pylist()}

@@ -102,15 +102,15 @@ def spare(addresses: set[str], age: float = 0) -> Take:
     """A delta mark of some age that finds these alive, without reading any range."""
 
     def take(deltas: Deltas, candidates: Candidates) -> DeltaMark:
-        client, connections = deltas.ctx.connect()
-        seen = seen_now(client, deltas.ctx.repository, protect_tags=False)[1]
+        ctx = deltas.ctx.connect()
+        seen = seen_now(ctx.client, ctx.repository, protect_tags=False)[1]
         artifacts = deltas.attempt.store()
         tables = read_parts(artifacts, candidates.parts, ["address", "size"])
         rows = [row for table in tables for row in table.to_pylist() if row["address"] in addresses]
         back = [{**row, "why": "it is alive", "certain": True} for row in rows]
         table = pa.Table.from_pylist(back, CAME_BACK)
         spared = [write_part(artifacts, f"{deltas.folder}spared/", table)] if back else []
-        return DeltaMark(seen, earlier(Moment.now(connections.store()), age), spared)
+        return DeltaMark(seen, earlier(Moment.now(ctx.connections.store()), age), spared)
 
     return take
 

@@ -138,7 +138,7 @@ def test_what_can_be_had_back_comes_back_in_place_of_being_accepted(
         make_backup(lake.context(spark, **settings))
     ctx = lake.context(spark, **settings)
     alarmed(lake, ctx, monkeypatch, {gone})
-    (look,) = look_at_alarms(ctx, ctx.connect()[1], hold_of(store))
+    (look,) = look_at_alarms(ctx.connect(), hold_of(store))
     assert look.states == {gone: f"gone, and in the {where}"}
     told = known_hold(ctx)
     advice = "\n".join(hold_lines(told))

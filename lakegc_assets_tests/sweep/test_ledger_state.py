@@ -41,9 +41,11 @@ def recorded(attempt: AttemptArtifacts) -> Recorded:
     parts = [write_part(attempt.store(), "marked/", listing(some)) for some in (rows[:4], rows[4:])]
     session: Any = EmbeddedSession(open_store, None)
     tasks = Tasks(Engine("embedded", "a test says so"), lambda: session)
-    ctx: Any = SimpleNamespace(run="run", tasks=tasks, frames=lambda _: session)
-    connections: Any = SimpleNamespace(open=open_store)
-    return Recorded(Workspace(ctx, connections, attempt, f"{ASSET}/own/"), Candidates(parts))
+    connections = SimpleNamespace(open=open_store)
+    ctx: Any = SimpleNamespace(
+        run="run", tasks=tasks, frames=lambda: session, connections=connections
+    )
+    return Recorded(Workspace(ctx, attempt, f"{ASSET}/own/"), Candidates(parts))
 
 
 def record(attempt: AttemptArtifacts, batch: str, outcome: str, names: Sequence[str]) -> None:

@@ -182,7 +182,7 @@ def test_nothing_more_is_asked_or_read_without_such_rules(lake: SmallLake, spark
     root = lake.root.attempt(REPOSITORY, "plain")
     for asset in ("active_commits", "committed_addresses"):
         assert not {"paths", "path_ranges"} & root.manifest(asset).parts.keys()
-    cache = lake.context(spark).connect()[1].cache()
+    cache = lake.context(spark).connect().connections.cache()
     assert not list(cache.list("metarange_bounds/"))
 
 

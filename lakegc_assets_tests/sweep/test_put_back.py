@@ -164,7 +164,7 @@ def test_what_is_put_back_after_a_failure_is_no_alarm(
     delete = rounds.delete
 
     def fail(ctx: RunContext, *_: object) -> None:
-        store = ctx.connect()[1].store()
+        store = ctx.connect().connections.store()
         trash = "_lakefs/retention/gc/lakegc/trash/20260101T000000Z-x/"
         (found,) = store.delete_many([gone], trash=trash)
         outcome = Outcome(gone, len(content), "deleted", version=found.version)

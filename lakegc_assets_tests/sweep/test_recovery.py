@@ -27,7 +27,7 @@ from lakegc_assets_tests.sweep.outcomes import check_swept
 
 
 def trash_of(lake: SmallLake, spark: Session) -> list[str]:
-    _, connections = lake.context(spark).connect()
+    connections = lake.context(spark).connect().connections
     store = connections.store()
     return [key for batch in store.list(TRASH) for key in batch["key"].to_pylist()]
 
@@ -61,7 +61,7 @@ def test_all_that_was_swept_comes_back_from_the_trash(
         Lost(row["address"], row["size"], row["etag"], rows[row["address"]] if told else None)
         for row in listed
     ]
-    _, connections = lake.context(spark).connect()
+    connections = lake.context(spark).connect().connections
     outcomes = connections.store().undelete_many(lost)
     assert {outcome.outcome for outcome in outcomes} == {"restored"}
     assert lake.keys() == before
@@ -157,7 +157,7 @@ def test_what_an_earlier_try_records_late_is_not_said_to_be_kept(
 def test_old_trash_goes_at_the_end_of_a_sweep(
     lake: SmallLake, marked: Marked, spark: Session
 ) -> None:
-    _, connections = lake.context(spark).connect()
+    connections = lake.context(spark).connect().connections
     store = connections.store()
     now = store.server_time()
     old, young = (trash_folder("a", now - timedelta(days=days)) for days in (8, 6))

@@ -261,9 +261,9 @@ STEPS = st.lists(
 
 def named_now(ctx: RunContext, other: str) -> set[str]:
     """The data read of one repository, in a folder of its own."""
-    client, connections = ctx.connect()
+    ctx = ctx.connect()
     artifacts = ctx.root.open(REPOSITORY, "scratch", secrets.token_hex(4))
-    found = read_references(ctx, client, connections, artifacts, "", datetime.now(timezone.utc))
+    found = read_references(ctx, artifacts, "", datetime.now(timezone.utc))
     rows = [row for part in read_parts(artifacts, found.parts) for row in part.to_pylist()]
     assert {row["repository"] for row in rows} <= {other}
     return {row["address"] for row in rows}

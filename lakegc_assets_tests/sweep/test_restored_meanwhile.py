@@ -35,7 +35,7 @@ def kill_in_the_middle(
     """A sweep that deletes some objects, records some of these, and dies."""
 
     def delete(ctx: RunContext, *_: object) -> None:
-        store = ctx.connect()[1].store()
+        store = ctx.connect().connections.store()
         told = store.delete_many([*recorded, *unrecorded], trash=TRASH)
         known = [Outcome(o.key, 1, "deleted", version=o.version) for o in told if o.key in recorded]
         ledger.record(ctx.root.attempt(REPOSITORY, RUN).store(), "batch", known)

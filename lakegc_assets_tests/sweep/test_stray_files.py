@@ -371,15 +371,15 @@ def test_the_look_after_a_sweep_sees_every_range_without_an_active_commit_that_c
     """A branch that is gone again has brought an object to life."""
     ctx = without_rules.context(spark)
     attempt = ctx.root.attempt(REPOSITORY, RUN)
-    _, connections = ctx.connect()
-    deltas = Deltas(ctx, attempt.chain("gc_report", connections.namespace_url), attempt, "x/")
+    ctx = ctx.connect()
+    deltas = Deltas(ctx, attempt.chain("gc_report", ctx.connections.namespace_url), attempt, "x/")
     held = Entry(min(marked.candidates), size=7, e_tag="0" * 32)
     info, data = write_range([("a/path", held)])
     put(without_rules, REPOSITORY, info.id, data)
     for name in active:
         put(without_rules, REPOSITORY, name, b"cut")
     unread: list[str] = []
-    seen = deltas._live_ranges(connections, active, unread, every=True)
+    seen = deltas._live_ranges(active, unread, every=True)
     assert info.id in seen["range_id"].to_pylist()
     assert len(unread) == len(active)
 

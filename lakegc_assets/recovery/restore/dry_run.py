@@ -28,7 +28,6 @@ from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.recovery.undeletion import SOURCES
 from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
 from lakegc_assets.sweep.ledger import ASSET
@@ -55,10 +54,10 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
         StorageError: the store does not say what is there; or, on Spark, nothing can be written to
             the artifacts.
     """
-    client, connections = ctx.connect()
-    attempt, chain = published(ctx, connections)
-    with _workspace(ctx, connections, attempt, chain) as space:
-        found = find_objects(client, space, chain, choice)
+    ctx = ctx.connect()
+    attempt, chain = published(ctx)
+    with _workspace(ctx, attempt, chain) as space:
+        found = find_objects(ctx.client, space, chain, choice)
         ends = _foreseen(space, found)
         total = totals(space, ends)
         some = {
@@ -81,17 +80,14 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
             "from": {source: one["objects"] for source, one in back.items()},
         },
         **{name: {**by_end.get(name, _NONE), "some": rows} for name, rows in some.items()},
-        "store": connections.store().recovery().notice,
+        "store": ctx.connections.store().recovery().notice,
         "warnings": list(found.problems),
     }
 
 
 @contextmanager
 def _workspace(
-    ctx: RunContext,
-    connections: Connections,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
+    ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> Iterator[Workspace]:
     """A place for what is found on the way, which is removed at the end."""
     folder = f"restore/{secrets.token_hex(8)}/"
@@ -100,11 +96,11 @@ def _workspace(
         try:
             here = replace(attempt, root=replace(attempt.root, url=str(spill.path)))
             _copy_artifacts(attempt, here, chain)
-            yield Workspace(ctx, connections, here, folder)
+            yield Workspace(ctx, here, folder)
         finally:
             spill.remove()
         return
-    space = Workspace(ctx, connections, attempt, folder)
+    space = Workspace(ctx, attempt, folder)
     _require_writable(space)
     try:
         yield space

@@ -75,16 +75,14 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
         IntegrityError: the mark is not what its manifests say.
         StorageError: something could not be brought back; what was is in the ledger, and pinned.
     """
-    _, connections = ctx.connect()
+    ctx = ctx.connect()
     # Before the lease is waited for.
-    published(ctx, connections)
-    with leased(ctx, connections.store(), doing="restore", run=ctx.run) as lease:
-        return _restore(ctx, connections, choice, lease)
+    published(ctx)
+    with leased(ctx, ctx.connections.store(), doing="restore", run=ctx.run) as lease:
+        return _restore(ctx, choice, lease)
 
 
-def published(
-    ctx: RunContext, connections: Connections
-) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
+def published(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
     """The mark of a run, which is to be of this very namespace; who asks for it here is in need.
 
     Its summary in the namespace is not asked for: whoever removed it, the objects can come back.
@@ -99,21 +97,21 @@ def published(
             f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so nothing of it was deleted"
         )
     namespace = attempt.recorded("gc_report").namespace
-    if namespace != connections.namespace_url:
+    if namespace != ctx.connections.namespace_url:
         raise RefusedError(
             f"mark {ctx.run!r} is of {namespace}, and {ctx.repository!r} is at "
-            f"{connections.namespace_url} now: it was made anew, and nothing in it needs these "
+            f"{ctx.connections.namespace_url} now: it was made anew, and nothing in it needs these "
             "objects. Nothing was restored. If they are wanted, copy them from the backup with "
             "other tools, to where they are wanted"
         )
     return attempt, attempt.chain("gc_report", namespace)
 
 
-def _restore(ctx: RunContext, connections: Connections, choice: Choice, lease: Lease) -> Manifest:
+def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     started = ctx.clocks.now()
-    attempt, chain = published(ctx, connections)
-    store, client = connections.store(), ctx.lakefs.connect()
-    space = Workspace(ctx, connections, attempt, f"restore/{lease.sweep}/")
+    attempt, chain = published(ctx)
+    store, client = ctx.connections.store(), ctx.lakefs.connect()
+    space = Workspace(ctx, attempt, f"restore/{lease.sweep}/")
     found = find_objects(client, space, chain, choice)
     for problem in found.problems:
         ctx.log.warning("%s", problem)

@@ -19,7 +19,6 @@ from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.restore_record import RESTORED
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 
 #: How many objects are read, and how large they may be, in bytes.
@@ -63,7 +62,7 @@ def choose_sample(
             rows = space.read(frames, chosen.parts, _ADDRESSES)
             held = relations.smallest_held(candidates, rows, _LARGEST, MOST)
             some = frames.collect(held, _HELD, "choose objects that are read")
-        found = list(_places(ctx, space.connections, space.attempt, some))
+        found = list(_places(ctx, space.attempt, some))
     except Exception as error:  # noqa: BLE001 - whatever it is, the objects can come back
         ctx.log.warning("no object is read through lakeFS: %s", error)
         return []
@@ -74,7 +73,7 @@ def choose_sample(
 
 
 def _places(
-    ctx: RunContext, connections: Connections, attempt: AttemptArtifacts, some: pa.Table
+    ctx: RunContext, attempt: AttemptArtifacts, some: pa.Table
 ) -> Iterator[tuple[str, str, str]]:
     """Address, commit and path of some objects."""
     commits = dict(zip(some["address"].to_pylist(), some["commit_id"].to_pylist(), strict=True))
@@ -85,15 +84,15 @@ def _places(
     metaranges = dict(
         zip(expired["commit_id"].to_pylist(), expired["metarange_id"].to_pylist(), strict=True)
     )
-    pairs = pairs_of(ctx, connections, {m for m in metaranges.values() if m})
+    pairs = pairs_of(ctx, {m for m in metaranges.values() if m})
     names = [pairs[name].cast(pa.string()) for name in ("metarange_id", "range_id")]
     pairs = pa.table([*names, pairs["entries"]], names=pairs.column_names)
     for commit in sorted(metaranges):
         ranges = pairs.filter(pc.equal(pairs["metarange_id"], metaranges[commit]))
         wanted = [address for address, of in commits.items() if of == commit]
         paths: dict[str, str] = {}
-        for one in ranges_naming(ctx, connections, ranges.select(["range_id", "entries"]), wanted):
-            paths |= paths_in(connections, one, wanted)
+        for one in ranges_naming(ctx, ranges.select(["range_id", "entries"]), wanted):
+            paths |= paths_in(ctx.connections, one, wanted)
         yield from ((address, commit, path) for address, path in paths.items())
 
 

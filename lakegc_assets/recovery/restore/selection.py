@@ -204,9 +204,9 @@ def find_objects(
         RefusedError: the mark names nothing of what is asked for.
         IntegrityError: the mark is not what its manifests say.
     """
-    ctx, connections, attempt = space.ctx, space.connections, space.attempt
+    ctx, attempt = space.ctx, space.attempt
     candidates, folder = chain["deletion_candidates"], f"{space.folder}marked/"
-    marked = marked_in_order(ctx, connections, attempt, candidates, folder)
+    marked = marked_in_order(ctx, attempt, candidates, folder)
     chosen = select(client, space, marked, choice)
     backup, copies, problem = usable_copies(space, chain)
     # One that was moved is as good where it is now.
@@ -218,7 +218,7 @@ def find_objects(
     )
     what = "find versions and copies"
     parts = space.derive("lost", LOST, what, relations.lost_objects, *sources)
-    digest = digest_of(ctx, connections, attempt.url, chosen.parts)
+    digest = digest_of(ctx, attempt.url, chosen.parts)
     return LostObjects(chosen, digest, parts, backup, [p for p in (problem, elsewhere) if p])
 
 

@@ -133,7 +133,7 @@ def test_what_went_wrong_in_a_scratch_folder_is_said_although_it_stays(
         if kind == "folder":
             with scratch(ctx.root, REPOSITORY, "_compared") as url:
                 stops(open_store(url))
-        with scratch_space(ctx, ctx.connect()[1]) as space:
+        with scratch_space(ctx.connect()) as space:
             stops(space.attempt.store())
 
     with pytest.raises(StoreUnavailableError, match="the store is away"):

@@ -57,7 +57,7 @@ class World:
 
     @property
     def store(self) -> ObjectStore:
-        return self.context("x").connect()[1].store()
+        return self.context("x").connect().connections.store()
 
     def tell(self) -> None:
         """Commits that expire, a branch that is given up, uploads that nobody commits."""

@@ -109,7 +109,7 @@ def test_a_file_that_is_no_record_hides_no_record_of_the_sweep(swept: Swept) -> 
     """What people, or their tools, leave beside a ledger is not of it."""
     ctx = swept[0].context()
     attempt = ctx.root.attempt(REPOSITORY, RUN)
-    space = Workspace(ctx, ctx.connect()[1], attempt, "restore/here/")
+    space = Workspace(ctx.connect(), attempt, "restore/here/")
     known = versions(space)
     assert sum(part.rows for part in known) > 0
     for name in ("0.txt", "~"):
