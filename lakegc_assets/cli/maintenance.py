@@ -141,8 +141,7 @@ def _only(site: Site, found: Backup) -> dict[str, int] | None:
     """Objects and bytes that the store does not hold any more; None where nobody can tell."""
     subject = found.record.subject
     try:
-        ctx = site.context(subject.repository, subject.run)
-        ctx = ctx.connect()
+        ctx = site.context(subject.repository, subject.run).connect()
         if ctx.connections.namespace_url != subject.namespace:
             return None
         with scratch_space(ctx) as space:

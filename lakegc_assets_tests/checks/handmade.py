@@ -355,8 +355,7 @@ class Marked:
             chain: manifests in place of the mark's.
             settings: of the run, that differ.
         """
-        ctx = replace(self.ctx, settings=self.ctx.settings.changed(**settings))
-        ctx = ctx.connect()
+        ctx = replace(self.ctx, settings=self.ctx.settings.changed(**settings)).connect()
         found = self.attempt.chain("deletion_candidates", ctx.connections.namespace_url)
         parts = [] if only else list(found["deletion_candidates"].parts["data"])
         parts += self.plant(planted)

@@ -123,8 +123,7 @@ def test_of_a_branch_that_is_deleted_the_default_holds(lake: SmallLake, spark: S
 
 
 def test_what_was_not_decoded_makes_it_a_bound(lake: SmallLake, spark: Session) -> None:
-    ctx = lake.context(spark)
-    ctx = ctx.connect()
+    ctx = lake.context(spark).connect()
     cache = ctx.connections.cache()
     for key in [k for batch in cache.list("ranges/") for k in batch["key"].to_pylist()]:
         cache.delete_many([key])

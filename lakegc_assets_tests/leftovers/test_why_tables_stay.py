@@ -137,8 +137,7 @@ def test_lakefs_takes_an_old_table_as_it_is(lake: SmallLake, server: Server) -> 
     """Nothing about the files tells, neither before the commit nor after it."""
     lost = orphan(lake.objects, "lost")
     age(lake.objects / "_lakefs", 31)
-    ctx = server.context(REPOSITORY)
-    ctx = ctx.connect()
+    ctx = server.context(REPOSITORY).connect()
     found = unreferenced_tables(ctx)
     assert set(found.tables["key"].to_pylist()) == {*lost}
     store = ctx.connections.store()

@@ -184,7 +184,7 @@ def test_when_time_is_over_what_was_not_asked_stays(
 
     def ask(seconds: float) -> dict[str, str]:
         rows, _ = served_candidates(
-            ctx,
+            ctx.connect(),
             Inquiry(store.url, "test/", time.time() + seconds),
             attempt.read("active_commits", "heads"),
             manifest.parts["data"],

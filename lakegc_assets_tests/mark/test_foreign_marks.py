@@ -49,8 +49,7 @@ def find(small: Golden, mark: str = "m") -> ForeignMark:
 
 def dataset(small: Golden, mark: ForeignMark) -> Dataset:
     """The objects that a mark names."""
-    ctx = small.marked.ctx
-    ctx = ctx.connect()
+    ctx = small.marked.ctx.connect()
     url = f"{ctx.root.url}/{ctx.repository}/_read"
     with ctx.frames() as frames:
         return read_mark(Workspace(ctx, frames, url, "mark/"), mark)

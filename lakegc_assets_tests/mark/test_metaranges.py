@@ -28,7 +28,7 @@ _FILES = 6
 def ctx(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[RunContext]:
     with running(tmp_path_factory.mktemp("lake") / "lake") as lake:
         lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
-        found = lake.context(spark)
+        found = lake.context(spark).connect()
         yield replace(found, settings=found.settings.changed(range_num_partitions=4))
 
 
@@ -41,7 +41,7 @@ def held(ctx: RunContext) -> Mapping[str, Mapping[str, int]]:
         f"{n:064x}": {i: ranges[i] for i in sorted(rng.sample(sorted(ranges), _EACH))}
         for n in range(1000, 1300)
     }
-    cache, ids = TableCache(ctx.connect().connections.cache(), KIND), sorted(found)
+    cache, ids = TableCache(ctx.connections.cache(), KIND), sorted(found)
     for number in range(_FILES):
         cache.write(
             [
@@ -111,7 +111,7 @@ def test_each_file_is_read_once_however_many_tasks_there_are(
 
 
 def test_what_is_read_of_one_table_does_not_hold_its_file(ctx: RunContext) -> None:
-    cache = TableCache(ctx.connect().connections.cache(), KIND._replace(version=99))
+    cache = TableCache(ctx.connections.cache(), KIND._replace(version=99))
     tables = {i: pa.table({"range_id": [i * 64] * 10_000}) for i in "abc"}
     slots = cache.write([Decoded(i, rows, {}) for i, rows in tables.items()])
     file = slots["b"].file

@@ -46,8 +46,8 @@ class Reading:
 
     def __init__(self, lake: SmallLake, spark: Session, frames: Frames) -> None:
         self.lake, self.frames = lake, frames
-        self.ctx: RunContext = lake.context(spark)
-        self.connections: Connections = self.ctx.connect().connections
+        self.ctx: RunContext = lake.context(spark).connect()
+        self.connections: Connections = self.ctx.connections
         self.store = self.connections.cache()
         self.store.delete_many([k for b in self.store.list() for k in b["key"].to_pylist()])
         self.cache = TableCache(self.store, KIND)

@@ -278,8 +278,8 @@ def _content(number: int) -> str:
 
 def named_in_csv(ctx: RunContext) -> set[str]:
     """What the standalone collector's form of the mark names, by our reader of such marks."""
-    connections = ctx.connect().connections
-    found = find_mark(connections.store(), f"reports/{ctx.run}")
+    ctx = ctx.connect()
+    found = find_mark(ctx.connections.store(), f"reports/{ctx.run}")
     with ctx.frames() as frames:
         url = f"{ctx.root.url}/read-back"
         named = read_mark(Workspace(ctx, frames, url, "mark/"), found)

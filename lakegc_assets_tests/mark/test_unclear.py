@@ -169,7 +169,7 @@ def test_without_time_only_their_sizes_are_in_doubt(copied: Copied, spark: Sessi
 
     def ask(seconds: float) -> dict[str, str]:
         rows, _ = served_candidates(
-            ctx,
+            ctx.connect(),
             Inquiry(store.url, "test/", time.time() + seconds),
             attempt.read("active_commits", "heads"),
             manifest.parts["data"],

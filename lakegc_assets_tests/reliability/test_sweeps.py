@@ -179,8 +179,7 @@ def test_a_mark_whose_listing_ends_early(
 def test_tables_that_are_not_listed(
     lake: SmallLake, marked: Marked, place: Place, spark: Session
 ) -> None:
-    ctx = marked.context(lake, spark)
-    ctx = ctx.connect()
+    ctx = marked.context(lake, spark).connect()
     head = ctx.client.commit(REPOSITORY, lake.head("main"))
     active = {head.meta_range_id}
     assert live_ranges(ctx, active, every=True).ranges.num_rows > 0

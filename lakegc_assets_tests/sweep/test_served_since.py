@@ -36,7 +36,7 @@ def test_an_upload_that_equals_an_entry_of_a_range_that_is_not_read_again(
     read: list[str] = []
 
     def counted(*args: Any) -> Any:
-        read.extend(args[3]["range_id"].to_pylist())
+        read.extend(args[2]["range_id"].to_pylist())
         return range_frame(*args)
 
     monkeypatch.setattr(signatures, "range_frame", counted)
