@@ -29,6 +29,7 @@ from lakegc_assets.attribution.relations import (
     words_of,
 )
 from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.commits import ACTIVE, EXPIRED, RULE
@@ -50,61 +51,34 @@ from lakegc_assets.wording import counted
 ASSET: Final = "storage_attribution"
 _WHAT: Final = "attribute what is listed"
 _OBJECTS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))
-CELLS: Final = pa.schema(
-    [
-        ("class", pa.string()),
-        ("why", pa.string()),
-        ("holders", pa.string()),
-        ("also_needed", pa.bool_()),
-        ("folder", pa.string()),
-        ("age", pa.int64()),
-        ("size_class", pa.int64()),
-        ("oldest", pa.int64()),
-        *_OBJECTS,
-    ]
+CELLS: Final = schema(
+    "class string, why string, holders string, also_needed boolean, folder string, age bigint, "
+    "size_class bigint, oldest bigint",
+    _OBJECTS,
 )
 #: The branches of each group; null for that of no branch.
-GROUPS: Final = pa.schema([("group", pa.int64()), ("branch", pa.string())])
+GROUPS: Final = schema("group bigint, branch string")
 #: The active commits, the oldest first.
-COMMITS: Final = pa.schema(
-    [
-        ("age_rank", pa.int64()),
-        ("commit_id", pa.string()),
-        ("committer", pa.string()),
-        ("creation_date", pa.int64()),
-        ("branch", pa.string()),
-    ]
+COMMITS: Final = schema(
+    "age_rank bigint, commit_id string, committer string, creation_date bigint, branch string"
 )
-_CLASSES: Final = pa.schema([("class", pa.string()), ("why", pa.string()), *_OBJECTS])
+_CLASSES: Final = schema("class string, why string", _OBJECTS)
 _TIME: Final = LISTING.field("last_modified").type
-_GARBAGE: Final = pa.schema(
-    [*(LISTING.field(name) for name in ("address", "hash")), ("reason", pa.string())]
-)
+_GARBAGE: Final = schema((LISTING.field(name) for name in ("address", "hash")), "reason string")
 _LISTED: Final = pa.schema(
     [LISTING.field(n) for n in ("address", "hash", "size", "last_modified", "in_place")]
 )
-_SIZES: Final = pa.schema([("metarange_id", pa.string()), *_OBJECTS])
+_SIZES: Final = schema("metarange_id string", _OBJECTS)
 _ENTRIES: Final = ("range_id", "hash", "size", "folder")
 _PRINTS: Final = pa.schema([(name, pa.int64()) for name in relations.PRINTS])
-_RANGES: Final = pa.schema([("range_id", pa.string()), *_PRINTS, ("oldest", pa.int64())])
+_RANGES: Final = schema("range_id string", _PRINTS, "oldest bigint")
 #: What entries name, before it is known what of it is listed.
-_NAMED: Final = pa.schema(
-    [
-        ("hash", pa.int64()),
-        ("entries", pa.int64()),
-        ("entry_size", pa.int64()),
-        ("folder", pa.string()),
-        ("oldest", pa.int64()),
-        *_PRINTS,
-    ]
+_NAMED: Final = schema(
+    "hash bigint, entries bigint, entry_size bigint, folder string, oldest bigint", _PRINTS
 )
 #: Cells before it is known who holds what.
-_PRINTED: Final = pa.schema(
-    [
-        *(field for field in CELLS if field.name != "holders"),
-        *_PRINTS,
-        ("object", pa.int64()),
-    ]
+_PRINTED: Final = schema(
+    (field for field in CELLS if field.name != "holders"), _PRINTS, "object bigint"
 )
 
 

@@ -20,6 +20,7 @@ from lakegc_assets.attribution.attribution import CELLS, attribute
 from lakegc_assets.attribution.branch_groups import NO_BRANCH, Groups
 from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
 from lakegc_assets.attribution.verification import problems
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -27,9 +28,9 @@ from lakegc_assets.wording import counted
 
 DIMENSIONS: Final = ("branch", "path", "committer", "commit", "age", "size")
 _TOTALS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))
-_BY_HOLDERS: Final = pa.schema([("holders", pa.string()), ("also_needed", pa.bool_()), *_TOTALS])
-_BY_NUMBER: Final = pa.schema([("key", pa.int64()), *_TOTALS])
-_BY_FOLDER: Final = pa.schema([("folder", pa.string()), *_TOTALS])
+_BY_HOLDERS: Final = schema("holders string, also_needed boolean", _TOTALS)
+_BY_NUMBER: Final = schema("key bigint", _TOTALS)
+_BY_FOLDER: Final = schema("folder string", _TOTALS)
 _WHAT: Final = "add up what is live"
 NOBODY: Final = "not attributed"
 _NONE: Final = "no branch"

@@ -25,6 +25,7 @@ from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.relation import union_all
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
@@ -52,20 +53,12 @@ RETAINED: Final = "none_retained"
 TAGGED: Final = "tagged_commits_whole"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-CANDIDATES: Final = pa.schema(
-    [("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())]
-)
-_STORE: Final = pa.schema(
-    [
-        ("address", pa.string()),
-        ("size", pa.int64()),
-        ("last_modified", pa.timestamp("us", "UTC")),
-    ]
-)
+CANDIDATES: Final = schema("address string, size bigint, etag string")
+_STORE: Final = schema("address string, size bigint, last_modified timestamp")
 #: What HEADs name and the listing has otherwise: the size that is listed, or null.
-UNLIKE: Final = pa.schema([("address", pa.string()), ("listed", pa.int64())])
-_COUNTS: Final = pa.schema([("check", pa.string()), ("name", pa.string()), ("objects", pa.int64())])
-_TOTAL: Final = pa.schema([("objects", pa.int64())])
+UNLIKE: Final = schema("address string, listed bigint")
+_COUNTS: Final = schema("check string, name string, objects bigint")
+_TOTAL: Final = schema("objects bigint")
 
 
 @dataclass(frozen=True)

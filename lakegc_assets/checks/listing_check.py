@@ -29,6 +29,7 @@ from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, UNLIKE, Case, CheckResult
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.storage import parquet
@@ -51,7 +52,7 @@ _THREADS: Final = 8
 #: Outcomes of a sweep after which an object is not there.
 _GONE: Final = ("deleted", "already_missing")
 #: What is known to be gone, and the run whose mark or sweep says so; null where it was accepted.
-_KNOWN: Final = pa.schema([("address", pa.string()), ("run", pa.string())])
+_KNOWN: Final = schema("address string, run string")
 #: How many objects that were deleted before a summary names.
 _DELETED_EXAMPLES: Final = 3
 #: Work on one core, in seconds, of reading a file of addresses.

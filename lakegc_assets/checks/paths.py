@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.engine.datasets import table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import Tasks, thread_each
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.retention.retain import MOST_FOLDERS, prefix_of
@@ -24,22 +25,13 @@ from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 T = TypeVar("T")
 
 #: Rows: the numbers, from the first and behind the last, of entries of a range below a path.
-SPANS: Final = pa.schema([("range_id", pa.string()), ("first", pa.int64()), ("behind", pa.int64())])
+SPANS: Final = schema("range_id string, first bigint, behind bigint")
 #: What is cached: the ranges of a metarange; and the entries in a range that follow each other in
 #: one folder, as deep as rules go.
 METARANGES: Final = Kind("witness_metaranges", 1, "metarange_id")
 FOLDERS: Final = Kind("witness_folders", 1, "range_id")
-_RANGES: Final = pa.schema(
-    [
-        ("range_id", pa.string()),
-        ("entries", pa.int64()),
-        ("min_key", pa.binary()),
-        ("max_key", pa.binary()),
-    ]
-)
-_IN_FOLDER: Final = pa.schema(
-    [("folder", pa.binary()), ("first", pa.int64()), ("behind", pa.int64())]
-)
+_RANGES: Final = schema("range_id string, entries bigint, min_key binary, max_key binary")
+_IN_FOLDER: Final = schema("folder binary, first bigint, behind bigint")
 #: Work on one core, in seconds: to read a metarange, and a range; and what is cached of one.
 _METARANGE_S: Final = 0.01
 _RANGE_S: Final = 0.1

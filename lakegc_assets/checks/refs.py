@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import KIND
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
@@ -25,7 +26,7 @@ from lakegc_assets.storage.base import ObjectStore
 #: Why the checks ask for a commit: one may have several roles.
 Role = Literal["head", "tag", "retained", "active"]
 #: Rows: a range of a commit.
-PAIRS: Final = pa.schema([(KIND.id_column, pa.string()), ("commit_id", pa.string())])
+PAIRS: Final = schema([(KIND.id_column, pa.string())], "commit_id string")
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
 COMMIT_S: Final = 0.02
 LIST_S: Final = 0.2

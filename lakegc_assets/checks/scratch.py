@@ -9,11 +9,12 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, write_tables
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
 
 #: What tasks and relations write.
-ADDRESSES: Final = pa.schema([("address", pa.string())])
+ADDRESSES: Final = schema("address string")
 
 
 @dataclass(frozen=True)

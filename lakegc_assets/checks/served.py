@@ -15,6 +15,7 @@ from lakegc_assets.checks.refs import as_paths
 from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -22,9 +23,7 @@ from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.run.connections import Connections
 
 #: Columns of questions: the entry with this number in a range, and a branch whose HEAD has it.
-QUESTIONS: Final = pa.schema(
-    [("range_id", pa.string()), ("branch", pa.string()), ("number", pa.int64())]
-)
+QUESTIONS: Final = schema("range_id string, branch string, number bigint")
 #: Work on one core, in seconds, of asking what a branch serves at a path.
 QUESTION_S: Final = 3e-4
 #: Questions of one task, at most; and answers that are written at a time.

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.forecast import relations
 from lakegc_assets.forecast.commits import Span
@@ -33,26 +34,15 @@ from lakegc_assets.run.history import earlier
 from lakegc_assets.run.pins import pinned
 
 #: Columns of what relations take and give.
-_SPAN: Final = pa.schema([("days", pa.int64()), ("left", pa.int64())])
-RANGES: Final = pa.schema([("range_id", pa.string()), *_SPAN])
-DOUBTFUL: Final = pa.schema([("last_part", pa.string()), *_SPAN])
-PATHS: Final = pa.schema([("range_id", pa.string()), ("prefix", pa.string()), *_SPAN])
-OUTLOOK: Final = pa.schema(
-    [
-        *(LISTING.field(name) for name in ("address", "size", "last_modified")),
-        *_SPAN,
-        ("unseen", pa.bool_()),
-    ]
+_SPAN: Final = schema("days bigint, left bigint")
+RANGES: Final = schema("range_id string", _SPAN)
+DOUBTFUL: Final = schema("last_part string", _SPAN)
+PATHS: Final = schema("range_id string, prefix string", _SPAN)
+OUTLOOK: Final = schema(
+    (LISTING.field(name) for name in ("address", "size", "last_modified")), _SPAN, "unseen boolean"
 )
-LATER: Final = pa.schema([("objects", pa.int64()), ("bytes", pa.int64())])
-TOTALS: Final = pa.schema(
-    [
-        ("days", pa.int64()),
-        *LATER,
-        ("new_objects", pa.int64()),
-        ("new_bytes", pa.int64()),
-    ]
-)
+LATER: Final = schema("objects bigint, bytes bigint")
+TOTALS: Final = schema("days bigint", LATER, "new_objects bigint, new_bytes bigint")
 _WHAT: Final = "find what keeps each object"
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import comparison_relations
@@ -29,9 +30,7 @@ from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.storage.base import ObjectStore
 
 _WHAT: Final = "compare with the adopted mark"
-_TOTALS: Final = pa.schema(
-    [("is_named", pa.bool_()), ("objects", pa.int64()), ("bytes", pa.int64())]
-)
+_TOTALS: Final = schema("is_named boolean, objects bigint, bytes bigint")
 _COMPARED: Final = LISTING.append(pa.field("is_named", pa.bool_()))
 
 

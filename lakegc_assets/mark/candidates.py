@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, write_part, write_tables
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import relations
@@ -44,13 +45,13 @@ from lakegc_assets.run.pins import pinned
 
 ASSET = "deletion_candidates"
 #: Columns of what relations take and give.
-UNRESOLVED: Final = pa.schema([("last_part", pa.string())])
-SEEN: Final = pa.schema([("address", pa.string()), ("etag", pa.string())])
+UNRESOLVED: Final = schema("last_part string")
+SEEN: Final = schema("address string, etag string")
 JUDGED: Final = LISTING.append(pa.field("why", pa.string()))
-ADDRESSES: Final = pa.schema([("address", pa.string())])
+ADDRESSES: Final = schema("address string")
 #: Columns of the listing that are counted.
 SUMMED: Final = pa.schema([LISTING.field(n) for n in ("size", "last_modified", "in_place")])
-COUNTS: Final = pa.schema([("why", pa.string()), ("objects", pa.int64())])
+COUNTS: Final = schema("why string, objects bigint")
 TOTALS: Final = pa.schema(
     [
         (name, pa.int64())

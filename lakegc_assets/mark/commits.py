@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import table_of, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -78,33 +79,14 @@ ACTIVE: Final = pa.schema(
         (RULE, pa.string()),
     ]
 )
-EXPIRED: Final = pa.schema(
-    [
-        ("commit_id", pa.string()),
-        ("metarange_id", pa.string()),
-        ("creation_date", pa.int64()),
-        ("branch", pa.string()),
-        ("main_parent", pa.string()),
-    ]
+EXPIRED: Final = schema(
+    "commit_id string, metarange_id string, creation_date bigint, branch string, main_parent string"
 )
-_PATHS: Final = pa.schema(
-    [
-        ("pattern", pa.string()),
-        *(ACTIVE.field(name) for name in ACTIVE.names[:5]),
-        ACTIVE.field(RULE),
-    ]
+_PATHS: Final = schema(
+    "pattern string", (ACTIVE.field(name) for name in ACTIVE.names[:5]), [ACTIVE.field(RULE)]
 )
-HEADS: Final = pa.schema(
-    [("branch", pa.string()), ("commit_id", pa.string()), ("metarange_id", pa.string())]
-)
-TAGS: Final = pa.schema(
-    [
-        ("tag", pa.string()),
-        ("commit_id", pa.string()),
-        ("metarange_id", pa.string()),
-        ("active", pa.bool_()),
-    ]
-)
+HEADS: Final = schema("branch string, commit_id string, metarange_id string")
+TAGS: Final = schema("tag string, commit_id string, metarange_id string, active boolean")
 
 _NONE: Final[Mapping[str, Commit]] = MappingProxyType({})
 

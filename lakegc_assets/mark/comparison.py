@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -85,19 +86,13 @@ def side_of(work: Workspace, name: str) -> Side:
 
 
 #: Columns of what relations take and give.
-_COMPARED: Final = pa.schema([*NAMED, ("named_by", pa.string())])
-_TOTALS: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("named_by", "reason", "branch")),
-        *((name, pa.int64()) for name in ("objects", "sized", "bytes")),
-    ]
+_COMPARED: Final = schema(NAMED, "named_by string")
+_TOTALS: Final = schema(
+    "named_by string, reason string, branch string, objects bigint, sized bigint, bytes bigint"
 )
-_SHOWN: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("address", "reason", "commit_id", "branch")),
-        *((name, pa.string()) for name in ("kind", "why", "kept_commit", "kept_branch")),
-        *((name, pa.int64()) for name in ("size", "kept_size")),
-    ]
+_SHOWN: Final = schema(
+    "address string, reason string, commit_id string, branch string, kind string, why string, "
+    "kept_commit string, kept_branch string, size bigint, kept_size bigint"
 )
 _WHAT: Final = "compare marks"
 

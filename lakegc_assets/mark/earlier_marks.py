@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.retention.active_commits import Reason, active_commits
@@ -38,16 +39,8 @@ REMEMBERED: Final = "remembered"
 LAST_RULES: Final = "last_rules"
 #: Parts that together have all commits which a mark knew.
 _ALL: Final = ("data", "expired", FORGOTTEN)
-_FORGOTTEN: Final = pa.schema(
-    [("commit_id", pa.string()), ("metarange_id", pa.string()), ("branch", pa.string())]
-)
-_REMEMBERED: Final = pa.schema(
-    [
-        *_FORGOTTEN,
-        ("kind", pa.string()),
-        ("counted_from", pa.timestamp("us", "UTC")),
-    ]
-)
+_FORGOTTEN: Final = schema("commit_id string, metarange_id string, branch string")
+_REMEMBERED: Final = schema(_FORGOTTEN, "kind string, counted_from timestamp")
 _THREADS: Final = 8
 
 

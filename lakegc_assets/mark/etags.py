@@ -25,6 +25,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
@@ -48,17 +49,10 @@ ETAGS: Final = pa.schema([LISTING.field(n) for n in ("hash", "etag_hash", "last_
 #: What entries are compared by.
 ENTRIES: Final = ("range_id", "hash", "size", "etag_hash")
 #: Hashes of the checksums of what was read.
-CONTENTS: Final = pa.schema([("address", pa.string()), ("content", pa.int64())])
+CONTENTS: Final = schema("address string, content bigint")
 #: What ``etag_evidence`` gives.
-EVIDENCE: Final = pa.schema(
-    [
-        ("range_id", pa.string()),
-        ("piece", pa.int32()),
-        ("agree", pa.int32()),
-        ("newest", pa.timestamp("us", "UTC")),
-        ("small_agree", pa.int32()),
-        ("sizes_agree", pa.int32()),
-    ]
+EVIDENCE: Final = schema(
+    "range_id string, piece int, agree int, newest timestamp, small_agree int, sizes_agree int"
 )
 
 

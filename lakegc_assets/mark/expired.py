@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_range
@@ -33,10 +34,10 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, address_hashes, signed
 
 _FOLDER: Final = "store_listing/expired/"
-NAMED: Final = pa.schema([("address", pa.string())])
+NAMED: Final = schema("address string")
 #: Columns of what relations take and give.
-_HELD: Final = pa.schema([*HASHES, ("range_id", pa.string())])
-_IDS: Final = pa.schema([("range_id", pa.string())])
+_HELD: Final = schema(HASHES, "range_id string")
+_IDS: Final = schema("range_id string")
 _ENTRIES: Final = pa.schema([*NAMED, *HASHES])
 _WHAT: Final = "compare expired ranges"
 

@@ -28,6 +28,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
@@ -291,17 +292,10 @@ T = TypeVar("T")
 #: An object that a list names, by its address relative to the namespace. ``elsewhere`` says why it
 #: cannot be an object of the namespace, and is null otherwise; its address is as it stands. What
 #: follows is known of candidates of ours alone.
-NAMED: Final = pa.schema(
-    [
-        *HASHES,
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("in_place", pa.bool_(), nullable=False),
-        pa.field("elsewhere", pa.string()),
-        pa.field("size", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("commit_id", pa.string()),
-        pa.field("branch", pa.string()),
-    ]
+NAMED: Final = schema(
+    HASHES,
+    "address string not null, in_place boolean not null, elsewhere string, size bigint, "
+    "reason string, commit_id string, branch string",
 )
 #: Work on one core, in seconds, to read a file, and a byte of it.
 _FILE_S: Final = 0.02

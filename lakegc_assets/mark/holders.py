@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.entry import decode_commit_data
 from lakegc_assets.graveler.ranges import read_range
@@ -33,7 +34,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, hash_table
 
-_IDS: Final = pa.schema([("range_id", pa.string())])
+_IDS: Final = schema("range_id string")
 
 
 def ranges_naming(ctx: RunContext, ranges: pa.Table, addresses: Collection[str]) -> list[str]:

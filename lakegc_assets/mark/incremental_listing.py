@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
@@ -37,7 +38,7 @@ from lakegc_assets.storage.errors import AccessDeniedError
 
 ASSET: Final = "store_listing"
 #: What is read of the record of a sweep.
-SWEPT: Final = pa.schema([("address", pa.string()), ("outcome", pa.string())])
+SWEPT: Final = schema("address string, outcome string")
 #: For how long at most a slice gets new addresses (an hour by lakeFS's default), with a margin.
 _SLICE_LIFE: Final = timedelta(hours=2)
 #: How many objects that a sweep deleted are asked for, to see whether the store was restored.

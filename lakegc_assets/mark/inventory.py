@@ -12,11 +12,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import relations
@@ -42,9 +42,7 @@ _BYTE_S: Final = 1e-7
 #: Size of a file without one in the manifest, in bytes.
 _USUAL: Final = 32 << 20
 #: What ``lacked`` gives.
-LACKED: Final = pa.schema(
-    [("objects", pa.int64()), ("bytes", pa.int64()), ("example", pa.string())]
-)
+LACKED: Final = schema("objects bigint, bytes bigint, example string")
 
 
 def find_inventory(ctx: RunContext, start: datetime) -> Inventory:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter, table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import etag_hashes
 from lakegc_assets.graveler.namespace import slice_time
@@ -56,15 +57,7 @@ _PARTS: Final = {
     "cuts": pa.schema([("key", pa.string())]),
 }
 #: What each slice holds, and whether it is settled: whether nobody writes to it any more.
-SLICES: Final = pa.schema(
-    [
-        ("slice", pa.string()),
-        ("keys", pa.int64()),
-        ("size", pa.int64()),
-        ("oldest", pa.timestamp("us", "UTC")),
-        ("settled", pa.bool_()),
-    ]
-)
+SLICES: Final = schema("slice string, keys bigint, size bigint, oldest timestamp, settled boolean")
 _SLICE: Final = len("data/") + 20
 
 

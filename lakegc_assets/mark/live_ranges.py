@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError, NoTableError
@@ -100,7 +101,7 @@ def passed_over(damaged: Mapping[str, IntegrityError]) -> list[str]:
 
 
 #: What was read: how many entries each range holds, and ``KeyDigest`` of their addresses.
-RANGES: Final = pa.schema([*COUNTED, ("digest", pa.string()), ("from_cache", pa.bool_())])
+RANGES: Final = schema(COUNTED, "digest string, from_cache boolean")
 _FOLDER: Final = "folder"
 _OF_PATHS: Final = ("range_id", "pattern")
 _NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})

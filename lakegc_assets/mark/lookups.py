@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, table_of, write_tables
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import bin_pack, thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import decode_paths
@@ -152,13 +153,13 @@ def is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:
 
 
 #: Columns of what relations take and give; see ``signature_relations``.
-PATHS_OF: Final = pa.schema([*SIGNATURES, ("paths", pa.int64())])
-BY_PATHS: Final = pa.schema([("paths", pa.int64()), ("signatures", pa.int64())])
-BEFORE: Final = pa.schema([("paths", pa.int64()), ("before", pa.int64())])
-ASKED: Final = pa.schema([*SIGNATURES, ("turn", pa.int32())])
-SERVED_NAMES: Final = pa.schema([("name", pa.string())])
+PATHS_OF: Final = schema(SIGNATURES, "paths bigint")
+BY_PATHS: Final = schema("paths bigint, signatures bigint")
+BEFORE: Final = schema("paths bigint, before bigint")
+ASKED: Final = schema(SIGNATURES, "turn int")
+SERVED_NAMES: Final = schema("name string")
 #: Paths to be asked: of which range and signature, and in which turn.
-_PATHS: Final = pa.schema([("position", pa.int32()), ("path", pa.string()), *ASKED])
+_PATHS: Final = schema("position int, path string", ASKED)
 #: Paths in the first page of a place; the next is twice as long if it answered for several.
 _PAGE = 100
 _TASKS: Final = 8

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
@@ -36,13 +37,13 @@ V = TypeVar("V")
 #: What is cached of metaranges: rows of ``decode.RANGES``, and with their bounds ``_BOUNDS``.
 KIND: Final = Kind("metaranges", DECODER_VERSION, "metarange_id")
 BOUNDS_KIND: Final = Kind("metarange_bounds", DECODER_VERSION, "metarange_id")
-_BOUNDS: Final = pa.schema([*RANGES, ("min_key", pa.binary()), ("max_key", pa.binary())])
+_BOUNDS: Final = schema(RANGES, "min_key binary, max_key binary")
 #: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
-PAIRS: Final = pa.schema([("metarange_id", _NAME), ("range_id", _NAME), ("entries", pa.int64())])
-_RANKED: Final = pa.schema([*RANGES, ("rank", pa.int64())])
+PAIRS: Final = schema([("metarange_id", _NAME)], [("range_id", _NAME)], "entries bigint")
+_RANKED: Final = schema(RANGES, "rank bigint")
 #: Rows: one for each range and each pattern that it can hold paths of, each once.
-PATH_RANGES: Final = pa.schema([*RANGES, ("pattern", pa.string()), ("rank", pa.int64())])
+PATH_RANGES: Final = schema(RANGES, "pattern string, rank bigint")
 #: Rows: a range, and how many entries metaranges say it holds; null where none names it.
 COUNTED: Final = RANGES
 #: Work of one metarange on one core, in seconds: that is to be fetched and read, and that is not.
@@ -111,7 +112,7 @@ def pairs_frame(ctx: RunContext, frames: Session, metarange_ids: Collection[str]
             "cache, and try again"
         )
     chosen = {i: slots[i] for i in metarange_ids}
-    kinds = pa.schema([("metarange_id", pa.string()), *RANGES])
+    kinds = schema("metarange_id string", RANGES)
     return cache.frame(frames, ctx.connections.cache_url, chosen, kinds, PAIRS.names[:2])
 
 

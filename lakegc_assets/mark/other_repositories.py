@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
 from lakegc_assets.engine.datasets import table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -35,14 +34,9 @@ _KIND: Final = Kind("commits", 1, "look")
 #: What was seen of other repositories, in the cache of the one that is collected.
 _OTHERS: Final = "others/"
 _SEEN: Final = f"{_OTHERS}v1-{DECODER_VERSION}/"
-_COMMITS: Final = pa.schema(
-    [
-        ("commit_id", pa.string()),
-        ("parents", pa.list_(pa.string())),
-        ("creation_date", pa.int64()),
-        ("metarange_id", pa.string()),
-        ("version", pa.int64()),
-    ]
+_COMMITS: Final = schema(
+    "commit_id string, parents array<string>, creation_date bigint, metarange_id string, "
+    "version bigint"
 )
 
 

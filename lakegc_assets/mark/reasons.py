@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.mark import comparison_relations, relations
@@ -29,24 +30,13 @@ from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.hashing import HASHES, KeyDigest
 
-CANDIDATES: Final = pa.schema(
-    [
-        *LISTING,
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("commit_id", pa.string()),
-        pa.field("branch", pa.string()),
-    ]
-)
+CANDIDATES: Final = schema(LISTING, "reason string not null, commit_id string, branch string")
 #: Columns of what relations take and give.
-HOLDERS: Final = pa.schema([*HASHES, ("commit_id", pa.string()), ("branch", pa.string())])
-_RANGES: Final = pa.schema([("range_id", pa.string()), ("rank", pa.int64())])
-_COMMITS: Final = pa.schema(
-    [("rank", pa.int64()), ("commit_id", pa.string()), ("branch", pa.string())]
-)
+HOLDERS: Final = schema(HASHES, "commit_id string, branch string")
+_RANGES: Final = schema("range_id string, rank bigint")
+_COMMITS: Final = schema("rank bigint, commit_id string, branch string")
 _SUMMED: Final = pa.schema([CANDIDATES.field(name) for name in ("size", "reason")])
-_TOTALS: Final = pa.schema(
-    [CANDIDATES.field("reason"), ("objects", pa.int64()), ("bytes", pa.int64())]
-)
+_TOTALS: Final = schema([CANDIDATES.field("reason")], "objects bigint, bytes bigint")
 
 
 @dataclass(frozen=True)
@@ -137,27 +127,18 @@ def _by_reason(work: Workspace, parts: Sequence[Part]) -> dict[str, dict[str, in
 
 
 #: ``size`` is null for what the store does not hold, ``commit_id`` for what no commit holds.
-SURVIVORS: Final = pa.schema(
-    [
-        *HASHES,
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("why", pa.string(), nullable=False),
-        pa.field("commit_id", pa.string()),
-        pa.field("branch", pa.string()),
-    ]
+SURVIVORS: Final = schema(
+    HASHES,
+    "address string not null, size bigint, kind string not null, why string not null, "
+    "commit_id string, branch string",
 )
 _FOUND: Final = pa.schema(list(SURVIVORS)[:5])
 _STORE: Final = pa.schema(
     [LISTING.field(name) for name in ("address", "hash", "size", "last_modified")]
 )
-_FOLDERS: Final = pa.schema([("folder", pa.string())])
-_SURVIVOR_TOTALS: Final = pa.schema(
-    [
-        *(SURVIVORS.field(name) for name in ("kind", "why")),
-        *((name, pa.int64()) for name in ("objects", "bytes")),
-    ]
+_FOLDERS: Final = schema("folder string")
+_SURVIVOR_TOTALS: Final = schema(
+    (SURVIVORS.field(name) for name in ("kind", "why")), "objects bigint, bytes bigint"
 )
 
 

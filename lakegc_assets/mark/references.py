@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.progress import report_progress
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
@@ -63,12 +64,8 @@ V = TypeVar("V")
 COMMITTED: Final = "committed"
 STAGED: Final = "staged"
 #: Rows: an object of this namespace, the repository that names it, and whether in a commit.
-REFERENCES: Final = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("repository", pa.string(), nullable=False),
-        pa.field("held", pa.string(), nullable=False),
-    ]
+REFERENCES: Final = schema(
+    "address string not null, repository string not null, held string not null"
 )
 _THREADS: Final = 8
 #: Branches of one repository that are read at a time.

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.checks.evaluation import read_results, requests_of, require_passed
 from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark.comparison import compare_with_newest
@@ -44,14 +45,7 @@ _LARGEST: Final = 20
 _DAY: Final = 86_400
 #: Work on one core, in seconds, to count and to publish a candidate.
 _ROW_S: Final = 3e-6
-BREAKDOWN: Final = pa.schema(
-    [
-        pa.field("dimension", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("objects", pa.int64()),
-        pa.field("bytes", pa.int64()),
-    ]
-)
+BREAKDOWN: Final = schema("dimension string, key string, objects bigint, bytes bigint")
 
 #: Address, size, reason, and the commit that held it last or None.
 Largest = tuple[str, int, str, str | None]

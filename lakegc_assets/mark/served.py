@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_parts, write_part
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.lookups import SERVED_NAMES, Inquiry, ask, choose, find_paths
@@ -36,7 +37,7 @@ from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 
-SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
+SPARED: Final = schema("address string, why string")
 SERVED: Final = relations.SERVED
 UNVERIFIED: Final = relations.UNVERIFIED
 #: Names of parts and of facts of ``deletion_candidates``.

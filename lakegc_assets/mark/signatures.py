@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part, table_of
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import (
@@ -65,22 +66,16 @@ CANDIDATES: Final = pa.schema(
 SAMPLED: Final = pa.schema(
     [LISTING.field(name) for name in ("address", "size", "last_modified", "etag")]
 )
-RANGES: Final = pa.schema(
-    [("range_id", pa.string()), ("branches", pa.int64()), ("pages", pa.int64())]
-)
-SIGNATURES: Final = pa.schema([("size", pa.int64()), ("signature", pa.int64())])
-MATCHES: Final = pa.schema([("range_id", pa.string()), *SIGNATURES, ("entries", pa.int64())])
+RANGES: Final = schema("range_id string, branches bigint, pages bigint")
+SIGNATURES: Final = schema("size bigint, signature bigint")
+MATCHES: Final = schema("range_id string", SIGNATURES, "entries bigint")
 #: Entries whose sizes say nothing, by what they look like in their range.
-UNCLEAR: Final = pa.schema(
-    [("range_id", pa.string()), *((n, pa.int64()) for n in ("size", "etag_hash", "entries"))]
-)
-RANGE_IDS: Final = pa.schema([("range_id", pa.string())])
-SIZES: Final = pa.schema([("size", pa.int64())])
-MOST: Final = pa.schema([*SIZES, ("most", pa.int64())])
-SIZED: Final = pa.schema(
-    [*SIZES, *((name, pa.int64()) for name in ("candidates", "paths", "pages"))]
-)
-TO_READ: Final = pa.schema([("address", pa.string()), *SIZES])
+UNCLEAR: Final = schema("range_id string, size bigint, etag_hash bigint, entries bigint")
+RANGE_IDS: Final = schema("range_id string")
+SIZES: Final = schema("size bigint")
+MOST: Final = schema(SIZES, "most bigint")
+SIZED: Final = schema(SIZES, "candidates bigint, paths bigint, pages bigint")
+TO_READ: Final = schema("address string", SIZES)
 
 #: Bytes of candidates that are read at most, to know their checksums.
 _MOST_BYTES: Final = 1 << 30
