@@ -339,22 +339,8 @@ def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:
 @relation
 def totals(found: DataFrame, by: Sequence[str]) -> DataFrame:
     """Objects and bytes of cells, by some of their columns."""
-    return found.groupBy(*by).agg(
-        F.sum("objects").cast("bigint").alias("objects"),
-        F.sum("bytes").cast("bigint").alias("bytes"),
-    )
-
-
-@relation
-def renamed(found: DataFrame, column: str, name: str) -> DataFrame:
-    """Totals whose key, a column, gets another name."""
-    return found.select(F.col(column).alias(name), "objects", "bytes")
-
-
-@relation
-def of_class(found: DataFrame, name: str) -> DataFrame:
-    """The cells of one class."""
-    return found.where(F.col("class") == F.lit(name))
+    sums = (F.sum(name).cast("bigint").alias(name) for name in ("objects", "bytes"))
+    return found.groupBy(*by).agg(*sums)
 
 
 @relation
@@ -363,14 +349,7 @@ def by_folder(found: DataFrame, depth: int) -> DataFrame:
     pattern = "^((?:[^/]*/){1," + str(depth) + "})"
     cut = F.regexp_extract("folder", pattern, 1)
     shorter = F.when(F.col("folder").isNotNull(), cut)
-    return (
-        found.select(shorter.alias("folder"), "objects", "bytes")
-        .groupBy("folder")
-        .agg(
-            F.sum("objects").cast("bigint").alias("objects"),
-            F.sum("bytes").cast("bigint").alias("bytes"),
-        )
-    )
+    return totals(found.select(shorter.alias("folder"), "objects", "bytes"), ["folder"])
 
 
 @relation
@@ -379,11 +358,4 @@ def commit_sizes(pairs: DataFrame, entries: DataFrame) -> DataFrame:
     sizes = entries.groupBy("range_id").agg(
         F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes")
     )
-    return (
-        pairs.join(sizes, "range_id")
-        .groupBy("metarange_id")
-        .agg(
-            F.sum("objects").cast("bigint").alias("objects"),
-            F.sum("bytes").cast("bigint").alias("bytes"),
-        )
-    )
+    return totals(pairs.join(sizes, "range_id"), ["metarange_id"])

@@ -29,7 +29,6 @@ from lakegc_assets.wording import counted
 DIMENSIONS: Final = ("branch", "path", "committer", "commit", "age", "size")
 _TOTALS: Final = (("objects", pa.int64()), ("bytes", pa.int64()))
 _BY_HOLDERS: Final = schema("holders string, also_needed boolean", _TOTALS)
-_BY_NUMBER: Final = schema("key bigint", _TOTALS)
 _BY_FOLDER: Final = schema("folder string", _TOTALS)
 _WHAT: Final = "add up what is live"
 NOBODY: Final = "not attributed"
@@ -125,7 +124,7 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
     ctx = ctx.connect()
     with ctx.frames() as frames:
         cells = frames.read(Dataset(attempt.url, manifest.parts["data"], CELLS))
-        live = relations.of_class(cells, COMMITTED)
+        live = cells.where(f"class = '{COMMITTED}'")
         dimensions = _Dimensions(frames, live, attempt, manifest, depth)
         rows: list[Use] = getattr(dimensions, f"by_{by}")()
     return Usage(ctx.repository, manifest, by, rows, problems(attempt, manifest))
@@ -224,10 +223,10 @@ class _Dimensions:
         commits = self.attempt.rows(self.manifest, "commits").to_pylist()
         rows = []
         for row in self._numbered("oldest"):
-            if row["key"] is None:
+            if row["oldest"] is None:
                 rows.append(Use(NOBODY, row["objects"], row["bytes"]))
                 continue
-            commit = commits[row["key"]]
+            commit = commits[row["oldest"]]
             made = datetime.fromtimestamp(commit["creation_date"], timezone.utc).isoformat()
             more = {"committer": commit["committer"], "made": made, "branch": commit["branch"]}
             rows.append(Use(commit["commit_id"], row["objects"], row["bytes"], more=more))
@@ -243,11 +242,11 @@ class _Dimensions:
 
     def by_age(self) -> list[Use]:
         names = {days: f"up to {counted(days, 'day')}" for days in AGES}
-        return _in_order(self._numbered("age"), names | {ABOVE: f"over {counted(AGES[-1], 'day')}"})
+        return self._in_order("age", names | {ABOVE: f"over {counted(AGES[-1], 'day')}"})
 
     def by_size(self) -> list[Use]:
         names = {most: f"up to {_power(most)}" for most in SIZES}
-        return _in_order(self._numbered("size_class"), names | {ABOVE: f"over {_power(SIZES[-1])}"})
+        return self._in_order("size_class", names | {ABOVE: f"over {_power(SIZES[-1])}"})
 
     def _groups(self) -> Groups:
         branches = self.manifest.facts["branches"]
@@ -259,9 +258,17 @@ class _Dimensions:
         return Groups(branches, [sets[number] for number in range(len(sets))], {})
 
     def _numbered(self, column: str) -> list[dict[str, Any]]:
-        found = relations.renamed(relations.totals(self.live, [column]), column, "key")
-        rows: list[dict[str, Any]] = self.frames.collect_rows(found, _BY_NUMBER, _WHAT)
+        found, kinds = relations.totals(self.live, [column]), schema(f"{column} bigint", _TOTALS)
+        rows: list[dict[str, Any]] = self.frames.collect_rows(found, kinds, _WHAT)
         return rows
+
+    def _in_order(self, column: str, names: Mapping[int, str]) -> list[Use]:
+        known = {row[column]: row for row in self._numbered(column)}
+        return [
+            Use(name, known[number]["objects"], known[number]["bytes"])
+            for number, name in names.items()
+            if number in known
+        ]
 
 
 def _bits(members: int) -> list[int]:
@@ -272,15 +279,6 @@ def _power(size: int) -> str:
     """A power of two in the largest unit that it is a multiple of."""
     step = (size.bit_length() - 1) // 10
     return f"{size >> 10 * step:,} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
-
-
-def _in_order(rows: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> list[Use]:
-    known = {row["key"]: row for row in rows}
-    return [
-        Use(name, known[number]["objects"], known[number]["bytes"])
-        for number, name in names.items()
-        if number in known
-    ]
 
 
 def _largest_first(rows: Sequence[Use]) -> list[Use]:

@@ -300,7 +300,7 @@ class Case:
         """True if an object of a HEAD is listed in another size than its entry declares."""
         if not self.unlike:
             return False
-        found = relations.resized(self.dataset(self.unlike, UNLIKE))
+        found = self.dataset(self.unlike, UNLIKE).where("listed is not null")
         return self.total(found, "count sizes that differ") > 0
 
     # What is wrong

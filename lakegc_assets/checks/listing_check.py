@@ -85,7 +85,7 @@ def _with_deleted(case: Case, result: CheckResult, deleted: DataFrame) -> CheckR
     count = case.total(deleted, "count what earlier runs deleted")
     if not count:
         return result
-    first = relations.first_deleted(deleted, _DELETED_EXAMPLES)
+    first = relations.first(deleted, _DELETED_EXAMPLES)
     rows = case.frames.collect(first, _KNOWN, "find examples").to_pylist()
     examples = [f"{row['address']!r} (run {row['run']})" for row in rows]
     objects = counted(
@@ -119,7 +119,7 @@ def _missing(case: Case) -> Sequence[Part]:
     """Files of the addresses that should be listed and are not, each once."""
     if not case.unlike:
         return []
-    lacking = relations.lacking(case.dataset(case.unlike, UNLIKE))
+    lacking = case.dataset(case.unlike, UNLIKE).where("listed is null")
     return case.write(lacking, ADDRESSES, "find what is not listed")
 
 

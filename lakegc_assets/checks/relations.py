@@ -123,8 +123,8 @@ def counts(wrong: DataFrame) -> DataFrame:
 
 @relation
 def first(addresses: DataFrame, most: int) -> DataFrame:
-    """Some addresses to be shown: the first ones, in order; null is the very first."""
-    return addresses.select("address").orderBy(F.col("address").asc_nulls_first()).limit(most)
+    """Rows of some addresses to be shown: the first ones, in order; null is the very first."""
+    return addresses.orderBy(F.col("address").asc_nulls_first()).limit(most)
 
 
 @relation
@@ -175,18 +175,6 @@ def unlike(entries: DataFrame, store: DataFrame, before: int | None) -> DataFram
 
 
 @relation
-def lacking(unlike: DataFrame) -> DataFrame:
-    """The addresses that are not listed, of what ``unlike`` gives."""
-    return unlike.where(F.col("listed").isNull()).select("address")
-
-
-@relation
-def resized(unlike: DataFrame) -> DataFrame:
-    """The addresses that are listed in another size, of what ``unlike`` gives."""
-    return unlike.where(F.col("listed").isNotNull()).select("address")
-
-
-@relation
 def distinct(addresses: DataFrame) -> DataFrame:
     """Addresses, each once."""
     return addresses.select("address").distinct()
@@ -210,12 +198,6 @@ def deleted_before(addresses: DataFrame, known: DataFrame) -> DataFrame:
     deleted = known.where(F.col("run").isNotNull())
     found = deleted.join(addresses.select("address"), "address", "left_semi")
     return found.groupBy("address").agg(F.max("run").alias("run"))
-
-
-@relation
-def first_deleted(deleted: DataFrame, most: int) -> DataFrame:
-    """Some of what was deleted (address, run): the first ones, in order."""
-    return deleted.select("address", "run").orderBy("address").limit(most)
 
 
 @relation

@@ -165,28 +165,23 @@ def _subtract(
         listing.cutoff,
     )
     what = "subtract what is live from the listing"
-    spared: list[Part] = []
-    if doubled := listing.parts.get("twice"):
-        twice = read(HASHES, *doubled)
-        stays = relations.named_twice_spared(unreferenced, twice)
-        spared = work.write(stays, "spared", SPARED, what)
-        unreferenced = relations.named_once(unreferenced, twice)
+    twice = listing.parts.get("twice")
     judged = relations.judged(
         unreferenced,
         read(UNRESOLVED, *committed.parts["unresolved"], *uncommitted.parts["unresolved"]),
         [frames.read(one) for one in uploads_seen(ctx, listing)],
         frames.create(pins.cast(SPARED)),
         listing.cutoff - relations.UPLOAD_TIME,
+        [read(HASHES, *twice)] if twice else [],
     )
     found = work.write(judged, "judged", JUDGED, what)
     if not found:
-        return [], spared
+        return [], []
     judged = read(JUDGED, *found)
-    doubtful = work.write(relations.spared(judged), "spared", SPARED, what)
-    spared += doubtful
-    if not doubtful:
+    spared = work.write(relations.spared(judged), "spared", SPARED, what)
+    if not spared:
         # What was written has the columns of LISTING, and one more that is null.
-        return found, spared
+        return found, []
     return work.write(relations.not_spared(judged), "unlisted", LISTING, what), spared
 
 

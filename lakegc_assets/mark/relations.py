@@ -73,6 +73,7 @@ def judged(
     seen: Sequence[DataFrame],
     pins: DataFrame,
     uploading_since: datetime,
+    twice: Sequence[DataFrame] = (),
 ) -> DataFrame:
     """Candidates so far, with the first reason why each is spared; null where there is none.
 
@@ -85,11 +86,19 @@ def judged(
         seen: address and etag of the uploads in parts that each listing before the cutoff had.
         pins: address and why of what was restored, and is to stay for a while; each once.
         uploading_since: ``UPLOAD_TIME`` before the cutoff of the mark.
+        twice: hashes of what a report names more than once, as ``named_twice`` gives them, so that
+            nobody can tell which of the rows is true; one frame, or none without a report.
 
     Returns:
-        The rows, each once, with one column more: ``why``.
+        The rows, as often as they are there, with one column more: ``why``.
     """
+    is_doubled = F.lit(False)
+    for one in twice:
+        doubled = one.select("hash", F.lit(True).alias("doubled"))
+        unreferenced = unreferenced.join(doubled, "hash", "left")
+        is_doubled = F.col("doubled")
     doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()
+    columns = [name for name in unreferenced.columns if name != "doubled"]
     named = unreferenced.withColumn("last_part", F.element_at(F.split("address", "/"), -1))
     # Before the joins: behind them SQLFrame may take the address for that of the pins.
     recent = F.col("last_modified") >= F.lit(uploading_since)
@@ -105,13 +114,14 @@ def judged(
     # A dollar would also stand before a line break at the end, in Java.
     in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
     why = (
-        F.when(F.col("ambiguous"), F.lit(AMBIGUOUS))
+        F.when(is_doubled, F.lit(TWICE))
+        .when(F.col("ambiguous"), F.lit(AMBIGUOUS))
         .when(F.col("address").rlike(UNNAMEABLE), F.lit(CONTROL))
         .when(in_parts & ~known, F.lit(NOT_SEEN))
         .when(F.col("uploading"), F.lit(UPLOADING))
         .otherwise(F.col("pinned"))
     )
-    return marked.withColumn("why", why).select(*unreferenced.columns, "why")
+    return marked.withColumn("why", why).select(*columns, "why")
 
 
 @relation
@@ -122,8 +132,8 @@ def not_spared(judged: DataFrame) -> DataFrame:
 
 @relation
 def spared(judged: DataFrame) -> DataFrame:
-    """Of what was judged that which is spared."""
-    return judged.where(F.col("why").isNotNull())
+    """Of what was judged that which is spared, and why (address, why): each once."""
+    return judged.where(F.col("why").isNotNull()).select("address", "why").distinct()
 
 
 @relation
@@ -179,19 +189,6 @@ def named_twice(rows: DataFrame) -> DataFrame:
     """
     times = rows.groupBy("hash").agg(F.count(F.lit(1)).alias("times"))
     return times.where("times > 1").select("hash")
-
-
-@relation
-def named_once(unreferenced: DataFrame, twice: DataFrame) -> DataFrame:
-    """Candidates so far (``LISTING``) but for those with some hashes."""
-    return unreferenced.join(twice, "hash", "left_anti")
-
-
-@relation
-def named_twice_spared(unreferenced: DataFrame, twice: DataFrame) -> DataFrame:
-    """Of the candidates so far those with some hashes: address and why each is spared, once."""
-    found = unreferenced.select("address", "hash").join(twice, "hash", "left_semi")
-    return found.select("address", F.lit(TWICE).alias("why")).distinct()
 
 
 @relation

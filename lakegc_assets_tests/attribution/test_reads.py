@@ -69,8 +69,9 @@ def test_an_attribution_takes_six_queries_and_plans_each_relation_once(
     # The groups of ranges, what entries name, the cells without holders and with them, totals of
     # their classes, and the sizes of commits.
     assert len(computed) == 6
-    # Totals are made by the columns of a cell, and by class; ranges and metaranges are united.
-    assert Counter(planned) == {"totals": 2, "union_all": 2} | dict.fromkeys(
+    # Totals are made by the columns of a cell, by class and by metarange; ranges and metaranges are
+    # united.
+    assert Counter(planned) == {"totals": 3, "union_all": 2} | dict.fromkeys(
         ("range_groups", "named_objects", "needs", "exceptions", "classified", "_explained",
          "_of_one_class", "cells", "holders", "with_holders", "commit_sizes"),
         1,

@@ -199,16 +199,6 @@ def test_totals(frames: Frames) -> None:
     holds(frames, relations.totals, [(CELLS, rows(CELLS))], schema, ["class", "why"])
 
 
-def test_renamed(frames: Frames) -> None:
-    schema = pa.schema([("key", pa.int64()), *_TOTAL])
-    holds(frames, relations.renamed, [(CELLS, rows(CELLS))], schema, "age", "key")
-
-
-def test_of_class(frames: Frames) -> None:
-    some = [(CELLS, rows(CELLS))]
-    holds(frames, relations.of_class, some, CELLS, "staged")
-
-
 def test_by_folder(frames: Frames) -> None:
     for depth in (1, 3):
         holds(frames, relations.by_folder, [(FOLDER, rows(FOLDER))], FOLDER, depth)

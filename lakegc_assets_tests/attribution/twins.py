@@ -198,14 +198,6 @@ def totals(found: Rows, by: Sequence[str]) -> list[Row]:
     return _added(found, *by)
 
 
-def renamed(found: Rows, column: str, name: str) -> list[Row]:
-    return [{name: row[column], **_added([row])[0]} for row in found]
-
-
-def of_class(found: Rows, name: str) -> list[Row]:
-    return [{**row} for row in found if row["class"] == name]
-
-
 def by_folder(found: Rows, depth: int) -> list[Row]:
     def cut(folder: str | None) -> str | None:
         if folder is None:

@@ -126,8 +126,6 @@ PURE: Final[list[tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[
     ("counts", (("check", "name", "address"),), ("check", "name", "objects"), ()),
     ("expected", (ENTRY,), ADDRESS, (st.none() | MOMENTS,)),
     ("unlike", (ENTRY, ("address", "size")), ("address", "listed"), (st.none() | MOMENTS,)),
-    ("lacking", (("address", "listed"),), ADDRESS, ()),
-    ("resized", (("address", "listed"),), ADDRESS, ()),
     ("distinct", (ADDRESS,), ADDRESS, ()),
     ("without", (ADDRESS, ADDRESS), ADDRESS, ()),
     ("deleted_before", (ADDRESS, ("address", "run")), ("address", "run"), ()),
@@ -165,8 +163,8 @@ def test_what_was_deleted_and_is_shown_is_its_twin(frames: Frames) -> None:
     columns = ("address", "run")
     each = st.dictionaries(ADDRESSES, st.sampled_from(["r1", "r2"]), max_size=8)
     deleted = each.map(lambda runs: [{"address": a, "run": run} for a, run in runs.items()])
-    inputs = {"deleted": deleted}
-    held_together(frames, "first_deleted", inputs, (columns,), columns, MOST, ordered=True)
+    inputs = {"addresses": deleted}
+    held_together(frames, "first", inputs, (columns,), columns, MOST, ordered=True)
 
 
 def test_what_lakefs_is_asked_for_is_its_twin(frames: Frames) -> None:
@@ -189,5 +187,5 @@ def test_each_relation_has_a_twin_that_is_compared() -> None:
         for name, value in vars(relations).items()
         if isinstance(value, FunctionType) and hasattr(value, "__wrapped__")
     }
-    others = {"outside_slices", "first", "first_deleted", "sample", "questions"}
+    others = {"outside_slices", "first", "sample", "questions"}
     assert own == {name for name, *_ in PURE} | others

@@ -96,7 +96,7 @@ def counts(wrong: Rows) -> list[Row]:
 
 
 def first(addresses: Rows, most: int) -> list[Row]:
-    order = sorted(only(addresses), key=lambda row: (row["address"] or "").encode())
+    order = sorted(({**row} for row in addresses), key=lambda row: (row["address"] or "").encode())
     return sorted(order, key=lambda row: row["address"] is not None)[:most]
 
 
@@ -128,14 +128,6 @@ def unlike(entries: Rows, store: Rows, before: int | None) -> list[Row]:
     return each_once(found)
 
 
-def lacking(unlike: Rows) -> list[Row]:
-    return only([row for row in unlike if row["listed"] is None])
-
-
-def resized(unlike: Rows) -> list[Row]:
-    return only([row for row in unlike if row["listed"] is not None])
-
-
 def distinct(addresses: Rows) -> list[Row]:
     return each_once(only(addresses))
 
@@ -150,10 +142,6 @@ def deleted_before(addresses: Rows, known: Rows) -> list[Row]:
         if row["run"] is not None and row["address"] in addresses_of(addresses):
             runs[row["address"]] = max(row["run"], runs.get(row["address"], ""))
     return [{"address": address, "run": run} for address, run in runs.items()]
-
-
-def first_deleted(deleted: Rows, most: int) -> list[Row]:
-    return sorted(({**row} for row in deleted), key=lambda row: row["address"].encode())[:most]
 
 
 def sample(addresses: Rows, most: int) -> list[Row]:

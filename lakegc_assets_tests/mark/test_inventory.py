@@ -21,7 +21,6 @@ from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.inventory import LACKED
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.relations import TWICE
-from lakegc_assets.mark.served import SPARED
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
@@ -250,19 +249,6 @@ def test_what_is_named_twice(frames: Frames) -> None:
     def check(rows: Rows) -> None:
         found = frames.rows(relations.named_twice(frames.of(rows, HASHES)), HASHES)
         assert same(found, twins.named_twice(rows))
-
-    check()
-
-
-def test_what_is_named_twice_is_spared(frames: Frames) -> None:
-    @settings(max_examples=frames.examples)
-    @given(STORE, LIVE)
-    def check(store: Rows, twice: Rows) -> None:
-        objects, hashes = frames.of(store, LISTING), frames.of(twice, HASHES)
-        once = frames.rows(relations.named_once(objects, hashes), LISTING)
-        assert same(once, twins.named_once(store, twice))
-        spared = frames.rows(relations.named_twice_spared(objects, hashes), SPARED)
-        assert same(spared, twins.named_twice_spared(store, twice))
 
     check()
 

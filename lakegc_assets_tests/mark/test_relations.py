@@ -96,19 +96,26 @@ def test_what_is_spared_and_why(frames: Frames) -> None:
     )
 
     @settings(max_examples=frames.examples)
-    @given(STORE, rows(UNRESOLVED, last_part=last), st.lists(seen_by_one, max_size=2), pins)
-    def check(store: Any, unresolved: Any, seen: Any, pins: Any) -> None:
+    @given(
+        STORE,
+        rows(UNRESOLVED, last_part=last),
+        st.lists(seen_by_one, max_size=2),
+        pins,
+        st.lists(LIVE.map(twins.named_twice), max_size=1),
+    )
+    def check(store: Any, unresolved: Any, seen: Any, pins: Any, twice: Any) -> None:
         found = relations.judged(
             frames.of(store, LISTING),
             frames.of(unresolved, UNRESOLVED),
             [frames.of(some, SEEN) for some in seen],
             frames.of(pins, SPARED),
             LONG_AGO,
+            [frames.of(some, HASHES) for some in twice],
         )
-        expected = twins.judged(store, unresolved, seen, pins, LONG_AGO)
+        expected = twins.judged(store, unresolved, seen, pins, LONG_AGO, twice)
         assert same(frames.rows(found, JUDGED), expected)
         spared = relations.spared(found)
-        assert same(frames.rows(spared, JUDGED), twins.spared(expected))
+        assert same(frames.rows(spared, SPARED), twins.spared(expected))
         counted = twins.counts_by_reason(twins.spared(expected))
         assert same(frames.rows(relations.counts_by_reason(spared), COUNTS), counted)
         assert same(frames.rows(relations.not_spared(found), JUDGED), twins.not_spared(expected))

@@ -16,6 +16,7 @@ CONTROL = "its name has a line break or another control character"
 UNVERIFIED = "more paths at branch HEADs look like it than may be asked"
 SAME_HASH = "its hash is that of an address that another repository names"
 NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
+TWICE = "the inventory report names it more than once"
 UPLOADING = "named like a part of an upload, which may still go on"
 _PART_NAME = re.compile(r"\.(multipart|part_[0-9]+(_[0-9]+)*)\Z")
 _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
@@ -43,12 +44,16 @@ def judged(
     seen: Sequence[Rows],
     pins: Rows,
     uploading_since: datetime,
+    twice: Sequence[Rows] = (),
 ) -> list[Row]:
+    doubled = {row["hash"] for rows in twice for row in rows}
     doubtful = {row["last_part"] for row in unresolved}
     known = {(row["address"], row["etag"]) for rows in seen for row in rows}
     pinned = {row["address"]: row["why"] for row in pins}
 
     def why(row: Mapping[str, Any]) -> str | None:
+        if row["hash"] in doubled:
+            return TWICE
         if row["address"].rpartition("/")[2] in doubtful:
             return AMBIGUOUS
         if _UNNAMEABLE.search(row["address"]):
@@ -67,7 +72,8 @@ def not_spared(judged: Rows) -> list[Row]:
 
 
 def spared(judged: Rows) -> list[Row]:
-    return [{**row} for row in judged if row["why"] is not None]
+    found = {(row["address"], row["why"]) for row in judged if row["why"] is not None}
+    return [{"address": address, "why": why} for address, why in found]
 
 
 def without_spared(objects: Rows, spared: Rows) -> list[Row]:
@@ -102,19 +108,6 @@ def duplicates(rows: Rows, most: int) -> list[Row]:
 def named_twice(rows: Rows) -> list[Row]:
     times = Counter(row["hash"] for row in rows)
     return [{"hash": one} for one, count in times.items() if count > 1]
-
-
-def named_once(unreferenced: Rows, twice: Rows) -> list[Row]:
-    hashes = {row["hash"] for row in twice}
-    return [{**row} for row in unreferenced if row["hash"] not in hashes]
-
-
-def named_twice_spared(unreferenced: Rows, twice: Rows) -> list[Row]:
-    hashes = {row["hash"] for row in twice}
-    found = {row["address"] for row in unreferenced if row["hash"] in hashes}
-    return [
-        {"address": one, "why": "the inventory report names it more than once"} for one in found
-    ]
 
 
 def lacked(rows: Rows, others: Rows, before: datetime) -> list[Row]:
