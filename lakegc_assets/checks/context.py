@@ -23,7 +23,7 @@ from lakegc_assets.checks.refs import pinned_addresses
 from lakegc_assets.checks.retained import kept_commits, path_commits
 from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND
-from lakegc_assets.checks.witness_cache import Witnessed, forget_damaged, witnessed
+from lakegc_assets.checks.witness_cache import Witnessed, witnessed
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.relation import union_all
@@ -36,6 +36,7 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.scratch import remove
+from lakegc_assets.run.table_cache import forget_damaged
 
 T = TypeVar("T")
 
@@ -221,7 +222,8 @@ class Case:
         try:
             return compute()
         except IntegrityError:
-            if not forget_damaged(self.witnessed, self.ctx.tasks, self._most):
+            slots = self.witnessed.slots.values()
+            if not forget_damaged(self.ctx.tasks, self.connections, KIND, slots, self._most):
                 raise
             del self.witnessed
             return compute()

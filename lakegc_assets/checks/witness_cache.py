@@ -20,12 +20,11 @@ from lakegc_assets.engine.tasks import Tasks, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.run.table_cache import CacheFile, Decoded, Slot, TableCache, by_file
+from lakegc_assets.run.table_cache import Decoded, Slot, TableCache
 
-#: Work on one core, in seconds: to fetch a range, to witness an entry, to compare a cached one.
+#: Work on one core, in seconds: to fetch a range, to witness an entry.
 _FETCH_S: Final = 0.02
 _WITNESS_S: Final = 2e-6
-_COMPARE_S: Final = 5e-8
 _THREADS: Final = 8
 #: Rows in a file of the cache, about.
 _FILE_ROWS: Final = 1_000_000
@@ -77,20 +76,6 @@ def witnessed(
                 f"its metarange says {count}: the repository is damaged",
             )
     return Witnessed(connections, {range_id: slots[range_id] for range_id in entries})
-
-
-def forget_damaged(found: Witnessed, tasks: Tasks, most: int) -> bool:
-    """Forget what is damaged in the cache, so that it is witnessed again; whether anything is."""
-    files = [file for file, _ in by_file(found.slots.values())]
-    costs = [file.part.rows * _COMPARE_S for file in files]
-    task = partial(_is_damaged, found.connections)
-    return any(tasks.run_grouped("compare cached ranges", task, files, costs, most))
-
-
-def _is_damaged(connections: Connections, files: Sequence[CacheFile]) -> bool:
-    cache = TableCache(connections.cache(), KIND)
-    # All of them, so that each that is damaged is forgotten.
-    return None in [cache.read(file, [], []) for file in files]
 
 
 def _witness_and_cache(connections: Connections, range_ids: Sequence[str]) -> dict[str, Slot]:

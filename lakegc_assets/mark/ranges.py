@@ -8,7 +8,7 @@ What is not cached is decoded by tasks; then relations read the cache itself, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from math import fsum
@@ -29,7 +29,7 @@ from lakegc_assets.mark.addresses import are_plain, entry_spellings
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
-from lakegc_assets.run.table_cache import CacheFile, Decoded, Kind, Slot, TableCache, by_file
+from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, forget_damaged
 
 R = TypeVar("R")
 
@@ -279,10 +279,6 @@ def decode(
     )
 
 
-#: Rows of files that are verified here, since starting tasks takes longer.
-_FEW_ROWS: Final = 100_000
-
-
 def range_frame(
     ctx: RunContext, frames: Session, ranges: pa.Table, columns: Sequence[str]
 ) -> DataFrame:
@@ -322,34 +318,16 @@ def _frame(
     cache = TableCache(ctx.connections.cache(), KIND)
     # Spark compares files when the frame is computed, which is too late to decode them anew.
     late = isinstance(frames, SparkBackedSession)
+    most = ctx.settings.address_num_partitions
+    forget = partial(forget_damaged, ctx.tasks, ctx.connections, KIND, most=most)
     while True:
         slots = find()
-        if late and _forget_damaged(ctx, slots.values()):
+        if late and forget(slots.values()):
             continue
         try:
             frame = cache.frame(frames, ctx.connections.cache_url, slots, ROWS, columns)
         except IntegrityError:
-            if not _forget_damaged(ctx, slots.values()):
+            if not forget(slots.values()):
                 raise
         else:
             return frame, frozenset(slots)
-
-
-def _forget_damaged(ctx: RunContext, slots: Iterable[Slot]) -> bool:
-    """Forget the files of some ranges that are not what they were; whether there are any."""
-    files = [file for file, _ in by_file(slots)]
-    rows = sum(file.part.rows for file in files)
-    task = partial(_damaged, ctx.connections)
-    if rows <= _FEW_ROWS:
-        found = [task(files)]
-    else:
-        costs = [file.part.rows * CACHED_S for file in files]
-        most = ctx.settings.address_num_partitions
-        found = ctx.tasks.run_grouped("verify cached ranges", task, files, costs, most)
-    return any(found)
-
-
-def _damaged(connections: Connections, files: Sequence[CacheFile]) -> bool:
-    cache = TableCache(connections.cache(), KIND)
-    # All of them, so that each that is damaged is forgotten.
-    return None in [cache.read(file, [], []) for file in files]

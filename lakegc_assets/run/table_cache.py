@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +27,9 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.relation import relation, union_all
 from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage import parquet
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -43,6 +46,10 @@ _ROWS_OF_TABLE: Final = 50
 _SMALL_ROWS: Final = 250_000
 MANY_FILES: Final = 32
 COMPACTED_ROWS: Final = 2_000_000
+#: Work on one core to compare a row with its digest, in seconds; and rows of files that are
+#: compared here, since starting tasks takes longer.
+_COMPARE_S: Final = 5e-8
+_FEW_ROWS: Final = 100_000
 #: Looks at the indexes, where some are gone that were listed.
 _LOOKS: Final = 3
 
@@ -346,6 +353,27 @@ def by_file(slots: Iterable[Slot]) -> list[tuple[CacheFile, list[Slot]]]:
     for slot in slots:
         found.setdefault(slot.file.index, (slot.file, []))[1].append(slot)
     return list(found.values())
+
+
+def forget_damaged(
+    tasks: Tasks, connections: Connections, kind: Kind, slots: Iterable[Slot], most: int
+) -> bool:
+    """Forget the files of some slots that are not what they were; whether there are any.
+
+    ``most``: of the tasks that compare them.
+    """
+    files = [file for file, _ in by_file(slots)]
+    costs = [file.part.rows * _COMPARE_S for file in files]
+    task = partial(_are_damaged, connections, kind)
+    if sum(file.part.rows for file in files) <= _FEW_ROWS:
+        return task(files)
+    return any(tasks.run_grouped("compare what is cached", task, files, costs, most))
+
+
+def _are_damaged(connections: Connections, kind: Kind, files: Sequence[CacheFile]) -> bool:
+    cache = TableCache(connections.cache(), kind)
+    # All of them, so that each that is damaged is forgotten.
+    return None in [cache.read(file, [], []) for file in files]
 
 
 def _read_together(
