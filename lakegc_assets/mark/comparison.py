@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
@@ -165,7 +164,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
         if compared.rows:
             of_groups = comparison_relations.totals(frames.read(compared), _TOTALS.names[:3])
             totals = work.collect(of_groups, _TOTALS, _WHAT)
-        asked = _Asked(work, ctx.client, compared, totals, listed)
+        asked = _Asked(work, compared, totals, listed)
         return Comparison(
             ctx.repository,
             first.to_json(),
@@ -185,7 +184,6 @@ class _Asked:
     """Inputs from which the differences are computed."""
 
     work: Workspace
-    client: LakeFSClient
     compared: Dataset
     totals: Sequence[Mapping[str, Any]]
     listed: int
@@ -224,8 +222,7 @@ def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, A
     largest = comparison_relations.largest(judged, asked.listed)
     rows = asked.work.collect(largest, _SHOWN, _WHAT)
     staged = {row["address"] for row in rows if row["kind"] == STAGED}
-    of = asked.work.ctx.repository, asked.work.connections
-    areas = staging_areas(asked.client, *of, staged) if staged else {}
+    areas = staging_areas(asked.work.ctx, staged) if staged else {}
     return [
         {
             "address": row["address"],

@@ -15,7 +15,7 @@ from lakegc_assets.engine.datasets import Part, read_parts
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import UnresolvableAddressError
-from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
+from lakegc_assets.lakefs.client import branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.mark import references, relations
@@ -76,7 +76,7 @@ def why(ctx: RunContext, address: str) -> Explanation:
     # A full address may be meant percent-decoded or not: the object that is there was meant.
     with ctx.frames() as frames:
         work = Workspace(ctx, frames, attempt.url)
-        found = [_explained(_Asked(work, ctx.client, attempt, chain, one)) for one in spellings]
+        found = [_explained(_Asked(work, attempt, chain, one)) for one in spellings]
     return next((one for one in found if one.verdict != "unknown"), found[0])
 
 
@@ -85,7 +85,6 @@ class _Asked:
     """One address, and where to look for it."""
 
     work: Workspace
-    client: LakeFSClient
     attempt: AttemptArtifacts
     chain: dict[str, Manifest]
     address: str
@@ -115,8 +114,7 @@ class _Asked:
 
     def staging_area(self, size: int | None = None) -> tuple[str, str] | None:
         """Branch and path at which it is staged now."""
-        of = self.work.ctx.repository, self.work.connections
-        return staging_areas(self.client, *of, {self.address}, size).get(self.address)
+        return staging_areas(self.work.ctx, {self.address}, size).get(self.address)
 
     @property
     def adopted_mark(self) -> str | None:
@@ -331,17 +329,14 @@ def _referenced(asked: _Asked) -> Explanation | None:
 
 
 def staging_areas(
-    client: LakeFSClient,
-    repository: str,
-    connections: Connections,
-    addresses: Collection[str],
-    size: int | None = None,
+    ctx: RunContext, addresses: Collection[str], size: int | None = None
 ) -> dict[str, tuple[str, str]]:
     """Branch and path at which objects are staged now, by their addresses.
 
     ``size``: of the objects, in bytes; where it is known, only the first paths of other sizes are
         asked for.
     """
+    client, repository, namespace = ctx.client, ctx.repository, ctx.connections.namespace()
     staged: Iterable[tuple[str, DiffEntry]] = (
         (branch.id, change)
         for branch in client.branches(repository)
@@ -356,7 +351,7 @@ def staging_areas(
     def served(one: tuple[str, DiffEntry]) -> list[str]:
         try:
             found = client.stat(repository, branch_ref(one[0]), one[1].path).physical_address
-            return live_spellings(connections.namespace(), found)
+            return live_spellings(namespace, found)
         except (NotFoundError, UnresolvableAddressError):
             return []
 

@@ -361,7 +361,7 @@ def _holders_of(
             for address, path in paths_in(ctx.connections, range_id, addresses).items():
                 found[address] = Holder(address, of["branch"], path, of["commit_id"])
     if staged := set(addresses) - found.keys():
-        areas = staging_areas(ctx.lakefs.connect(), ctx.repository, ctx.connections, staged)
+        areas = staging_areas(ctx.at(ctx.lakefs.connect(), ctx.connections), staged)
         found |= {address: Holder(address, *area, None) for address, area in areas.items()}
     return found
 
