@@ -270,13 +270,10 @@ class LakeFSClient(Transport):
         segments = ("repositories", repository, "refs", ref, "objects")
         return self.call("GET", *segments, params={"path": path}).content
 
-    def diff_branch(
-        self, repository: str, branch: str, prefix: str = "", after: str = ""
-    ) -> Iterator[DiffEntry]:
+    def diff_branch(self, repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
         """Staged changes of a branch, in the order of their paths."""
-        params = {"prefix": prefix} if prefix else {}
         path = ("repositories", repository, "branches", branch, "diff")
-        return self._list(Listing(Page[DiffEntry], path, "path", params, after))
+        return self._list(Listing(Page[DiffEntry], path, "path", {}, after))
 
     def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
         """The whole of ``diff_branch`` in pages, for who reads much of it."""

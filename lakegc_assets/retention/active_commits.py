@@ -29,7 +29,7 @@ because a mark unites both computations (``unite``), so that the longer one hold
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -96,13 +96,7 @@ class ActiveCommits:
 
 
 def active_commits(
-    commits: Mapping[str, Commit],
-    heads: Mapping[str, str],
-    rules: Rules,
-    now: datetime,
-    dangling: Iterable[str] | None = None,
-    *,
-    unknown_ok: Collection[str] = frozenset(),
+    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, now: datetime
 ) -> ActiveCommits:
     """Find the active commits of a repository, as the module says.
 
@@ -111,14 +105,10 @@ def active_commits(
         heads: branch → id of its HEAD, hidden branches too.
         rules: the repository's retention rules.
         now: the moment of the run, aware.
-        dangling: ids to start from with the default retention, in addition to those that
-            ``dangling_commits`` finds in ``commits``. HEADs among them keep their branch's rule.
-        unknown_ok: ids that may be absent from ``commits``. A walk ends there, so the caller
-            vouches for it that nothing behind them is inside any retention.
 
     Raises:
-        IntegrityError: a HEAD, a given dangling commit or a main parent is absent, a commit is
-            filed under another id, or main parents form a circle.
+        IntegrityError: a HEAD or a main parent is absent, a commit is filed under another id, or
+            main parents form a circle.
         ValueError: ``now`` has no time zone.
     """
     if now.tzinfo is None:
@@ -126,8 +116,8 @@ def active_commits(
     for commit_id, commit in commits.items():
         if commit.id != commit_id:
             raise IntegrityError(f"commit {commit.id} is filed under the id {commit_id}")
-    walks = _Walks(commits, now.timestamp(), unknown_ok)
-    for start in _starts(commits, heads, rules, dangling or ()):
+    walks = _Walks(commits, now.timestamp())
+    for start in _starts(commits, heads, rules):
         walks.walk(start)
     if lost := commits.keys() - walks.reached.keys():
         # What no start reaches is someone's main parent, all the way round.
@@ -152,14 +142,14 @@ class _Claim:
     branch: str | None
     kind: Kind
     until: float
-    counted_from: int | None
+    counted_from: int
 
     def reason(self) -> Reason:
         return Reason(
             self.branch,
             self.kind,
             None if self.until == math.inf else instant(self.until),
-            None if self.counted_from is None else instant(self.counted_from),
+            instant(self.counted_from),
         )
 
 
@@ -167,7 +157,6 @@ class _Claim:
 class _Walks:
     commits: Mapping[str, Commit]
     now: float
-    unknown_ok: Collection[str]
     heads: dict[str, _Claim] = field(default_factory=dict)
     dated: dict[str, _Claim] = field(default_factory=dict)
     reached: dict[str, _Start] = field(default_factory=dict)
@@ -181,17 +170,14 @@ class _Walks:
         """Follow the main ancestry from ``start`` down to a commit that another walk has passed."""
         commit = self._get(start.commit_id)
         if start.branch is not None:
-            date = commit.creation_date if commit else None
-            claim = _Claim(start.branch, "head", math.inf, date)
+            claim = _Claim(start.branch, "head", math.inf, commit.creation_date)
             self.heads.setdefault(start.commit_id, claim)
-        elif commit:
+        else:
             self._claim_inside(start.commit_id, start, "dangling", commit.creation_date)
         current = start.commit_id
         while current not in self.reached:
             self.reached[current] = start
             commit = self._get(current)
-            if commit is None:
-                return
             self._claim_inside(current, start, "inside", commit.creation_date)
             if commit.main_parent is None:
                 return
@@ -207,23 +193,21 @@ class _Walks:
             if known is None or until > known.until:
                 self.dated[commit_id] = _Claim(start.branch, kind, until, created)
 
-    def _get(self, commit_id: str) -> Commit | None:
+    def _get(self, commit_id: str) -> Commit:
         commit = self.commits.get(commit_id)
-        if commit is None and commit_id not in self.unknown_ok:
+        if commit is None:
             raise IntegrityError(
-                f"commit {commit_id} is a HEAD, a main parent or a listed commit, but is not among "
-                "the commits read; read the whole log of every branch and try again"
+                f"commit {commit_id} is a HEAD or a main parent, but is not among the commits "
+                "read; read the whole log of every branch and try again"
             )
         return commit
 
 
-def _starts(
-    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, listed: Iterable[str]
-) -> list[_Start]:
+def _starts(commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules) -> list[_Start]:
     """Return where to start, the longest retention first: a later walk may then stop early."""
     branches = [_Start(head, branch, rules.days(branch)) for branch, head in heads.items()]
-    without_branch = (dangling_commits(commits, heads) | set(listed)) - set(heads.values())
-    dangling = [_Start(tip, None, rules.default_retention_days) for tip in without_branch]
+    default = rules.default_retention_days
+    dangling = [_Start(tip, None, default) for tip in dangling_commits(commits, heads)]
     return sorted(
         branches + dangling,
         key=lambda start: (-start.days, start.branch is None, start.branch or start.commit_id),

@@ -7,7 +7,7 @@ inside, then the main parents of that. Time grows with commits times different r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from lakegc_assets.errors import IntegrityError
@@ -16,13 +16,7 @@ from lakegc_assets.retention.rules import Rules
 
 
 def naive_active_commits(
-    commits: Mapping[str, Commit],
-    heads: Mapping[str, str],
-    rules: Rules,
-    now: datetime,
-    dangling: Iterable[str] | None = None,
-    *,
-    unknown_ok: Collection[str] = frozenset(),
+    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, now: datetime
 ) -> set[str]:
     """Return the ids of the active commits.
 
@@ -32,10 +26,10 @@ def naive_active_commits(
         raise ValueError(f"now must be an aware time, not {now!r}")
     active = set(heads.values())
     seen: set[str] = set()
-    for days, starts in _starts_by_retention(commits, heads, rules, dangling or ()).items():
+    for days, starts in _starts_by_retention(commits, heads, rules).items():
         threshold = now.timestamp() - days * 24 * 60 * 60
-        ancestry = _main_ancestries(starts, commits, unknown_ok)
-        for commit_id in ancestry & commits.keys():
+        ancestry = _main_ancestries(starts, commits)
+        for commit_id in ancestry:
             if commits[commit_id].creation_date > threshold:
                 active.add(commit_id)
                 active.update(_main_parent(commits[commit_id]))
@@ -46,22 +40,20 @@ def naive_active_commits(
 
 
 def _starts_by_retention(
-    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules, listed: Iterable[str]
+    commits: Mapping[str, Commit], heads: Mapping[str, str], rules: Rules
 ) -> dict[int, set[str]]:
     starts: dict[int, set[str]] = {}
     for branch, head in heads.items():
         starts.setdefault(rules.days(branch), set()).add(head)
     replaced = {parent for commit in commits.values() for parent in _main_parent(commit)}
-    dangling = (commits.keys() - replaced) | set(listed)
+    dangling = commits.keys() - replaced
     # A hypothetical child with the tip's own date makes the tip active exactly if the tip itself
     # was created inside, so the tip can stand for both.
     starts.setdefault(rules.default_retention_days, set()).update(dangling - set(heads.values()))
     return starts
 
 
-def _main_ancestries(
-    starts: Collection[str], commits: Mapping[str, Commit], unknown_ok: Collection[str]
-) -> set[str]:
+def _main_ancestries(starts: Collection[str], commits: Mapping[str, Commit]) -> set[str]:
     found: set[str] = set()
     for start in starts:
         path: set[str] = set()
@@ -70,13 +62,10 @@ def _main_ancestries(
             (current,) = following
             if current in path:
                 raise IntegrityError(f"the main parents of commit {current} form a circle")
-            path.add(current)
-            if current in commits:
-                following = _main_parent(commits[current]) - found
-            elif current in unknown_ok:
-                following = set()
-            else:
+            if current not in commits:
                 raise IntegrityError(f"commit {current} is not among the commits read")
+            path.add(current)
+            following = _main_parent(commits[current]) - found
         found |= path
     return found
 

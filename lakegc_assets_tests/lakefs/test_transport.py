@@ -280,10 +280,10 @@ def test_names_arrive_as_they_are(server: ReplayServer, tmp_path: Path) -> None:
         200, {"pagination": {"has_more": False, "next_offset": "", "results": 0}, "results": []}
     )
     with server.config(tmp_path).connect() as client:
-        assert list(client.diff_branch("repo", name, prefix=name)) == []
+        assert list(client.diff_branch("repo", name, after=name)) == []
     request = server.requests[-1]
     assert request.segments == ("repositories", "repo", "branches", name, "diff")
-    assert request.params["prefix"] == name
+    assert request.params["after"] == name
 
 
 @pytest.mark.parametrize(

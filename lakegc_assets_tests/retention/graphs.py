@@ -39,7 +39,6 @@ class History:
     commits: dict[str, Commit]
     heads: dict[str, str]
     rules: Rules
-    dangling: tuple[str, ...]
 
 
 @st.composite
@@ -61,5 +60,4 @@ def histories(draw: st.DrawFn) -> History:
         draw(st.integers(0, 10)),
         draw(st.dictionaries(st.sampled_from([*branches, "no such"]), st.integers(0, 10))),
     )
-    dangling = tuple(draw(st.lists(st.sampled_from(names), max_size=2)))
-    return History(commits, heads, rules, dangling)
+    return History(commits, heads, rules)

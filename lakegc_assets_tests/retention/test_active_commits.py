@@ -21,25 +21,24 @@ from .graphs import NOW, History, active, commit, graph, histories
 MICROSECOND = timedelta(microseconds=1)
 
 
-def both_agree(history: History, *, with_dangling: bool) -> None:
-    given_tips = history.dangling if with_dangling else None
-    args = (history.commits, history.heads, history.rules, NOW, given_tips)
+def both_agree(history: History) -> None:
+    args = (history.commits, history.heads, history.rules, NOW)
     found = active_commits(*args)
     assert found.active.keys() == naive_active_commits(*args)
     assert found.expired == history.commits.keys() - found.active.keys()
     assert set(history.heads.values()) <= found.active.keys()
 
 
-@given(histories(), st.booleans())
-def test_both_implementations_agree(history: History, with_dangling: bool) -> None:  # noqa: FBT001 (drawn by hypothesis)
-    both_agree(history, with_dangling=with_dangling)
+@given(histories())
+def test_both_implementations_agree(history: History) -> None:
+    both_agree(history)
 
 
 @pytest.mark.conformance
-@given(histories(), st.booleans())
+@given(histories())
 @settings(max_examples=2000)
-def test_both_implementations_agree_on_many(history: History, with_dangling: bool) -> None:  # noqa: FBT001 (drawn by hypothesis)
-    both_agree(history, with_dangling=with_dangling)
+def test_both_implementations_agree_on_many(history: History) -> None:
+    both_agree(history)
 
 
 @given(histories())
@@ -165,18 +164,6 @@ def test_a_merged_branch_is_dangling_once_it_is_deleted() -> None:
     assert active(commits, {"main": "merge"}, Rules(10)) == commits.keys()
 
 
-def test_a_listed_commit_starts_a_walk_with_the_default() -> None:
-    """``main`` follows 2 days, but the server listed a commit in the middle of its history."""
-    commits = graph(commit("a", 9), commit("b", 8, "a"), commit("c", 7, "b"))
-    heads, rules = {"main": "c"}, Rules(10, {"main": 2})
-    assert active_commits(commits, heads, rules, NOW).active.keys() == {"c"}
-    listed = active_commits(commits, heads, rules, NOW, ["b"])
-    assert listed.active.keys() == naive_active_commits(commits, heads, rules, NOW, ["b"])
-    assert listed.active.keys() == {"a", "b", "c"}
-    # A HEAD has its branch's rule, also where the server lists it.
-    assert active_commits(commits, heads, rules, NOW, ["c"]).active.keys() == {"c"}
-
-
 def test_the_reason_is_the_one_that_holds_longest() -> None:
     commits = graph(
         commit("root", 60),
@@ -226,28 +213,19 @@ BOTH = pytest.mark.parametrize("compute", [active_commits, naive_active_commits]
 
 @BOTH
 @pytest.mark.parametrize(
-    ("commits", "heads", "dangling"),
+    ("commits", "heads"),
     [
-        (graph(commit("a", 1)), {"main": "gone"}, None),
-        (graph(commit("a", 1, "gone")), {"main": "a"}, None),
-        (graph(commit("a", 1, "gone")), {}, None),
-        (graph(commit("a", 1)), {"main": "a"}, ["gone"]),
+        (graph(commit("a", 1)), {"main": "gone"}),
+        (graph(commit("a", 1, "gone")), {"main": "a"}),
+        (graph(commit("a", 1, "gone")), {}),
     ],
-    ids=["head", "parent", "parent of a dangling commit", "listed"],
+    ids=["head", "parent", "parent of a dangling commit"],
 )
 def test_what_is_missing_stops(
-    compute: Compute, commits: dict[str, Commit], heads: dict[str, str], dangling: list[str] | None
+    compute: Compute, commits: dict[str, Commit], heads: dict[str, str]
 ) -> None:
     with pytest.raises(IntegrityError, match=r"commit gone .* not among the commits read"):
-        compute(commits, heads, Rules(7), NOW, dangling)
-    compute(commits, heads, Rules(7), NOW, dangling, unknown_ok={"gone"})
-
-
-def test_an_unknown_parent_that_was_replaced_inside_is_active() -> None:
-    commits = graph(commit("a", 1, "gone"))
-    args = (commits, {"main": "a"}, Rules(7), NOW)
-    assert active_commits(*args, unknown_ok={"gone"}).active.keys() == {"a", "gone"}
-    assert naive_active_commits(*args, unknown_ok={"gone"}) == {"a", "gone"}
+        compute(commits, heads, Rules(7), NOW)
 
 
 def test_the_other_parent_of_a_merge_may_be_missing() -> None:
