@@ -37,8 +37,6 @@ _METARANGE_S: Final = 0.01
 _RANGE_S: Final = 0.1
 _CACHED_S: Final = 0.001
 _AT_ONCE: Final = 100
-#: Rows in a file of the cache, about.
-_FILE_ROWS: Final = 1_000_000
 _THREADS: Final = 8
 
 
@@ -151,7 +149,7 @@ def _read(
     slots = {table_id: slot for table_id, slot, _ in tables if slot}
     missing = [table_id for table_id in prefixes if table_id not in slots]
     cache = TableCache(connections.cache(), kind)
-    for found, _ in cache.read_or_decode(slots, missing, decode, _FILE_ROWS):
+    for found, _ in cache.read_or_decode(slots, missing, decode):
         rows = list(zip(*(column.to_pylist() for column in found.rows.columns), strict=True))
         yield found.table_id, prefixes[found.table_id], rows
 

@@ -26,8 +26,6 @@ from lakegc_assets.run.table_cache import Decoded, Slot, TableCache
 _FETCH_S: Final = 0.02
 _WITNESS_S: Final = 2e-6
 _THREADS: Final = 8
-#: Rows in a file of the cache, about.
-_FILE_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def witnessed(
 def _witness_and_cache(connections: Connections, range_ids: Sequence[str]) -> dict[str, Slot]:
     """Witness some ranges; a task."""
     cache = TableCache(connections.cache(), KIND)
-    tables = cache.write_all(_witness(connections, range_ids), _FILE_ROWS)
+    tables = cache.write_all(_witness(connections, range_ids))
     return {one.table_id: slot for one, slot in tables}
 
 

@@ -22,7 +22,7 @@ from lakegc_assets.mark.ranges import Wanted, require_length
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache
 
-_KIND: Final = Kind("full", DECODER_VERSION, "range_id")
+_KIND: Final = Kind("full", DECODER_VERSION, "range_id", file_rows=500_000)
 _SCHEME: Final = r"^[A-Za-z][A-Za-z0-9+.-]*://"
 #: Relative addresses by which some stores leave the namespace.
 _LEAVING: Final = r"(^|[/\\])\.\.([/\\]|$)"
@@ -33,8 +33,6 @@ _ODD: Final = r"[%?\\]|//|(^|/)\.\.?(/|$)|/$"
 #: Of a range's addresses so many beginnings are stored; more say nothing.
 _STARTS: Final = 50
 _THREADS: Final = 8
-#: Rows in a file of the cache, about.
-_FILE_ROWS: Final = 500_000
 _NONE: Final = pa.array([], pa.string())
 
 
@@ -79,7 +77,7 @@ def read_full(
             yield one.range_id, _NONE
     decode = partial(_decode, connections, {one.range_id: one for one in ranges})
     cache = TableCache(connections.cache(), _KIND)
-    for found, _ in cache.read_or_decode(slots, missing, decode, _FILE_ROWS):
+    for found, _ in cache.read_or_decode(slots, missing, decode):
         yield found.table_id, _joined(found.rows["address"])
 
 

@@ -51,8 +51,6 @@ READ_S: Final = 0.004
 CACHED_S: Final = 0.0005
 _THREADS: Final = 8
 _AT_ONCE: Final = 100
-#: Rows in a file of the cache, about.
-_FILE_ROWS: Final = 1_000_000
 
 
 #: The metaranges of a task: the id of each, where it is cached if it is, and a value for the task.
@@ -239,7 +237,7 @@ def _batches(
         Rows (``RANGES``); of each row the number of its metarange; and these with their values.
     """
     tables = _read(connections, KIND, _decode, order)
-    while some := _take(tables, _FILE_ROWS):
+    while some := _take(tables, KIND.file_rows):
         lengths = [rows.num_rows for rows, _ in some]
         numbers = np.repeat(np.arange(len(some), dtype=np.int32), lengths)
         rows = pa.concat_tables([rows.select(RANGES.names) for rows, _ in some])
@@ -275,7 +273,7 @@ def _read(
     cached = {table_id: slot for table_id, slot, _ in order if slot}
     missing = [table_id for table_id in values if table_id not in cached]
     cache = TableCache(connections.cache(), kind)
-    for found, _ in cache.read_or_decode(cached, missing, decoded, _FILE_ROWS):
+    for found, _ in cache.read_or_decode(cached, missing, decoded):
         yield found.rows, (found.table_id, values[found.table_id])
 
 

@@ -34,7 +34,7 @@ from lakegc_assets.run.table_cache import Decoded, Kind, Slot, TableCache, forge
 R = TypeVar("R")
 
 #: What is cached of ranges, and its columns.
-KIND: Final = Kind("ranges", DECODER_VERSION, "range_id")
+KIND: Final = Kind("ranges", DECODER_VERSION, "range_id", file_rows=2_000_000)
 ROWS: Final = pa.schema(
     [
         (KIND.id_column, pa.string()),
@@ -50,8 +50,6 @@ _FETCH_S: Final = 0.02
 _DECODE_S: Final = 1.5e-6
 CACHED_S: Final = 3e-8
 _THREADS: Final = 8
-#: Rows in a file of the cache, about: what a reader holds at a time.
-_FILE_ROWS: Final = 2_000_000
 
 
 class Wanted(NamedTuple):
@@ -112,7 +110,7 @@ def _cache_order(
     damaged: dict[str, IntegrityError] = {}
     cache = TableCache(connections.cache(), KIND)
     decoded = _decode(connections, ranges, None if strict else damaged)
-    return {one.table_id: slot for one, slot in cache.write_all(decoded, _FILE_ROWS)}, damaged
+    return {one.table_id: slot for one, slot in cache.write_all(decoded)}, damaged
 
 
 def wanted(ranges: pa.Table, slots: Mapping[str, Slot]) -> list[Wanted]:
@@ -163,7 +161,7 @@ def read_entries(
         return _decode(connections, [of_ids[i] for i in ids], damaged)
 
     cache, missing = TableCache(connections.cache(), KIND), of_ids.keys() - slots.keys()
-    tables = cache.read_or_decode(slots, sorted(missing), decode, _FILE_ROWS, columns)
+    tables = cache.read_or_decode(slots, sorted(missing), decode, columns)
     for found, is_cached in tables:
         require_whole(connections, of_ids[found.table_id], found.rows.num_rows, found.facts)
         yield found, is_cached

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from lakegc_assets.retention.rules import Rules, RulesError
+from lakegc_assets.retention.rules import (
+    Rules,
+    RulesError,
+    require_known,
+    require_mapping,
+)
 
 _KEYS = ("repositories", "exclude", "default_retention_days", "branches")
 
@@ -68,20 +73,15 @@ def _named(repository: str, patterns: Sequence[str]) -> bool:
 
 def _entry(value: object, number: int) -> RulesOf:
     where = f"entry {number + 1}"
-    if not isinstance(value, dict):
-        raise RulesError(f"{where} must have keys with values, and is {value!r}", (number,))
-    if unknown := sorted(value.keys() - set(_KEYS), key=repr):
-        raise RulesError(
-            f"{where}: unknown key {unknown[0]!r}; expected {', '.join(_KEYS)}",
-            (number, unknown[0]),
-        )
-    if "repositories" not in value:
+    of = require_mapping(value, where, (number,))
+    require_known(of, _KEYS, where, (number,))
+    if "repositories" not in of:
         raise RulesError(f"{where}: repositories is missing", (number,))
-    patterns = _patterns(value["repositories"], where, number, "repositories")
-    exclude = _patterns(value.get("exclude", []), where, number, "exclude")
+    patterns = _patterns(of["repositories"], where, number, "repositories")
+    exclude = _patterns(of.get("exclude", []), where, number, "exclude")
     if not patterns:
         raise RulesError(f"{where}: repositories names none", (number, "repositories"))
-    whole = {name: value[name] for name in value if name not in ("repositories", "exclude")}
+    whole = {name: of[name] for name in of if name not in ("repositories", "exclude")}
     try:
         rules = Rules.parse({"branches": None, **whole})
     except RulesError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from lakegc_assets.retention.rules import MAX_DAYS, RulesError
+from lakegc_assets.retention.rules import MAX_DAYS, RulesError, require_known, require_mapping
 
 #: Days for what is kept for ever: more than a rule can have.
 FOREVER: Final = MAX_DAYS + 1
@@ -109,8 +109,8 @@ class Retain:
         """
         if value is None or value == {}:
             return NO_RETAIN
-        whole = _mapping(value, "retain", ())
-        _known(whole, _KEYS, "retain", ())
+        whole = require_mapping(value, "retain", ())
+        require_known(whole, _KEYS, "retain", ())
         tags = whole.get("tags", [])
         if not isinstance(tags, list):
             raise RulesError(f"tags must be a list of patterns, not {tags!r}", ("tags",))
@@ -164,7 +164,7 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
 def _each(
     whole: Mapping[str, object], name: str, key: str, read: Callable[[object, str, _Path], _V]
 ) -> dict[str, _V]:
-    of = _mapping(whole.get(name, {}), name, (name,))
+    of = require_mapping(whole.get(name, {}), name, (name,))
     return {
         _text(one, key, (name, one)): read(value, f"{name}: {one!r}", (name, one))
         for one, value in of.items()
@@ -172,8 +172,8 @@ def _each(
 
 
 def _of_branches(value: object, where: str, path: _Path) -> OfBranches:
-    of = _mapping(value, where, path)
-    _known(of, OfBranches._fields, where, path)
+    of = require_mapping(value, where, path)
+    require_known(of, OfBranches._fields, where, path)
     if not of:
         raise RulesError(f"{where} keeps nothing: give days, last_commits, or both", path)
     return OfBranches(
@@ -226,19 +226,6 @@ def _problem_of(pattern: str, prefix: str) -> str:
             "up, which keeps more"
         )
     return ""
-
-
-def _mapping(value: object, where: str, path: _Path) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise RulesError(f"{where} must have keys with values, and is {value!r}", path)
-    return value
-
-
-def _known(of: Mapping[str, object], keys: Sequence[str], where: str, path: _Path) -> None:
-    if unknown := sorted(of.keys() - set(keys), key=repr):
-        raise RulesError(
-            f"{where}: unknown key {unknown[0]!r}; expected {', '.join(keys)}", (*path, unknown[0])
-        )
 
 
 def _text(value: object, what: str, path: _Path) -> str:

@@ -104,6 +104,21 @@ class Rules:
 _Path = Sequence[str | int]
 
 
+def require_mapping(value: object, where: str, path: _Path) -> dict[str, object]:
+    """What has keys with values; RulesError where it is something else."""
+    if not isinstance(value, dict):
+        raise RulesError(f"{where} must have keys with values, and is {value!r}", path)
+    return value
+
+
+def require_known(of: Mapping[str, object], keys: Sequence[str], where: str, path: _Path) -> None:
+    """Raise RulesError where there is another key than some."""
+    if unknown := sorted(of.keys() - set(keys), key=repr):
+        raise RulesError(
+            f"{where}: unknown key {unknown[0]!r}; expected {', '.join(keys)}", (*path, unknown[0])
+        )
+
+
 def _exact_keys(obj: object, expected: set[str], where: str, path: _Path = ()) -> dict[str, object]:
     if not isinstance(obj, dict):
         raise RulesError(f"{where} must be a JSON object, not {obj!r}", path)

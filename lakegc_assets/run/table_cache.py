@@ -61,6 +61,8 @@ class Kind(NamedTuple):
     #: Of the decoder: another one finds nothing.
     version: int
     id_column: str
+    #: Rows of a file of several tables, about: what a reader holds at a time.
+    file_rows: int = 1_000_000
 
     @property
     def folder(self) -> str:
@@ -134,16 +136,14 @@ class TableCache:
         self._store.put(key, data)
         return _slots_of(key, index)
 
-    def write_all(
-        self, tables: Iterable[Decoded], file_rows: int
-    ) -> Iterator[tuple[Decoded, Slot]]:
-        """Cache tables as they come, in files of about so many rows; each with its slot."""
+    def write_all(self, tables: Iterable[Decoded]) -> Iterator[tuple[Decoded, Slot]]:
+        """Cache tables as they come, in files of several; each with its slot."""
         waiting: list[Decoded] = []
         weight = 0
         for table in tables:
             waiting.append(table)
             weight += table.rows.num_rows + _ROWS_OF_TABLE
-            if weight >= file_rows:
+            if weight >= self._kind.file_rows:
                 yield from self._written(waiting)
                 waiting, weight = [], 0
         yield from self._written(waiting)
@@ -157,7 +157,6 @@ class TableCache:
         slots: Mapping[str, Slot],
         missing: Iterable[str],
         decode: Callable[[Sequence[str]], Iterable[Decoded]],
-        file_rows: int,
         columns: Sequence[str] | None = None,
     ) -> Iterator[tuple[Decoded, bool]]:
         """Cached tables first, then the others, which are decoded and cached.
@@ -166,7 +165,6 @@ class TableCache:
             slots: of the cached tables, by their ids; what is damaged of them is decoded again.
             missing: ids of the others.
             decode: decodes tables by their ids.
-            file_rows: rows of a file of the cache, about.
             columns: to read; None for all but the id of the table.
 
         Yields:
@@ -181,7 +179,7 @@ class TableCache:
                 continue
             for slot, table in zip(some, tables, strict=True):
                 yield Decoded(ids[id(slot)], table, slot.facts), True
-        for table, _ in self.write_all(decode(others), file_rows):
+        for table, _ in self.write_all(decode(others)):
             yield (table if columns is None else table.select(columns)), False
 
     def _joined(self, tables: Sequence[Decoded]) -> pa.Table:

@@ -77,7 +77,7 @@ def test_each_range_is_returned_once_with_the_highest_rank(
     at_a_time: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_FILE_ROWS", at_a_time)
+    monkeypatch.setattr(module, "KIND", KIND._replace(file_rows=at_a_time))
     ranks = {m: number % 11 for number, m in enumerate(sorted(held)[:40])}
     without = pa.array(sorted(held[min(held)])[:3], pa.string())
     wanted: dict[str, tuple[int, int]] = {}
