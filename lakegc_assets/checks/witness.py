@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.checks import witness_kernels as kernels
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
@@ -26,19 +27,16 @@ from lakegc_assets.run.table_cache import Decoded, Kind
 #: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
 KIND: Final = Kind("witness", 4, "range_id")
 #: A row for each relative address that an entry may mean.
-ENTRIES: Final = pa.schema(
-    [
-        (KIND.id_column, pa.string()),
-        # Of the entry in its range, from 0.
-        ("number", pa.int64()),
-        # Null where the entry means none, or it is unclear which.
-        ("address", pa.string()),
-        # Microseconds since 1970.
-        ("modified", pa.int64()),
-        ("size", pa.int64()),
-        # Null of what is no MD5, or of an object that is not placed here.
-        ("etag", pa.string()),
-    ]
+ENTRIES: Final = schema(
+    f"{KIND.id_column} string",
+    # Of the entry in its range, from 0.
+    "number bigint",
+    # Null where the entry means none, or it is unclear which.
+    "address string",
+    # Modified in microseconds since 1970.
+    "modified bigint, size bigint",
+    # Null of what is no MD5, or of an object that is not placed here.
+    "etag string",
 )
 _MD5: Final = "^[0-9a-f]{32}$"
 #: Bytes of an entry in a block: lengths, the key's kind, and lengths within the value.

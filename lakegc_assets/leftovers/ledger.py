@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.records import write_rows, write_values
@@ -28,16 +29,9 @@ from lakegc_assets.storage.values import LISTING_SCHEMA, DeleteOutcome
 FOLDER: Final = "_leftover-removals"
 #: What is to go: an object, or an upload where ``upload_id`` is not empty.
 PLANNED: Final = LISTING_SCHEMA.append(pa.field("upload_id", pa.string(), nullable=False))
-OUTCOMES: Final = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("upload_id", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),
-        pa.field("error_code", pa.string()),
-        pa.field("detail", pa.string()),
-        pa.field("version", pa.string()),
-        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
-    ]
+OUTCOMES: Final = schema(
+    "key string not null, upload_id string not null, outcome string not null, error_code string, "
+    "detail string, version string, at timestamp not null"
 )
 _ROWS: Final = 100_000
 

@@ -63,21 +63,13 @@ from lakegc_assets.wording import counted
 
 #: Column that marks of earlier versions do not have.
 RULE: Final = "rule"
-ACTIVE: Final = pa.schema(
-    [
-        ("commit_id", pa.string()),
-        ("metarange_id", pa.string()),
-        ("branch", pa.string()),
-        ("kind", pa.string()),
-        ("counted_from", pa.timestamp("us", "UTC")),
-        ("source", pa.string()),
-        # Of these the attribution of storage follows.
-        ("creation_date", pa.int64()),
-        ("main_parent", pa.string()),
-        ("committer", pa.string()),
-        # Of the rules that lakeFS does not have, in words.
-        (RULE, pa.string()),
-    ]
+ACTIVE: Final = schema(
+    "commit_id string, metarange_id string, branch string, kind string, counted_from timestamp, "
+    "source string",
+    # Of these the attribution of storage follows.
+    "creation_date bigint, main_parent string, committer string",
+    # Of the rules that lakeFS does not have, in words.
+    f"{RULE} string",
 )
 EXPIRED: Final = schema(
     "commit_id string, metarange_id string, creation_date bigint, branch string, main_parent string"

@@ -53,8 +53,8 @@ NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _PARTS: Final = {
     "data": LISTING,
     "settled": LISTING,
-    "multipart": pa.schema([("address", pa.string()), ("etag", pa.string())]),
-    "cuts": pa.schema([("key", pa.string())]),
+    "multipart": schema("address string, etag string"),
+    "cuts": schema("key string"),
 }
 #: What each slice holds, and whether it is settled: whether nobody writes to it any more.
 SLICES: Final = schema("slice string, keys bigint, size bigint, oldest timestamp, settled boolean")

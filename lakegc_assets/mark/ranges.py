@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.engine.tasks import bin_pack, thread_each
@@ -35,15 +36,10 @@ R = TypeVar("R")
 
 #: What is cached of ranges, and its columns.
 KIND: Final = Kind("ranges", DECODER_VERSION, "range_id", file_rows=2_000_000)
-ROWS: Final = pa.schema(
-    [
-        (KIND.id_column, pa.string()),
-        ("hash", pa.int64()),
-        ("size", pa.int64()),
-        ("etag_hash", pa.int64()),
-        # The outermost folders of the path, with a slash at the end; empty at the root.
-        ("folder", pa.string()),
-    ]
+ROWS: Final = schema(
+    f"{KIND.id_column} string, hash bigint, size bigint, etag_hash bigint",
+    # The outermost folders of the path, with a slash at the end; empty at the root.
+    "folder string",
 )
 #: Work on one core, in seconds: to fetch a range, to decode an entry, to read a cached one.
 _FETCH_S: Final = 0.02

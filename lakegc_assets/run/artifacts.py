@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, read_values
+from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.settings import Mode
@@ -55,29 +56,18 @@ MARK_ASSETS = (
 #: The fields of a manifest that are times.
 _TIMES = ("cutoff", "started", "finished")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_TIMESTAMP = pa.timestamp("us", "UTC")
 
 #: Store DF: what the store holds.
-LISTING = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        *HASHES,
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("last_modified", _TIMESTAMP, nullable=False),
-        pa.field("etag", pa.string(), nullable=False),
-        # 0 of an etag that can be no checksum of the content.
-        pa.field("etag_hash", pa.int64(), nullable=False),
-        # Whether it lies where lakeFS writes objects, now or in older versions.
-        pa.field("in_place", pa.bool_(), nullable=False),
-    ],
+LISTING = schema(
+    "address string not null",
+    HASHES,
+    "size bigint not null, last_modified timestamp not null, etag string not null",
+    # 0 of an etag that can be no checksum of the content.
+    "etag_hash bigint not null",
+    # Whether it lies where lakeFS writes objects, now or in older versions.
+    "in_place boolean not null",
 )
-UNCOMMITTED = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("created", _TIMESTAMP),
-        pa.field("resolved", pa.bool_(), nullable=False),
-    ],
-)
+UNCOMMITTED = schema("address string not null, created timestamp, resolved boolean not null")
 
 
 def validate_run_id(run: str) -> str:
