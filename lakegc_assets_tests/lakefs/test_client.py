@@ -308,8 +308,8 @@ def test_diff(client: LakeFSClient) -> None:
     diff = {entry.path: entry.type for entry in client.diff_branch("retention", "main")}
     assert diff["a/20"] == "removed"
     assert diff["st/external"] == "added"
-    later = [e.path for e in client.diff_branch("retention", "main", "st/", after="st/live1")]
-    assert later == ["st/live2", "st/over", "st/weird"]
+    later = [e.path for e in client.diff_branch("retention", "main", after="st/live1")]
+    assert later[:3] == ["st/live2", "st/over", "st/weird"]
 
 
 @pytest.mark.parametrize("amount", [1, 2, 1000])
