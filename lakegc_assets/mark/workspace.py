@@ -27,7 +27,7 @@ class Workspace:
 
     @property
     def connections(self) -> Connections:
-        """How tasks reach lakeFS, the stores and the caches."""
+        """The connections that tasks use."""
         return self.ctx.connections
 
     def below(self, folder: str) -> Workspace:

@@ -54,7 +54,7 @@ class Workspace:
 
     @property
     def connections(self) -> Connections:
-        """How tasks reach lakeFS, the stores and the artifacts."""
+        """The connections that tasks use."""
         return self.ctx.connections
 
     def below(self, name: str) -> Folder:

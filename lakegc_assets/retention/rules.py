@@ -105,7 +105,7 @@ _Path = Sequence[str | int]
 
 
 def require_mapping(value: object, where: str, path: _Path) -> dict[str, object]:
-    """What has keys with values; RulesError where it is something else."""
+    """A value that has keys with values; RulesError where it is something else."""
     if not isinstance(value, dict):
         raise RulesError(f"{where} must have keys with values, and is {value!r}", path)
     return value

@@ -132,7 +132,7 @@ class Deltas:
 
     @property
     def connections(self) -> Connections:
-        """How tasks reach lakeFS, the store and the cache."""
+        """The connections that tasks use."""
         return self.ctx.connections
 
     def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:

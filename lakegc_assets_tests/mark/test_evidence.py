@@ -77,11 +77,11 @@ class Told:
         self.ranges: dict[str, list[tuple[int, int, int]]] = {}
         self.read: list[str] = []
         monkeypatch.setattr(etags, "range_frame", self.entries)
-        self.connections = SimpleNamespace(cache=lambda: self.cache)
-        self.ctx = SimpleNamespace()
+        connections = SimpleNamespace(cache=lambda: self.cache)
+        self.ctx = SimpleNamespace(connections=connections)
 
     def entries(
-        self, _ctx: object, _to: object, frames: Session, ranges: pa.Table, columns: Sequence[str]
+        self, _ctx: object, frames: Session, ranges: pa.Table, columns: Sequence[str]
     ) -> DataFrame:
         ids = ranges["range_id"].to_pylist()
         self.read += ids

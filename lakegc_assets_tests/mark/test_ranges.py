@@ -13,9 +13,9 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark import ranges as module
-from lakegc_assets.mark import ranges as ranges_module
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import KIND, ROWS, Wanted, range_frame
+from lakegc_assets.run import table_cache
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, signed
@@ -96,7 +96,7 @@ def test_entries_of_these_ranges_and_of_no_others(reading: Reading) -> None:
 def test_a_damaged_file_of_the_cache_is_decoded_anew(
     reading: Reading, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges_module, "_FEW_ROWS", few)
+    monkeypatch.setattr(table_cache, "_FEW_ROWS", few)
     ranges = reading.ranges(*BRANCHES)
     first = reading.read(ranges)
     damaged = {slot.file.part.key for slot in reading.cache.slots().values()}
