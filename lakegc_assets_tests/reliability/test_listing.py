@@ -196,7 +196,7 @@ def test_an_object_that_is_always_cut(place: Place) -> None:
 )
 def test_an_object_that_is_listed_and_gone(filled: Place) -> None:
     place = filled
-    place.meddle(lambda asked: not place.says.lists(asked), lambda _ask: place.says.gone)
     assert listed(place) == KEYS
+    place.meddle(lambda asked: not place.says.lists(asked), lambda _ask: place.says.gone)
     with pytest.raises(ObjectNotFoundError):
         place.store.get(KEYS[0])

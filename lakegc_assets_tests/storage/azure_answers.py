@@ -7,11 +7,6 @@ from urllib.parse import parse_qs, urlsplit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets_tests.storage.conftest import Answer
 
-FLAT = Answer(headers={"x-ms-is-hns-enabled": "false"})
-
-
-REAL_DIRECTORIES = Answer(headers={"x-ms-is-hns-enabled": "true"})
-
 
 def blob(name: str, *, properties: str = "", metadata: str = "", encoded: bool = False) -> str:
     attribute = ' Encoded="true"' if encoded else ""
@@ -31,6 +26,11 @@ def page(*items: str, marker: str = "") -> Answer:
         body="<?xml version='1.0' encoding='utf-8'?><EnumerationResults><Blobs>"
         f"{''.join(names)}</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>"
     )
+
+
+#: The first blob of an account: only where directories are real ones it has a type.
+FLAT = page(blob("ns/a"))
+REAL_DIRECTORIES = page(blob("ns/a", properties="<ResourceType>file</ResourceType>"))
 
 
 def refusal(status: int, code: str) -> Answer:

@@ -116,13 +116,26 @@ def test_a_directory_that_comes_twice_is_refused(azure: Callable[..., ObjectStor
         listed(azure(REAL_DIRECTORIES, *level, page()))
 
 
-def test_who_may_not_ask_about_the_account_gets_a_listing_whose_order_is_checked(
-    azure: Callable[..., ObjectStore],
+def test_the_first_blob_shows_what_kind_of_account_it_is(
+    azure: Callable[..., ObjectStore], script: Script
 ) -> None:
-    denied = refusal(403, "AuthorizationFailure")
-    assert listed(azure(denied, page(blob("ns/a"), blob("ns/b")))) == ["a", "b"]
+    """Who comes with an identity gets no other answer about the account."""
+    script.answers = []
+    assert listed(azure(page(), page())) == []
+    assert listed(azure(page(), page(blob("ns/a"), blob("ns/b")))) == ["a", "b"]
+    directory = blob("ns/a", properties="<ResourceType>directory</ResourceType>")
+    store = azure(
+        page(marker="1"), page(directory), page("ns/a/", blob("ns/a-b")), page(blob("ns/a/b"))
+    )
+    assert listed(store) == ["a-b", "a/b"]
+    asked = [query_of(request) for request in script.requests[-4:]]
+    assert [query.get("maxresults") for query in asked[:2]] == [["1"], ["1"]]
+    assert {query["delimiter"][0] for query in asked[2:]} == {"/"}
+
+
+def test_a_flat_account_gives_names_in_order(azure: Callable[..., ObjectStore]) -> None:
     with pytest.raises(StorageError, match="out of order"):
-        listed(azure(page(blob("ns/a/b"), blob("ns/a-b"))))
+        listed(azure(FLAT, page(blob("ns/a/b"), blob("ns/a-b"))))
     with pytest.raises(StoreThrottledError, match="kind of account"):
         listed(azure(refusal(503, "ServerBusy"), url=AZURE_URL.replace("acc", "busy")))
 

@@ -60,7 +60,7 @@ class AzureService(HttpClient):
     """One account, whose URL has no slash at its end, and what its answers have shown.
 
     ``starts_from_names`` is False once it has refused to start a listing at a name, and
-    ``hierarchical`` None until it was asked whether it has a hierarchical namespace.
+    ``hierarchical`` None until a blob has shown whether it has a hierarchical namespace.
     """
 
     def __init__(
@@ -128,14 +128,16 @@ class AzureService(HttpClient):
         prefix: str,
         include: Sequence[str],
         read: Callable[[ET.Element], _Read],
+        **more: str,
     ) -> Iterator[_Read]:
         """All pages of a listing that holds more than blobs, by ``read``, which raises ValueError.
 
-        ``include`` is what is asked for, the most first, where the account does not know it. Raises
-        HttpFailure: a request was refused, or a page is damaged.
+        ``include`` is what is asked for, the most first, where the account does not know it;
+        ``more`` is added to the query. Raises HttpFailure: a request was refused, or a page is
+        damaged.
         """
         which = iter(include)
-        query = {"restype": "container", "comp": "list", "include": next(which)}
+        query = {"restype": "container", "comp": "list", "include": next(which), **more}
         if prefix:
             query["prefix"] = prefix
         while True:

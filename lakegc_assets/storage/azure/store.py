@@ -8,6 +8,7 @@ hierarchical namespace is listed one directory after the other, each held in mem
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,7 +23,6 @@ from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, failure_o
 from lakegc_assets.storage.azure.versions import AzureVersions
 from lakegc_assets.storage.bucket_store import Sizes, path_problem
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
-from lakegc_assets.storage.errors import StoreThrottledError, StoreUnavailableError
 from lakegc_assets.storage.http import (
     HttpFailure,
     Request,
@@ -143,23 +143,19 @@ class AzureStore(AzureVersions):
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
 
     def _is_hierarchical(self) -> bool:
-        """True if the account has a hierarchical namespace.
+        """True if the account has a hierarchical namespace, as the first blob here shows.
 
-        Where the credentials may not ask, the listing is flat, and its order is checked.
+        The service tells it of an account, too, but not to those who come with an identity.
         """
         service = self.service
         if service.hierarchical is None:
-            query = {"restype": "account", "comp": "properties"}
-            try:
-                answer = service.send("GET", self._target(query))
-                found = answer.headers.get("x-ms-is-hns-enabled", "")
-            except HttpFailure as failure:
-                if failure.kind in {StoreThrottledError, StoreUnavailableError}:
-                    where = f"{self._url}: asking what kind of account it is"
-                    raise failure.explained(where) from failure
-                found = ""
-            service.hierarchical = found.lower() == "true"
-        return service.hierarchical
+            with explaining(f"{self._url}: asking what kind of account it is"):
+                pages = service.pages(
+                    self._container, self.prefix, ["metadata"], _have_types, maxresults="1"
+                )
+                # Of an empty place nobody knows it, nor needs to.
+                service.hierarchical = next((found for found in pages if found is not None), None)
+        return bool(service.hierarchical)
 
     def _walk(self, directory: str, wanted: KeyRange) -> Iterator[pa.RecordBatch]:
         """The objects of a directory and of those below it, in byte order."""
@@ -214,6 +210,12 @@ class AzureStore(AzureVersions):
                     raise
                 service.starts_from_names = False
         return service.send("GET", self._target(query))
+
+
+def _have_types(blobs: ET.Element) -> bool | None:
+    """Whether listed blobs are directories or files; None without a blob."""
+    types = [blob.findtext("Properties/ResourceType") for blob in blobs.iter("Blob")]
+    return any(types) if types else None
 
 
 def _whole(table: pa.Table) -> Iterator[pa.RecordBatch]:
