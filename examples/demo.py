@@ -21,8 +21,8 @@ import click
 
 from examples.team import Calendar, Team
 from lakegc_assets.cli.main import main as command
-from lakegc_assets.cli.maintenance import last_restore
 from lakegc_assets.cli.output import near
+from lakegc_assets.cli.restore import last_restore
 from lakegc_assets.cli.site import outcome
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.engine.choice import ENGINE_SETTINGS

@@ -1,6 +1,6 @@
 """All that Dagster loads: one instance of the component, with its defaults."""
 
-from dagster import Definitions, definitions
+from dagster import Definitions, definitions, in_process_executor
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.loading import load
@@ -9,8 +9,9 @@ from lakegc_assets.run.command_line import source
 
 @definitions
 def defs() -> Definitions:
-    """The definitions of a project without a file of its own."""
-    return GarbageCollection().definitions()
+    """The definitions of a project without a file of its own, in one process and Spark session."""
+    own = Definitions(executor=in_process_executor)
+    return Definitions.merge(GarbageCollection().definitions(), own)
 
 
 def component() -> GarbageCollection:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,8 +19,13 @@ from lakegc_assets.cli.options import (
     task_options,
 )
 from lakegc_assets.cli.output import echo, echo_rows, figures
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.wording import counted, human_bytes
+
+if TYPE_CHECKING:
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.recovery.backups import Backup, Damaged
+    from lakegc_assets.run.context import RunContext
 
 _AT = click.option("--url", help="Place of the backups. Default: LAKEGC_BACKUP_URL.")
 #: An empty place may be the wrong one.
@@ -42,7 +48,6 @@ def backup(repository: str, run_id: str, as_json: bool, **options: Any) -> None:
     Each copy is verified. A backup that was killed is run again in the same way.
     """
     from lakegc_assets.cli.jobs import run_job
-    from lakegc_assets.cli.maintenance import backup_made, place_of_backups
 
     settings = settings_of(**options)
     url = settings.get("backup_url")
@@ -56,7 +61,43 @@ def backup(repository: str, run_id: str, as_json: bool, **options: Any) -> None:
         for how, objects in found["verified"].items():
             yield f"  verified by {how}: {counted(objects, 'object')}"
 
-    echo(backup_made(repository, run_id, url), as_json, lines)
+    echo(_made(repository, run_id, url), as_json, lines)
+
+
+def place_of_backups(url: str | None) -> tuple[Site, str]:
+    """The site, and the place of its backups."""
+    from lakegc_assets.cli.site import Site
+
+    site = Site.defined({"backup_url": url} if url else {})
+    place = site.settings.backup_url
+    if place is None:
+        raise ConfigurationError(
+            "no place of backups is set: give --url, or set LAKEGC_BACKUP_URL, or backup_url of "
+            "the collector resource"
+        )
+    return site, place
+
+
+def _made(repository: str, run: str, url: str | None) -> dict[str, Any]:
+    """The summary of a finished backup, as JSON values."""
+    from lakegc_assets.recovery.backups import find_backup
+
+    site, place = place_of_backups(url)
+    found = find_backup(site.stores, place, repository, run)
+    if found is None:
+        raise IntegrityError(f"the backup of {repository!r}, mark {run!r}, is not there any more")
+    record = found.record
+    return {
+        "repository": repository,
+        "run": run,
+        "url": found.store.url,
+        "objects": record.objects,
+        "bytes": record.size,
+        "outcomes": record.outcomes,
+        "verified": record.verified,
+        "begun": record.begun.isoformat(),
+        "finished": record.since.isoformat(),
+    }
 
 
 @click.group(invoke_without_command=True)
@@ -68,12 +109,62 @@ def backups(ctx: click.Context, url: str | None, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = url
         return
-    from lakegc_assets.cli.maintenance import known_backups
+    from lakegc_assets.recovery.backups import backups_at
 
-    found = known_backups(url)
+    site, place = place_of_backups(url)
+    found = [_known(site, one) for one in backups_at(site.stores, place)]
     echo_rows(found, as_json, _line, _NOTHING)
     if wrong := [one["error"] for one in found if one["error"] is not None]:
         raise IntegrityError("; ".join(wrong))
+
+
+def _known(site: Site, found: Backup | Damaged) -> dict[str, Any]:
+    """A backup as JSON values; null where nobody can tell, or nothing is wrong."""
+    from lakegc_assets.recovery.backups import Damaged
+
+    if isinstance(found, Damaged):
+        known = {"repository": found.repository, "run": found.run, "url": found.url}
+        unknown = ("copy_of", "begun", "finished", "age_days", "objects", "bytes", "only_copies")
+        return {**known, "state": "damaged", **dict.fromkeys(unknown), "error": str(found.error)}
+    record, (repository, run) = found.record, found.name.split("/")
+    finished = record.finished is not None
+    return {
+        "repository": repository,
+        "run": run,
+        "copy_of": found.copy_of or None,
+        "url": found.store.url,
+        "state": found.state,
+        "begun": record.begun.isoformat(),
+        "finished": record.finished and record.finished.isoformat(),
+        "age_days": (datetime.now(timezone.utc) - record.since).days,
+        "objects": record.objects if finished else None,
+        "bytes": record.size if finished else None,
+        "only_copies": _only_copies(site, found),
+        "error": None,
+    }
+
+
+def _only_copies(site: Site, found: Backup) -> dict[str, int] | None:
+    """Objects and bytes that the store does not hold any more; None where nobody can tell."""
+    import pyarrow.compute as pc
+
+    from lakegc_assets.engine.datasets import read_parts
+    from lakegc_assets.recovery.copies import only_copies, scratch_space
+
+    subject = found.record.subject
+    try:
+        ctx = site.context(subject.repository, subject.run).connect()
+        if ctx.connections.namespace_url != subject.namespace:
+            return None
+        with scratch_space(ctx) as space:
+            parts = only_copies(space, found)
+            sizes = [pc.sum(rows["size"]) for rows in read_parts(space.attempt.store(), parts)]
+    except LakegcError:
+        return None
+    return {
+        "objects": sum(part.rows for part in parts),
+        "bytes": sum(size.as_py() for size in sizes),
+    }
 
 
 def _line(one: dict[str, Any]) -> str:
@@ -123,12 +214,75 @@ def prune(
     """
     if older_than is None and not names:
         raise RefusedError("say which: --older-than 30d, or --backup REPOSITORY/RUN")
-    from lakegc_assets.cli.maintenance import prune_backups
-
     gone = "would be removed" if dry_run else "removed"
     echo_rows(
-        prune_backups(url or place, older_than, names, dry_run=dry_run),
+        _pruned(url or place, older_than, names, dry_run=dry_run),
         as_json,
         lambda one: f"{one['backup']}\t{(one['kept'] and 'kept: ' + one['kept']) or gone}",
         _NOTHING,
     )
+
+
+def _pruned(
+    url: str | None, older_than: timedelta | None, names: Collection[str], *, dry_run: bool
+) -> list[dict[str, Any]]:
+    """Remove backups; what became of each, as JSON values: ``kept`` is null where it goes.
+
+    Trash and pins of their repositories whose time is over go with them.
+    """
+    from lakegc_assets.recovery.backup_pruning import Pruning
+    from lakegc_assets.sweep.lease import leased_to_prune
+
+    site, place = place_of_backups(url)
+    alone = not_held if dry_run else leased_to_prune
+    pruning = Pruning(
+        site.context, site.stores, place, older_than, names, dry_run=dry_run, alone=alone
+    )
+    judged = list(pruning.run())
+    if not dry_run:
+        subjects = [one.found.record.subject for one in judged]
+        for repository, namespace in {(s.repository, s.namespace): None for s in subjects}:
+            _prune_rest(site.context(repository, "any"), namespace)
+    return [
+        {
+            "backup": one.found.name,
+            "url": one.found.store.url,
+            "objects": one.found.record.objects,
+            "bytes": one.found.record.size,
+            "removed": not one.kept and not dry_run,
+            "kept": one.kept or None,
+        }
+        for one in judged
+    ]
+
+
+@contextmanager
+def not_held(ctx: RunContext) -> Iterator[None]:
+    """Refuse while an alarm has not been looked at: what it names is to be restored first.
+
+    Not all that lakeFS serves is listed anywhere, so only the alarm may know that it is needed.
+    """
+    from lakegc_assets.sweep.hold import require_no_hold
+
+    ctx = ctx.connect()
+    require_no_hold(ctx, ctx.connections.store())
+    yield
+
+
+def _prune_rest(ctx: RunContext, namespace: str) -> None:
+    """Remove the trash and the pins of a repository whose time is over, and say what stays."""
+    from lakegc_assets.recovery.old_trash import prune_trash
+    from lakegc_assets.run.lock import repository_lock
+    from lakegc_assets.run.pins import prune_pins
+    from lakegc_assets.storage.opening import open_store
+    from lakegc_assets.sweep.lease import leased_to_prune
+
+    try:
+        with repository_lock(namespace), leased_to_prune(ctx) as require:
+            if kept := prune_trash(ctx, namespace, require).kept:
+                click.echo(kept, err=True)
+    except LakegcError as error:
+        click.echo(f"the trash of {namespace} stays: {error}", err=True)
+    # A namespace that does not exist any more has no pins.
+    with suppress(ConfigurationError):
+        prune_pins(open_store(namespace, ctx.root.stores))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from getpass import getuser
 
 import click
 
-from lakegc_assets.cli.options import other_options, settings_of, yes_option
+from lakegc_assets.cli.options import other_options, person, settings_of, yes_option
 from lakegc_assets.cli.output import echo
 from lakegc_assets.errors import RefusedError
 
@@ -42,13 +40,12 @@ def hold(
     nobody keeps is accepted as lost: sweeps start again. It is about exactly the hold that is
     shown. Who, when and what is recorded.
     """
-    from lakegc_assets.cli.jobs import configured
+    from lakegc_assets.cli.jobs import checked
     from lakegc_assets.cli.site import repository_context
     from lakegc_assets.sweep.hold_report import accepted, hold_lines, known_hold
 
     show = partial(echo, as_json=as_json, lines=hold_lines)
-    settings = configured(settings_of(others))
-    ctx = replace(repository_context(repository), settings=settings)
+    ctx = repository_context(repository, given=checked(settings_of(others)))
     found = known_hold(ctx)
     if accepting and found["state"] == "on hold":
         if hold_id not in {None, found["id"]}:
@@ -61,7 +58,7 @@ def hold(
         if not yes:
             what = "Accept that what does not come back is lost, and let sweeps start again?"
             click.confirm(what, abort=True, err=True)
-        found = accepted(ctx, found["id"], by or getuser(), unverified=unverified)
+        found = accepted(ctx, found["id"], person(by), unverified=unverified)
     elif accepting and (hold_id is None or found.get("id") != hold_id):
         raise RefusedError(f"{repository!r} is not on hold: nothing is to be accepted")
     show(found)

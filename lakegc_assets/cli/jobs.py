@@ -33,7 +33,7 @@ from lakegc_assets.estate.run_outcome import require_published
 from lakegc_assets.retention.rules_file import parse_retain
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.lock import repository_lock
-from lakegc_assets.run.settings import Settings, refusal
+from lakegc_assets.run.settings import refusal
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.status import require_unswept, restored
@@ -52,12 +52,15 @@ _STEPS = {
 
 
 def dagster_home() -> Path:
-    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used."""
+    """``DAGSTER_HOME``, or ``.lakegc/dagster`` below the working directory, ready to be used.
+
+    An instance that has run with Dagster's defaults keeps them: ours would end others' long runs.
+    """
     home = options.dagster_home()
     os.environ["DAGSTER_HOME"] = str(home)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        if not (home / "dagster.yaml").exists():
+        if not any((home / name).exists() for name in ("dagster.yaml", "history")):
             shutil.copyfile(_PACKAGE / "dagster.yaml", home / "dagster.yaml")
     except OSError as error:
         raise ConfigurationError(
@@ -108,8 +111,9 @@ def run_job(
     held = nullcontext() if component().run_on else repository_lock(namespace, wait, say)
     with open_instance() as instance, held:
         # Before anything is started, which takes a while.
-        if job in _OF_A_MARK:
+        if job in (*_OF_A_MARK, "gc_approve"):
             attempt = site.attempt(repository, run)
+        if job in _OF_A_MARK:
             require_published(attempt)
             if job == "gc_sweep":
                 _say_swept(attempt)
@@ -117,10 +121,15 @@ def run_job(
         say(f"{job} of {repository}, run {run}")
         names = component().names()
         key: str = add_partition(instance, repository, run, names)
-        if job == "gc_approve":
-            key = str(key)
-            instance.add_dynamic_partitions(names.of(WAITING), [key])
-        _execute(job, key, settings, asked or {}, left, instance)
+        if job != "gc_approve":
+            _execute(job, key, settings, asked or {}, left, instance)
+            return
+        instance.add_dynamic_partitions(names.of(WAITING), [str(key)])
+        try:
+            _execute(job, str(key), settings, asked or {}, left, instance)
+        finally:
+            # A mark that waits all the same is listed again by gc_waiting, and no other one.
+            instance.delete_dynamic_partition(names.of(WAITING), str(key))
 
 
 def _say_swept(attempt: AttemptArtifacts) -> None:
@@ -165,11 +174,6 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         raise refusal(error) from error
     collector.settings()
     return {name: getattr(collector, name) for name in settings}
-
-
-def configured(settings: dict[str, Any]) -> Settings:
-    """The settings of a run that options alone configure."""
-    return CollectorResource(**checked(settings)).settings()
 
 
 def _left(site: Site, namespace: str, job: str, repository: str, run: str) -> tuple[str, ...]:

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from getpass import getuser
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lakegc_assets.cli.exits import FAILURE
-from lakegc_assets.cli.options import dry_run_option, json_option, yes_option
+from lakegc_assets.cli.options import dry_run_option, json_option, person, yes_option
 from lakegc_assets.cli.output import echo, echo_json, printable
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
@@ -144,7 +143,7 @@ def remove(
     # Where nothing is left, what an earlier removal did not end is ended.
     if found.rows.num_rows and not yes:
         click.confirm("Remove it?", abort=True, err=True)
-    choices = Choices(by or getuser(), found.id, backup_url, without_backup)
+    choices = Choices(person(by), found.id, backup_url, without_backup)
     outcomes = end(_server(), found.where, choices)
     if as_json:
         echo_json({**found.to_json(), "outcomes": dict(outcomes)})

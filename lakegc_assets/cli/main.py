@@ -6,8 +6,10 @@ the request is incomplete or contradicts what is there.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from lakegc_assets.cli.options import (
     new_run_option,
     run_id_option,
     run_options,
-    set_option,
     settings_of,
     sweep_options,
 )
@@ -35,6 +36,7 @@ from lakegc_assets.wording import counted
 #: Commands that stand in modules of their own, which are loaded when they are asked for.
 _ELSEWHERE = {
     **dict.fromkeys(("adopt", "compare"), "cli.foreign"),
+    **dict.fromkeys(("approve", "pending"), "cli.approvals"),
     **dict.fromkeys(("backup", "backups"), "cli.backups"),
     **dict.fromkeys(("restore", "pins"), "cli.restore"),
     **dict.fromkeys(("forecast", "rules"), "cli.forecast"),
@@ -69,6 +71,10 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what is wrong with ``--defs`` ends it with a status, too."""
+        # What was done must not look failed where the terminal lacks a character of a path.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         with exit_status():
             return super().invoke(ctx)
 
@@ -160,54 +166,6 @@ def sweep(repository: str, run_id: str | None, as_json: bool, **options: Any) ->
     if run_id is None:
         raise RefusedError("a sweep without a mark needs the mark id: --run ID")
     start("gc_sweep", repository, run_id, settings_of(**options), as_json)
-
-
-@main.command()
-@click.argument("repository")
-@run_id_option
-@click.option("--by", help="Who approves. Default: the name of this user.")
-@click.option(
-    "--max-candidate-share",
-    type=click.FloatRange(0, 1),
-    help="Approve that a larger share of the listing goes, for this mark only.",
-)
-@set_option
-def approve(
-    repository: str,
-    run_id: str,
-    by: str | None,
-    max_candidate_share: float | None,
-    others: tuple[str, ...],
-) -> None:
-    """Let a mark of REPOSITORY be swept; its checks run again.
-
-    It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
-    sweep follows by itself.
-    """
-    from lakegc_assets.cli.maintenance import approve as record
-    from lakegc_assets.cli.site import sweep_command
-
-    found = record(repository, run_id, by, max_candidate_share, settings_of(others))
-    click.echo(
-        f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
-        f"{found.ends:%Y-%m-%d %H:%M} UTC"
-    )
-    click.echo(f"  to delete  {sweep_command(repository, run_id)}")
-
-
-@main.command()
-@json_option
-def pending(as_json: bool) -> None:
-    """List marks that wait for a person."""
-    from lakegc_assets.cli.maintenance import pending as waiting
-
-    def line(one: dict[str, Any]) -> str:
-        size = ""
-        if "objects" in one:
-            size = f"\t{counted(one['objects'], 'object')}, {counted(one['bytes'], 'byte')}"
-        return f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
-
-    echo_rows(waiting(), as_json, line, "nothing waits")
 
 
 @main.command()

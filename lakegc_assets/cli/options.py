@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import reduce
+from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
 
@@ -56,7 +57,10 @@ def duration(value: str) -> timedelta:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
     if match is None:
         raise click.BadParameter(f"{value!r} is no duration: write 90s, 30m, 25h or 2d")
-    return timedelta(**{_UNITS[match[2]]: float(match[1])})
+    try:
+        return timedelta(**{_UNITS[match[2]]: float(match[1])})
+    except OverflowError as error:
+        raise click.BadParameter(f"{value!r} is longer than any time can be") from error
 
 
 _Command = Callable[..., None]
@@ -145,6 +149,23 @@ task_options = _together(_ENGINE, other_options)
 sweep_options = _together(*_OF_CHECKS, task_options)
 #: The settings of a run.
 run_options = _together(*_OF_A_MARK, sweep_options)
+
+
+def person(by: str | None) -> str:
+    """The name of who decides something: as given, else that of this user.
+
+    Raises:
+        RefusedError: the user of this process has no name, as in many containers.
+    """
+    if by and by.strip():
+        return by.strip()
+    try:
+        return getuser()
+    except (KeyError, OSError) as error:
+        raise RefusedError(
+            "nobody knows who does this, since the user of this process has no name: give --by "
+            "NAME. It is recorded"
+        ) from error
 
 
 def require_answer(as_json: bool, yes: bool, otherwise: str = "--yes") -> None:

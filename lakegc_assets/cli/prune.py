@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from lakegc_assets.cli.options import (
     yes_option,
 )
 from lakegc_assets.cli.output import echo_json
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -46,18 +48,16 @@ def prune(
     next mark, an undo, an approval or a backup needs stays, and so do the last three marks. Says
     what would go, and asks, before anything does.
     """
-    from lakegc_assets.cli.maintenance import prune_runs
-
     removing = yes and not dry_run
     require_answer(as_json, yes or dry_run, "--dry-run or --yes")
-    outcomes, notes = prune_runs(repositories, keep_runs, dry_run=not removing)
+    outcomes, notes = _pruned(repositories, keep_runs, dry_run=not removing)
     if not as_json:
         _show(outcomes, notes, dry_run=not removing)
     if not removing and not dry_run:
         if not any(one.anything for one in outcomes):
             click.echo("nothing is to go", err=True)
         elif click.confirm("Remove what would go?", err=True):
-            outcomes, notes = prune_runs(repositories, keep_runs, dry_run=False)
+            outcomes, notes = _pruned(repositories, keep_runs, dry_run=False)
             _show(outcomes, notes, dry_run=False)
             removing = True
     if as_json:
@@ -65,6 +65,40 @@ def prune(
         echo_json({"repositories": values, "notes": notes})
     if any(one.problem for one in outcomes):
         sys.exit(FAILURE)
+
+
+def _pruned(
+    repositories: Sequence[str], keep: timedelta, *, dry_run: bool
+) -> tuple[list[Outcome], list[str]]:
+    """Prune repositories, none for all but read-only ones, whatever becomes of one of them.
+
+    Returns the outcome of each; and sentences about others.
+    """
+    from lakegc_assets.cli.jobs import open_instance
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.definitions import component
+    from lakegc_assets.defs.prune import DagsterRecords
+    from lakegc_assets.prune.prune import left_alone, prune_one, require_long
+
+    require_long(keep)
+    site = Site.defined()
+    there = list(site.lakefs.connect().repositories())
+    if unknown := sorted(set(repositories) - {one.id for one in there}):
+        raise ConfigurationError(
+            f"there is no repository {unknown[0]!r}: `lakegc repositories` lists them"
+        )
+    names = list(dict.fromkeys(repositories)) or [one.id for one in there if not one.read_only]
+    with open_instance() as instance:
+        outcomes = [
+            prune_one(
+                site.context(name, "prune"),
+                DagsterRecords(instance, site.root, name, component().names()),
+                keep,
+                dry_run=dry_run,
+            )
+            for name in names
+        ]
+    return outcomes, [] if repositories else left_alone(site.root, there)
 
 
 def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import json_option, run_id_option, settings_of, task_options
 from lakegc_assets.cli.output import echo, echo_rows, figures, minute
+from lakegc_assets.errors import IntegrityError
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted
+
+if TYPE_CHECKING:
+    from lakegc_assets.recovery.restore.selection import Choice
+    from lakegc_assets.run.artifacts import AttemptArtifacts
 
 #: Of the objects that read again, so many are named.
 _SHOWN = 3
@@ -66,13 +72,12 @@ def restore(
     it step by step.
     """
     from lakegc_assets.cli.jobs import run_job
-    from lakegc_assets.cli.maintenance import last_restore, planned
     from lakegc_assets.recovery.restore.selection import Choice
 
     settings = settings_of(others, engine=engine)
     choice = Choice(everything, addresses, branch, path, prefix)
     if dry_run:
-        plan = planned(repository, run_id, choice, settings)
+        plan = _planned(repository, run_id, choice, settings)
         echo(plan, as_json, _plan)
         if any(plan[gap]["objects"] for gap in _GAPS):
             sys.exit(FAILURE)
@@ -85,6 +90,51 @@ def restore(
     echo(found, as_json, _restored)
     if "not_kept" in found["outcomes"]:
         sys.exit(FAILURE)
+
+
+def _planned(repository: str, run: str, choice: Choice, settings: dict[str, Any]) -> dict[str, Any]:
+    """Plan a restore, as JSON values, without doing it."""
+    from lakegc_assets.cli.jobs import checked
+    from lakegc_assets.cli.site import run_context
+    from lakegc_assets.recovery.restore.dry_run import plan
+
+    ctx = run_context(repository, run, checked(settings))
+    found = plan(ctx, choice)
+    return found | {
+        "warnings": [*found["warnings"], *_not_swept(ctx.root.attempt(repository, run))]
+    }
+
+
+def last_restore(repository: str, run: str) -> dict[str, Any]:
+    """The result of the last restore of a run that ended, as JSON values."""
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.recovery.restore_record import folder, restores
+
+    attempt = Site.defined().attempt(repository, run)
+    ended = [one for one in restores(attempt) if attempt.has(folder(one))]
+    if not ended:
+        raise IntegrityError(f"no restore of {run!r} ended")
+    manifests = [attempt.manifest(folder(one)) for one in ended]
+    last = max(manifests, key=lambda manifest: manifest.finished)
+    return {
+        "repository": repository,
+        "run": run,
+        **last.facts,
+        "warnings": [*last.facts["warnings"], *_not_swept(attempt)],
+        "artifacts": f"{attempt.url}/{last.asset}",
+    }
+
+
+def _not_swept(attempt: AttemptArtifacts) -> list[str]:
+    """Warnings about the restore of objects that may never have been deleted."""
+    if attempt.has("swept_set"):
+        return []
+    command = command_line("pins", attempt.repository)
+    warning = (
+        f"no sweep of {attempt.run!r} has ended here. What is asked for is pinned, even where it "
+        f"was never gone, and a sweep then spares it: `{command}`"
+    )
+    return [warning]
 
 
 def _restored(found: dict[str, Any]) -> Iterator[str]:

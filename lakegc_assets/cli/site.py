@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from lakegc_assets.definitions import component
@@ -31,6 +33,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 
 _THREADS: Final = 8
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,15 @@ class Site:
     root: ArtifactRoot
     collector: CollectorResource
     settings: Settings
+    given: Mapping[str, Any]
 
     @classmethod
-    def defined(cls, backup_url: str | None = None) -> Site:
-        """From the definitions that Dagster loads; backups at ``backup_url`` where it is given."""
+    def defined(cls, given: Mapping[str, Any] = _NONE) -> Site:
+        """From the definitions that Dagster loads, with the settings that options have given."""
         prepare_environment()
         lakefs, stores, collector = component().connections()
-        if backup_url:
-            collector = collector.model_copy(update={"backup_url": backup_url})
-        return cls(lakefs.config(), collector.root(stores), collector, collector.settings())
+        collector = collector.model_copy(update=given)
+        return cls(lakefs.config(), collector.root(stores), collector, collector.settings(), given)
 
     @property
     def stores(self) -> StoreConfig:
@@ -76,7 +79,7 @@ class Site:
         return RunContext(
             repository=repository,
             run=run,
-            settings=self.collector.of_repository(repository, {}).settings(),
+            settings=self.collector.of_repository(repository, self.given).settings(),
             lakefs=self.lakefs,
             root=self.root,
             session=start_session,
@@ -84,15 +87,17 @@ class Site:
         )
 
 
-def run_context(repository: str, run: str) -> RunContext:
-    """A run, to ask its artifacts something."""
+def run_context(repository: str, run: str, given: Mapping[str, Any] = _NONE) -> RunContext:
+    """A run, to ask its artifacts something, with settings that options have ``given``."""
     Site.defined().attempt(repository, run)
-    return repository_context(repository, run)
+    return repository_context(repository, run, given)
 
 
-def repository_context(repository: str, run: str = "any") -> RunContext:
+def repository_context(
+    repository: str, run: str = "any", given: Mapping[str, Any] = _NONE
+) -> RunContext:
     """A repository, to ask something about it; the run need not exist."""
-    site = Site.defined()
+    site = Site.defined(given)
     found = site.context(repository, "any")
     site.namespace(repository)
     # It may be the id of a mark of lakeFS's, which no run of ours could have.

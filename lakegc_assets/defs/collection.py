@@ -20,7 +20,6 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing
-from lakegc_assets.run.settings import RepositorySettings
 
 _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
 
@@ -79,22 +78,21 @@ class Collection:
         *,
         run_key: str,
         job: str,
-        config: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dg.RunRequest:
-        """The request of a run on a repository, with the repository's own settings and tags.
+        """The request of a run on a repository, with the tags of its policy.
 
-        Repository and run must be partition keys when it is started; ``job`` is a plain name,
-        ``config`` of the ``collector`` resource.
+        Repository and run must be partition keys when it is started; ``job`` is a plain name. It
+        configures nothing, so that its settings are those of the policy when it begins: it may wait
+        in the queue, or go on with a run of yesterday, and keeps what somebody has protected since.
         """
         policy = self.policies.of(repository)
-        own = {name: getattr(policy, name) for name in RepositorySettings.model_fields}
-        settings = own | dict(config or {})
         return dg.RunRequest(
             run_key=run_key,
             job_name=self.names.of(job),
             partition_key=partition_key(repository, run),
-            run_config={"resources": {self.names.of("collector"): {"config": settings}}},
+            # Without any, Dagster takes what the launchpad begins with.
+            run_config={"resources": {self.names.of("collector"): {"config": {}}}},
             tags={
                 **policy.tags,
                 OWN_REPOSITORY_TAG: repository,
@@ -116,16 +114,18 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
     """The repositories of the server that are collected by themselves.
 
     Raises:
-        ConfigurationError: ``include`` names one, not by a pattern, that the server does not have.
+        ConfigurationError: the component names one, not by a pattern, that the server does not
+            have: what was to protect another one would hold for nothing.
         LakegcError: the server does not answer, or there is none.
     """
     there = list(lakefs.connect().repositories())
-    unknown = policies.named() - {repository.id for repository in there}
+    known = {repository.id for repository in there}
+    unknown = sorted((f, name) for name, f in policies.named().items() if name not in known)
     if unknown:
-        shown = ", ".join(map(repr, sorted(unknown)))
+        shown = "; ".join(f"`{of}` names {name!r}" for of, name in unknown)
         raise ConfigurationError(
-            f"`include` names {shown}, which the lakeFS server does not have: correct the name, or "
-            "take it out"
+            f"{shown}, which the lakeFS server does not have: correct the name, or take it out. A "
+            "pattern may name what comes later"
         )
     return [
         repository

@@ -55,7 +55,7 @@ from lakegc_assets.defs.staleness import (
     staleness_check,
     staleness_sensor,
 )
-from lakegc_assets.engine.spark_session import prepare_environment, session_settings
+from lakegc_assets.engine.spark_session import session_settings
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import located
@@ -375,7 +375,6 @@ class GarbageCollection(dg.Component, Policy):
         return _lakefs(self.lakefs, _looked_up), _stores(self.stores), collector
 
     def _resources(self, policies: Policies, names: Names) -> dict[str, Any]:
-        prepare_environment()
         made = {
             "lakefs": _lakefs(self.lakefs, dg.EnvVar),
             "stores": _stores(self.stores),

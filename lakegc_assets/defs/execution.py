@@ -142,7 +142,9 @@ class Execution:
         always = {"collect_excluded": True} if collector.collect_excluded else {}
         with (
             printing_always(**always),
-            repository_lock(ctx.connections.namespace_url, ctx.settings.lease_wait, ctx.log.info),
+            repository_lock(
+                ctx.connections.namespace_url, ctx.settings.lease_wait, ctx.log.info, ctx.started_by
+            ),
         ):
             yield ctx
 

@@ -1,5 +1,8 @@
 """The jobs, each in one process: a collection and its parts, and the decisions of people.
 
+Each names its executor: one for the whole code location would be that of all that others define
+there, and clash with theirs.
+
 ``gc_approve`` lets one mark be swept, ``gc_accept_hold`` accepts a loss.
 """
 
@@ -49,18 +52,21 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
     checks = dg.AssetSelection.checks_for_assets(names.key(ASSET), names.key(ATTRIBUTION))
     mark = names.selection(*MARK_ASSETS, ATTRIBUTION) | checks
 
-    def of_runs(name: str, selection: dg.AssetSelection, description: str, *settings: str) -> Any:  # noqa: ANN401 - Dagster has no public name for it
+    def job(
+        name: str,
+        selection: dg.AssetSelection,
+        description: str,
+        settings: Sequence[str] | None = None,
+    ) -> Any:  # noqa: ANN401 - Dagster has no public name for it
+        """A job on assets; ``settings`` where it is one of a repository and a run."""
         return dg.define_asset_job(
             names.of(name),
-            selection=selection,
+            selection,
+            config=None if settings is None else launchpad(policies, names, settings),
             tags=_NO_RETRIES if name in {"gc", "gc_mark"} else RETRIES,
-            config=launchpad(policies, names, settings),
             description=description,
+            executor_def=dg.in_process_executor,
         )
-
-    def of_all(name: str, asset: str, description: str) -> Any:  # noqa: ANN401 - likewise
-        selection = names.selection(asset)
-        return dg.define_asset_job(names.of(name), selection, tags=RETRIES, description=description)
 
     collecting = "Mark a repository, check the mark, publish it, back up and sweep."
     marking = "Mark a repository, check the mark and publish it. Deletes nothing."
@@ -72,19 +78,18 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
     left = "Say what no collection finds on the server. Removes nothing."
     return dg.Definitions(
         jobs=[
-            of_runs("gc", mark | swept, collecting, *_OF_A_MARK),
-            of_runs("gc_mark", mark, marking, *_OF_A_MARK),
-            of_runs("gc_backup", names.selection("backup"), copying, _EXCLUDED),
-            of_runs("gc_sweep", swept, sweeping, *_OF_A_SWEEP),
-            of_runs("gc_restore", names.selection("restored_set"), restoring),
-            of_runs("gc_forecast", names.selection("policy_forecast"), forecasting),
-            of_all("gc_estate", "estate", standing),
-            of_all("gc_leftovers", "estate_leftovers", left),
+            job("gc", mark | swept, collecting, _OF_A_MARK),
+            job("gc_mark", mark, marking, _OF_A_MARK),
+            job("gc_backup", names.selection("backup"), copying, [_EXCLUDED]),
+            job("gc_sweep", swept, sweeping, _OF_A_SWEEP),
+            job("gc_restore", names.selection("restored_set"), restoring, ()),
+            job("gc_forecast", names.selection("policy_forecast"), forecasting, ()),
+            job("gc_estate", names.selection("estate"), standing),
+            job("gc_leftovers", names.selection("estate_leftovers"), left),
             approving(names),
             prune_job(names),
             accepting(names),
         ],
-        executor=dg.in_process_executor,
     )
 
 
@@ -210,14 +215,12 @@ def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
             },
         )
     )
-    context.log.info(
-        "%s may be swept until %s: the sensor %s starts %s, or `%s` does",
-        key,
-        f"{approval.ends:%Y-%m-%d %H:%M} UTC",
-        names.of("gc_approvals"),
-        names.of("gc_sweep"),
-        command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings),
-    )
+    starts = f"the sensor {names.of('gc_approvals')} starts {names.of('gc_sweep')}, or"
+    if policy.sweep == "never":
+        starts = f"`sweep` is `never`, so no sensor starts {names.of('gc_sweep')}:"
+    sweeping = command_line("sweep", ctx.repository, "--run", ctx.run, settings=ctx.given_settings)
+    until = f"{approval.ends:%Y-%m-%d %H:%M} UTC"
+    context.log.info("%s may be swept until %s: %s `%s` does", key, until, starts, sweeping)
     return {}
 
 

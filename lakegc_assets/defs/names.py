@@ -41,6 +41,9 @@ RUN_JOBS: Final = (
     "gc_approve",
     "gc_forecast",
 )
+#: With runs of which ``gc_resume`` goes on, and how often where their processes were killed.
+RESUMED_JOBS: Final = ("gc", "gc_mark", "gc_sweep")
+_RESUMES: Final = 3
 OTHER_JOBS: Final = ("gc_prune", "gc_estate", "gc_leftovers", "gc_accept_hold")
 
 
@@ -109,6 +112,18 @@ class Names:
         chosen: Iterable[dg.AssetKey] = run.asset_selection or ()
         ours = {self.key(asset) for asset in ASSETS}
         return run.job_name.startswith("__ASSET_JOB") and bool(chosen) and ours.issuperset(chosen)
+
+    def is_resumed(self, run: dg.DagsterRun, *, transient: bool | None) -> bool:
+        """True for a failed run of ours with which ``gc_resume`` goes on, where it is on.
+
+        ``transient`` is as ``failed_for_a_while`` returns it; a run that no step failed in was cut
+        off.
+        """
+        if self.plain_job(run) not in RESUMED_JOBS and not self.is_of_assets(run):
+            return False
+        if RUN_TAG not in run.tags or transient is False:
+            return False
+        return RETRIED_TAG not in run.tags if transient else resumed_before(run) < _RESUMES
 
     @property
     def repositories(self) -> dg.DynamicPartitionsDefinition:
@@ -226,6 +241,12 @@ def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str,
 def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """True if Dagster itself starts a failed run again, by ``run_retries`` of the instance."""
     return instance.run_retries_enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
+
+
+def resumed_before(run: dg.DagsterRun) -> int:
+    """How often a run was cut off and started again; damaged, as if it never was."""
+    said = run.tags.get(RESUMED_TAG, "")
+    return int(said) if said.isdecimal() else 0
 
 
 def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:

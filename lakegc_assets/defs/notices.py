@@ -16,17 +16,16 @@ from lakegc_assets.defs.collection import Collection, remembered
 from lakegc_assets.defs.failures import failed_for_a_while, first_cause, step_failures
 from lakegc_assets.defs.names import (
     OTHER_JOBS,
-    RETRIED_TAG,
     WAVE_TAG,
     Names,
     is_retried,
     location_of,
     partition_of,
 )
-from lakegc_assets.defs.policy import NoticeSection, Policies
+from lakegc_assets.defs.policy import NoticeSection
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate.notices import Document, Outbox, Way, document, mail, post
-from lakegc_assets.run.command_line import command_line, in_dagster
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted
 
 
@@ -96,8 +95,7 @@ def failure_sensor(collection: Collection) -> dg.SensorDefinition:
             run = context.instance.get_run_by_id(run_id)
             if run is None:
                 return None
-            policies, section = collection.policies, collection.notices
-            return notice(context.instance, run, message, policies, section)
+            return notice(context.instance, run, message, collection)
 
         outbox.deliver(context.log, make)
         after = found[-1].storage_id if found else known["after"]
@@ -131,11 +129,10 @@ def notice(
     instance: dg.DagsterInstance,
     run: dg.DagsterRun,
     message: str,
-    policies: Policies,
-    section: NoticeSection,
+    collection: Collection,
 ) -> Document:
     """The notice about a run that failed."""
-    repository, mark = partition_of(run)
+    policies, (repository, mark) = collection.policies, partition_of(run)
     causes = step_failures(instance, run.run_id)
     error = next((first_cause(one.error) for one in causes if one.error is not None), "")
     failed = _failed_checks(instance, run.run_id) or _checks_in(error)
@@ -144,8 +141,8 @@ def notice(
         "failed",
         f"{what} failed",
         "; ".join(failed.values()) or error or message,
-        _what_to_do(instance, run, set(failed), cut_off=not causes),
-        link_to_run(section, run.run_id),
+        _what_to_do(instance, run, set(failed), collection.names),
+        link_to_run(collection.notices, run.run_id),
         repository=repository,
         run=mark,
         job=run.job_name,
@@ -178,21 +175,15 @@ def _checks_in(error: str) -> dict[str, str]:
     return {name: said for name, _, said in lines if name in NAMES}
 
 
-def _is_tried_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """True if ``gc_resume``, where it is on, starts a failed run once more."""
-    if not run.job_name.endswith(("gc", "gc_mark", "gc_sweep")) or RETRIED_TAG in run.tags:
-        return False
-    return bool(failed_for_a_while(instance, run.run_id))
-
-
 def _what_to_do(
-    instance: dg.DagsterInstance, run: dg.DagsterRun, failed: AbstractSet[str], *, cut_off: bool
+    instance: dg.DagsterInstance, run: dg.DagsterRun, failed: AbstractSet[str], names: Names
 ) -> str:
     repository, mark = partition_of(run)
     if is_retried(instance, run):
         return "nothing yet: Dagster starts it again (`run_retries` of the instance)"
-    sensor = in_dagster("gc_resume")
-    if _is_tried_again(instance, run):
+    sensor, transient = names.of("gc_resume"), failed_for_a_while(instance, run.run_id)
+    resumed = names.is_resumed(run, transient=transient)
+    if transient and resumed:
         return f"nothing yet: the sensor {sensor} tries it once more in five minutes"
     if failed == {APPROVABLE} and repository is not None and mark is not None:
         share = ("--max-candidate-share", "SHARE")
@@ -201,9 +192,9 @@ def _what_to_do(
             f"look at why with `lakegc why`; if the rules mean it, `{approving}`, else correct "
             "the rules"
         )
-    if cut_off and repository is None:
-        return "its process was killed or its machine stopped: launch the job again"
-    if cut_off:
+    if transient is None and not resumed:
+        return "its process was killed or its machine stopped: launch it again"
+    if transient is None:
         return (
             f"its process was killed or its machine stopped: the sensor {sensor} goes on with it, "
             "or the same command with the same --run"

@@ -198,9 +198,12 @@ class Policies(dg.Model):
         """True if schedules and sensors start runs on a repository."""
         return names(repository, self.include, self.exclude)
 
-    def named(self) -> set[str]:
-        """The repositories that ``include`` names, not by a pattern."""
-        return {one for one in self.include if not _PATTERN.intersection(one)}
+    def named(self) -> dict[str, str]:
+        """The repositories that are named, not by a pattern, with the field that names each."""
+        of_overrides = [name for one in self.overrides for name in one.include]
+        fields = {**dict.fromkeys(of_overrides, "repositories"),
+                  **dict.fromkeys(self.include, "include")}  # fmt: skip
+        return {name: field for name, field in fields.items() if not _PATTERN.intersection(name)}
 
     def changed(self, repository: str) -> dict[str, Any]:
         """The changes of the policy for a repository, by field."""
@@ -319,7 +322,9 @@ class MailSection(dg.Model, dg.Resolvable):
     to: Annotated[Texts, AfterValidator(some)] = Field(
         description="addresses, at least one; owners that have one are added"
     )
-    starttls: bool = Field(default=False, description="encrypt the connection")
+    starttls: bool = Field(
+        default=False, description="encrypt the connection, to a server whose certificate is valid"
+    )
     user: str | None = Field(default=None, description="name to log in with")
     password_variable: str | None = Field(
         default=None, description="name of the environment variable that holds the password"

@@ -21,6 +21,7 @@ from lakegc_assets.defs.names import (
     ASKED_TAG,
     REPOSITORY,
     REPOSITORY_TAG,
+    RESUMED_JOBS,
     RESUMED_TAG,
     RETRIED_TAG,
     RUN,
@@ -31,6 +32,7 @@ from lakegc_assets.defs.names import (
     is_unattended,
     location_of,
     partition_key,
+    resumed_before,
 )
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.engine.tasks import thread_map
@@ -205,7 +207,6 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
                 approval.run,
                 run_key=f"{approval.repository}/{approval.run}/approved-{approval.id}",
                 job="gc_sweep",
-                config={"max_candidate_share": approval.max_candidate_share},
                 tags={"lakegc/approved-by": approval.by},
             )
             for found in approved
@@ -240,8 +241,6 @@ def _approved(
 
 # Runs that were cut off
 
-_JOBS: Final = ("gc", "gc_mark", "gc_sweep")
-_TRIES: Final = 3
 #: What did not answer is asked again after this.
 _PAUSE: Final = timedelta(minutes=5)
 #: Runs that ended earlier are no business of a sensor that is turned on.
@@ -268,12 +267,12 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
         "Goes on with marks and sweeps whose process was killed, three times at most; and once, "
         "after five minutes, with those that lakeFS or a store did not answer.",
         *("lakefs", "stores", "collector"),
-        jobs=[job for job in jobs if job.name in map(names.of, _JOBS)],
+        jobs=[job for job in jobs if job.name in map(names.of, RESUMED_JOBS)],
     )
     def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resources, since = collection.of(context), _since(context)
         requests: list[dg.RunRequest] = []
-        latest, waiting = since, []
+        latest, waiting, problems = since, [], []
         for record in _failed_since(context.instance, since):
             run = record.dagster_run
             latest = max(latest, record.update_timestamp)
@@ -296,16 +295,16 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
                     transient=bool(transient),
                 )
             except LakegcError as error:
-                if _is_for_good(error):
-                    context.log.warning("run %s cannot go on: %s", run.run_id, error)
-                    continue
-                if not requests:
-                    raise
-                # The next tick looks at all of them again, and starts none of these twice.
-                latest = since
-                break
+                context.log.warning("run %s cannot go on: %s", run.run_id, error)
+                late = collection.now() - record.update_timestamp >= _BACK
+                if not (_is_for_good(error) or (late and not error.transient)):
+                    waiting.append(record.update_timestamp)
+                    problems.append(error)
+                continue
             if found is not None:
                 requests.append(found)
+        if problems and not requests:
+            raise problems[0]
         # Those that wait are found again by the next ticks.
         return collection.started(requests, min([latest, *waiting]).isoformat())
 
@@ -359,13 +358,9 @@ def _may_go_on(
     key = run.tags.get("dagster/partition")
     if not names.owns_at(run, location_of(context.code_location_origin)):
         return False
-    if names.plain_job(run) not in _JOBS and not names.is_of_assets(run):
+    if key is None or is_retried(instance, run):
         return False
-    if key is None or run.tags.get(RUN_TAG) is None or is_retried(instance, run):
-        return False
-    if transient is False or (transient and RETRIED_TAG in run.tags):
-        return False
-    if transient is None and int(run.tags.get(RESUMED_TAG, "0")) >= _TRIES:
+    if not names.is_resumed(run, transient=transient):
         return False
     later = instance.get_run_records(
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
@@ -412,7 +407,7 @@ def _request(
     if transient:
         ours[RETRIED_TAG] = "once"
     else:
-        ours[RESUMED_TAG] = str(int(run.tags.get(RESUMED_TAG, "0")) + 1)
+        ours[RESUMED_TAG] = str(resumed_before(run) + 1)
     return dg.RunRequest(
         run_key=f"{repository}/{mark}/after-{run.run_id}",
         job_name=names.of(job),

@@ -159,9 +159,13 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
 def starting() -> Iterator[None]:
     """Let a start of Spark come to its end, and say in a sentence why there is no session.
 
+    Only now the environment is prepared: a process that loads the definitions may run others', too.
+
     Raises:
-        ConfigurationError: Spark does not start here, with what to do about it.
+        ConfigurationError: Spark does not start here, with what to do about it; or as for
+            ``session_settings``.
     """
+    prepare_environment()
     try:
         with _interrupts_wait():
             yield

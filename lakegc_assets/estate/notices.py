@@ -7,6 +7,7 @@ delivery and the cursor's being written delivers twice.
 import json
 import logging
 import smtplib
+import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from email.message import EmailMessage
@@ -221,7 +222,8 @@ def mail(server: MailServer, document: Document) -> None:
     try:
         with smtplib.SMTP(server.host, server.port, timeout=_MAIL_TIMEOUT_S) as open_server:
             if server.starttls:
-                open_server.starttls()
+                # Without a context smtplib takes any certificate, and the password goes to anybody.
+                open_server.starttls(context=ssl.create_default_context())
             if server.user:
                 open_server.login(server.user, server.password())
             open_server.send_message(message)

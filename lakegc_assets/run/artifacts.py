@@ -56,6 +56,8 @@ MARK_ASSETS = (
 #: The fields of a manifest that are times.
 _TIMES = ("cutoff", "started", "finished")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: The beginning of a URL whose slashes are missing.
+_SLIP = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)")
 
 #: Store DF: what the store holds.
 LISTING = schema(
@@ -168,8 +170,22 @@ class Manifest:
 
 
 def located(place: str) -> str:
-    """A URL as it is; a path as it is from everywhere."""
-    return place if "://" in place else str(Path(place).resolve())
+    """A URL as it is; a path as it is from everywhere.
+
+    Raises:
+        ConfigurationError: it is a URL with a slip, which would be a folder of this machine, and
+            with it a backup; or it has a token, which would be a part of the path and be shown.
+    """
+    if place != place.strip() or _SLIP.match(place):
+        raise ConfigurationError(
+            f"{place!r} is no place: write a URL like s3://bucket/folder, or a path"
+        )
+    if place.startswith(("http://", "https://")) and "?" in place:
+        raise ConfigurationError(
+            f"{place.partition('?')[0]} is followed by '?': leave that out, and give a SAS token "
+            "as AZURE_STORAGE_SAS_TOKEN"
+        )
+    return place if "://" in place else str(Path(place).expanduser().resolve())
 
 
 def place_of_artifacts(chosen: str | None, component: str) -> str:

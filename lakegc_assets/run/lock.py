@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Final
 from lakegc_assets.errors import RefusedError
 
 _POLL_S: Final = 5.0
+_STEP_POLL_S: Final = 0.5
 #: How often it is said how long somebody has waited.
 _QUIET_S: Final = 30.0
 
@@ -44,10 +45,13 @@ def repository_lock(
     namespace_url: str,
     wait: timedelta = timedelta(0),
     report: Callable[[str], None] = lambda _: None,
+    started_by: str | None = None,
 ) -> Iterator[None]:
     """Hold the repository whose storage namespace this is; may be nested within a thread.
 
-    ``report`` gets a sentence now and then about which run is waited for, and how long.
+    ``report`` gets a sentence now and then about which run is waited for, and how long. Another
+    process that the same Dagster run has ``started_by`` is waited for until it ends: an executor
+    may give each step of a run a process.
 
     Raises:
         RefusedError: another run holds it, with its process, its command and since when.
@@ -57,7 +61,7 @@ def repository_lock(
         yield
         return
     with lock_file(namespace_url).open("a+") as file:
-        _acquire(file.fileno(), namespace_url, wait.total_seconds(), report)
+        _acquire(file.fileno(), namespace_url, wait.total_seconds(), report, started_by)
         held.add(namespace_url)
         try:
             yield
@@ -66,13 +70,20 @@ def repository_lock(
 
 
 def _acquire(
-    descriptor: int, namespace_url: str, wait: float, report: Callable[[str], None]
+    descriptor: int,
+    namespace_url: str,
+    wait: float,
+    report: Callable[[str], None],
+    started_by: str | None,
 ) -> None:
     began, reported = monotonic(), -_QUIET_S
     while not _taken(descriptor):
-        holder = _described(os.pread(descriptor, 4096, 0))
-        held = f"another run holds {namespace_url} on this machine: {holder}"
+        holder = _holder(os.pread(descriptor, 4096, 0))
         waited = monotonic() - began
+        if started_by is not None and holder.get("started_by") == started_by:
+            sleep(_STEP_POLL_S)
+            continue
+        held = f"another run holds {namespace_url} on this machine: {_described(holder)}"
         if waited >= wait:
             so_long = f"; this one has waited {waited:.0f} s for that" if wait else ""
             raise RefusedError(f"{held}. Wait for it to end{so_long}")
@@ -85,19 +96,28 @@ def _acquire(
             "pid": os.getpid(),
             "command": " ".join(sys.argv[:6]),
             "since": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
+            "started_by": started_by,
         },
     )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, holder.encode(), 0)
 
 
-def _described(holder: bytes) -> str:
-    """The owner of a lock file, in words."""
+def _holder(recorded: bytes) -> Mapping[str, object]:
+    """The owner of a lock file; empty where it is about to say so."""
     try:
-        values = json.loads(holder)
-        return f"process {values['pid']} ({values['command']}) since {values['since']}"
-    except (ValueError, LookupError, TypeError):
+        values = json.loads(recorded)
+    except ValueError:
+        values = None
+    return values if isinstance(values, dict) else {}
+
+
+def _described(holder: Mapping[str, object]) -> str:
+    """The owner of a lock file, in words."""
+    if not holder:
         return "nobody knows who, since it is about to say so"
+    pid, command, since = map(holder.get, ("pid", "command", "since"))
+    return f"process {pid} ({command}) since {since}"
 
 
 def _taken(descriptor: int) -> bool:

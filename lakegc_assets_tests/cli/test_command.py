@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import pwd
 import shutil
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
-from lakegc_assets.cli.jobs import checked
+from lakegc_assets.cli.jobs import checked, open_instance
 from lakegc_assets.cli.main import Commands, main
 from lakegc_assets.cli.output import near
 from lakegc_assets.errors import RefusedError
@@ -269,9 +270,7 @@ def test_a_refusal_says_the_options_of_the_settings_that_it_names(
     def refused(*_: object) -> None:
         raise RefusedError("wait for longer (lease_wait_seconds), or set protect_tags")
 
-    # The name in a module that is loaded late comes first: it would keep what it is loaded with.
-    for module in ("maintenance", "jobs"):
-        monkeypatch.setattr(f"lakegc_assets.cli.{module}.run_job", refused)
+    monkeypatch.setattr("lakegc_assets.cli.jobs.run_job", refused)
     options = "as options: --set lease_wait_seconds=…, --protect-tags"
     say(lakegc("sweep", "alpha", "--run", "m1"), 3, options)
     # An approval has no option of its own for them.
@@ -335,6 +334,7 @@ def test_a_request_that_contradicts_what_is_there_is_refused(
     [
         (("mark", "alpha", "--min-age", "5 parsecs"), "write 90s, 30m, 25h or 2d"),
         (("mark", "alpha", "--min-age", "-2h"), "write 90s, 30m, 25h or 2d"),
+        (("mark", "alpha", "--min-age", "99999999999d"), "is longer than any time can be"),
         (("mark", "alpha", "--min-age", "23h"), "below 1 day"),
         (("mark", "alpha", "--max-candidate-share", "1.5"), "--max-candidate-share"),
         (("mark", "alpha", "--set", "sweep_batch"), "write NAME=VALUE"),
@@ -479,3 +479,36 @@ def test_no_command_makes_an_instance_of_dagster_in_memory(reported: Completed) 
     listening = False
     assert opened
     assert [name for name in opened if "memory" in name.partition("?")[2]] == []
+
+
+def test_who_decides_is_asked_for_where_the_user_has_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container whose user is a number."""
+
+    def nobody(_: int) -> NoReturn:
+        raise KeyError("getpwuid(): uid not found: 1000660000")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    say(lakegc("approve", "alpha", "--run", "m1"), 3, "nobody knows who does this", "give --by")
+
+
+def test_a_terminal_that_lacks_a_character_shows_it_in_other_words() -> None:
+    group = Commands("any")
+    group.add_command(click.Command("say", callback=lambda: click.echo("ä → 日")))
+    found = CliRunner(charset="latin-1").invoke(group, ["say"])
+    assert (found.exit_code, found.stdout) == (0, "ä \\u2192 \\u65e5\n")
+
+
+def test_an_instance_with_dagsters_defaults_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours let two runs at a time, and end a run after a day."""
+    (tmp_path / "used/history").mkdir(parents=True)
+    for name, ours in (("new", True), ("used", False)):
+        monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / name))
+        with open_instance() as instance:
+            assert instance.run_retries_enabled is ours
+        assert (tmp_path / name / "dagster.yaml").exists() is ours

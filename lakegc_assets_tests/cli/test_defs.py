@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import sys
@@ -18,7 +19,9 @@ from lakegc_assets.defs.loading import load
 from lakegc_assets.defs.names import add_partition
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.command_line import Source, command_line, printing
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
+from lakegc_assets.sweep import hold_report
 from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.defs.running import instance_of, run
 from lakegc_assets_tests.site import Site
@@ -45,6 +48,9 @@ from dagster import definitions, load_from_defs_folder
 def defs():
     return load_from_defs_folder(path_within_project=Path(__file__).parent)
 """
+
+
+_NO_HOLD = {"repository": "archived", "state": "no hold"}
 
 
 def paste(text: str) -> Result:
@@ -128,6 +134,28 @@ def test_what_dagster_prints_works_where_it_is_pasted(
         assert "alpha" in instance.get_dynamic_partitions("eu_repository")
     (site.folder / "dagster/lakegc-defs").unlink()
     assert lakegc("report", "alpha", "--run", "wave").exit_code != 0
+
+
+def test_what_a_component_backs_up_is_not_lost_for_a_dry_run_nor_for_a_hold(
+    site: Site, tmp_path: Path
+) -> None:
+    """As the restore and the acceptance do that follow, in Dagster and from a shell."""
+    site.tell("archived")
+    stores = {"backup_url": tmp_path / "backups", "artifact_root": site.folder / "artifacts",
+              "local_root": site.server.objects_dir}  # fmt: skip
+    write(tmp_path, f"  stores: {json.dumps(stores, default=str)}\n")
+    at = ("--defs", str(tmp_path))
+    swept = lakegc(*at, "run", "archived", "--run", "m1", "--set", "trash_days=0")
+    assert swept.exit_code == 0, swept.output
+    dry = lakegc(*at, "restore", "archived", "--run", "m1", "--all", "--dry-run", "--json")
+    assert json.loads(dry.stdout)["would_come_back"]["from"]["backup"] == 2, dry.output
+    seen: list[RunContext] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hold_report, "known_hold", lambda ctx: (seen.append(ctx), _NO_HOLD)[1])
+        shown = lakegc(*at, "hold", "archived", "--set", "pin_days=3")
+    assert shown.exit_code == 0, shown.output
+    assert seen[0].settings.backup_url == str(stores["backup_url"])
+    assert seen[0].settings.pin_days == 3
 
 
 def test_a_file_is_enough_where_there_is_no_project(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import component, defs
+from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS, add_partition, partition_key
 from lakegc_assets.defs.schedules import last_tick, next_tick
 from lakegc_assets.defs.stages import contract
@@ -239,6 +241,33 @@ def test_what_is_about_all_repositories_is_a_job_of_its_own(
     assert job.partitions_def is None
     schedule = definitions.resolve_schedule_def(f"{name}_schedule")
     assert schedule.job_name == name
+
+
+def test_to_load_the_component_changes_no_environment() -> None:
+    """A Spark of somebody else in the same code location would listen for its cluster in vain."""
+    before = dict(os.environ)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+            patch.delenv(name, raising=False)
+            before.pop(name, None)
+        GarbageCollection().definitions()
+        assert dict(os.environ) == before
+
+
+def test_a_project_keeps_the_executor_of_its_own_jobs() -> None:
+    """One for the whole code location would clash with it, or hold for all that is there."""
+
+    @dg.asset
+    def mine() -> None: ...
+
+    ours, theirs = GarbageCollection().definitions(), dg.define_asset_job("theirs", [mine])
+    for executor in (None, dg.multiprocess_executor):
+        project = dg.Definitions(assets=[mine], jobs=[theirs], executor=executor)
+        merged = dg.Definitions.merge(ours, project)
+        assert merged.resolve_job_def("theirs").executor_def is not dg.in_process_executor
+        for job in (*RUN_JOBS, *OTHER_JOBS):
+            assert merged.resolve_job_def(job).executor_def is dg.in_process_executor
+    assert ours.executor is None
 
 
 @pytest.mark.parametrize("repository", ["", "a|b", "a/b", "..", "_cache", "a b", "x" * 300, "a\nb"])

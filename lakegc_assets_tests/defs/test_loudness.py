@@ -20,7 +20,7 @@ from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN, partition_key
-from lakegc_assets.defs.policy import NoticeSection, ServerSection
+from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
 from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
 from lakegc_assets.errors import ConfigurationError, LakegcError
@@ -113,6 +113,10 @@ def test_a_repository_that_is_included_and_does_not_exist_fails_the_tick(
     daemon.definitions = GarbageCollection(include=["weekly", "weakly", "m*"]).definitions()
     daemon.schedule(_SUNDAY)
     assert "`include` names 'weakly', which the lakeFS server does not have" in daemon.failed[-1]
+    never = [Override(include=["weakly", "later*"], sweep="never")]
+    daemon.definitions = GarbageCollection(sweep="auto", repositories=never).definitions()
+    daemon.schedule(_SUNDAY)
+    assert "`repositories` names 'weakly', which the lakeFS server does not" in daemon.failed[-1]
     daemon.definitions = GarbageCollection(include=["weekly", "m*"]).definitions()
     assert len(daemon.schedule(_SUNDAY)) == 1
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from unittest.mock import MagicMock
 
 import dagster as dg
 import pytest
@@ -29,7 +31,7 @@ from lakegc_assets_tests.defs.daemon import Daemon
 _POLICIES = Policies(overrides=[Override(include=["repo"], owners=["ada@example.com", "team:x"])])
 
 
-_LINKED = NoticeSection(dagster_url="https://dagster.example.com/")
+_LINKED = Collection(_POLICIES, notices=NoticeSection(dagster_url="https://dagster.example.com/"))
 
 
 @pytest.fixture
@@ -38,11 +40,11 @@ def daemon() -> Iterator[Daemon]:
         yield Daemon(GarbageCollection().definitions(), instance)
 
 
-def start(daemon: Daemon) -> dg.DagsterRun:
+def start(daemon: Daemon, job: str = "gc", **tags: str) -> dg.DagsterRun:
     daemon.instance.add_dynamic_partitions("repository", ["repo"])
     daemon.instance.add_dynamic_partitions("run", ["m1"])
     request = dg.RunRequest(partition_key=partition_key("repo", "m1"), tags={"lakegc/wave": "w"})
-    run = daemon.instance.get_run_by_id(daemon.launch(request, "gc", {}))
+    run = daemon.instance.get_run_by_id(daemon.launch(request, job, tags))
     assert run is not None
     return run
 
@@ -75,7 +77,7 @@ def receiver() -> Iterator[tuple[str, type[_Receiver]]]:
 def test_a_refusal_is_reported_with_its_sentence(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.fail(run.run_id, "the clock of the object store differs: set the clocks")
-    found = notice(daemon.instance, run, "Steps failed", _POLICIES, NoticeSection())
+    found = notice(daemon.instance, run, "Steps failed", Collection(_POLICIES))
     assert found["repository"] == "repo"
     assert found["run"] == "m1"
     assert found["wave"] == "w"
@@ -102,7 +104,7 @@ def test_a_failed_check_is_reported_with_what_to_do(daemon: Daemon) -> None:
     )
     daemon.instance.report_dagster_event(event, run_id=run.run_id)
     daemon.fail(run.run_id, "a blocking check failed")
-    found = notice(daemon.instance, run, "Steps failed", _POLICIES, NoticeSection())
+    found = notice(daemon.instance, run, "Steps failed", Collection(_POLICIES))
     assert (found["check"], found["checks"]) == ("candidate_share", ["candidate_share"])
     assert found["sentence"] == "9 of 10 listed objects are candidates"
     assert "lakegc approve repo --run m1 --max-candidate-share" in found["what_to_do"]
@@ -111,7 +113,7 @@ def test_a_failed_check_is_reported_with_what_to_do(daemon: Daemon) -> None:
 def test_a_refused_approval_names_its_checks(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.fail(run.run_id, "candidate_share: 9 of 10 go\ntags_protected: one is not")
-    found = notice(daemon.instance, run, "Steps failed", _POLICIES, _LINKED)
+    found = notice(daemon.instance, run, "Steps failed", _LINKED)
     assert found["checks"] == ["candidate_share"]
     assert found["sentence"] == "9 of 10 go"
 
@@ -119,17 +121,29 @@ def test_a_refused_approval_names_its_checks(daemon: Daemon) -> None:
 def test_what_is_tried_again_is_reported_as_such(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.fail(run.run_id, "lakeFS does not answer", transient=True)
-    found = notice(daemon.instance, run, "Steps failed", _POLICIES, _LINKED)
+    found = notice(daemon.instance, run, "Steps failed", _LINKED)
     assert "gc_resume tries it once more in five minutes" in found["what_to_do"]
 
 
 def test_a_killed_run_is_reported_as_such(daemon: Daemon) -> None:
     run = start(daemon)
     daemon.kill(run.run_id)
-    found = notice(daemon.instance, run, "Run process unexpectedly exited", _POLICIES, _LINKED)
+    found = notice(daemon.instance, run, "Run process unexpectedly exited", _LINKED)
     assert found["sentence"] == "Run process unexpectedly exited"
     assert "gc_resume goes on" in found["what_to_do"]
     assert found["link"] == f"https://dagster.example.com/runs/{run.run_id}"
+
+
+@pytest.mark.parametrize(
+    ("job", "tags"), [("gc_restore", {}), ("gc_backup", {}), ("gc", {"lakegc/resumed": "3"})]
+)
+def test_nobody_waits_for_a_sensor_that_does_not_go_on(
+    daemon: Daemon, job: str, tags: dict[str, str]
+) -> None:
+    run = start(daemon, job, **tags)
+    daemon.kill(run.run_id)
+    found = notice(daemon.instance, run, "Run process unexpectedly exited", _LINKED)
+    assert found["what_to_do"] == "its process was killed or its machine stopped: launch it again"
 
 
 @dataclass
@@ -371,6 +385,17 @@ def test_one_mail_is_sent_to_people_and_owners() -> None:
     assert "Subject: lakegc: repo, run m1 failed" in received
     assert "To: on@x.org, ada@example.com" in received
     assert "a tag has gone\n\nWhat to do: run again\n\nhttps://d.example.com/runs/r" in received
+
+
+def test_a_password_goes_to_a_server_only_whose_certificate_is_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = MagicMock()
+    monkeypatch.setattr(delivery.smtplib, "SMTP", server)
+    mail(MailSection(host="mail", sender="gc@x.org", to=["on@x.org"], starttls=True), _NOTICE)
+    (call,) = server.return_value.__enter__.return_value.starttls.mock_calls
+    context = call.kwargs["context"]
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 def test_a_mail_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

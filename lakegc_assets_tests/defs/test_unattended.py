@@ -37,8 +37,9 @@ _RUN = "wave-1"
 def daemon(site: Site) -> Iterator[Daemon]:
     component = GarbageCollection(
         repositories=[
-            Override(include=["auto"], sweep="auto", auto=AutoLimits(share=0.5)),
-            Override(include=["large"], sweep="auto", auto=AutoLimits(objects=1)),
+            Override(include=["auto*"], sweep="auto", auto=AutoLimits(share=0.5)),
+            Override(include=["large*"], sweep="auto", auto=AutoLimits(objects=1)),
+            Override(include=["never*"], sweep="never"),
         ]
     )
     with instance_of(site) as instance:
@@ -221,7 +222,7 @@ def test_an_approval_is_swept_once(site: Site, daemon: Daemon, swept: list[str])
 
 
 @pytest.mark.usefixtures("swept")
-def test_what_was_swept_is_reported_with_its_record_by_the_command_too() -> None:
+def test_what_was_swept_is_reported_with_its_record_by_the_command_too(daemon: Daemon) -> None:
     again = lakegc("sweep", "approved", "--run", _RUN)
     assert again.exit_code == 0, again.output
     assert "deleted" in again.stdout
@@ -229,6 +230,11 @@ def test_what_was_swept_is_reported_with_its_record_by_the_command_too() -> None
     refused = lakegc("approve", "approved", "--run", _RUN)
     assert refused.exit_code == 3
     assert "nothing is to be approved" in refused.output
+    refused = lakegc("approve", "approved", "--run", "nobody-made-it")
+    assert refused.exit_code == 3
+    # Nor does it leave anything to choose.
+    assert daemon.instance.get_dynamic_partitions("waiting") == []
+    assert "nobody-made-it" not in daemon.instance.get_dynamic_partitions("run")
 
 
 def test_automatic_sweeps_keep_to_their_limits(site: Site, daemon: Daemon) -> None:
@@ -320,7 +326,26 @@ def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon
     }
     (asked,) = daemon.sensor("gc_approvals")
     requested: Any = daemon.instance.get_run_by_id(asked)
-    assert requested.run_config["resources"]["collector"]["config"]["max_candidate_share"] == 0.9
+    assert requested.job_name == "gc_sweep"
+    # The approval itself says which share may go.
+    tags = {"dagster/sensor_name": "gc_approvals"}
+    assert running.run(
+        definitions, "gc_sweep", instance, key, tags=tags, max_candidate_share=0.1
+    ).success
+    assert attempt.has("swept_set")
+
+
+def test_an_approval_that_no_sensor_sweeps_says_so(site: Site, daemon: Daemon) -> None:
+    site.tell("never")
+    assert run(daemon, "gc_mark", "never").success
+    approve = {"approve": {"config": {"by": "Grace"}}}
+    key = f"never|{_RUN}"
+    daemon.instance.add_dynamic_partitions("waiting", [key])
+    done = running.run(daemon.definitions, "gc_approve", daemon.instance, key, ops=approve)
+    assert done.success
+    said = [entry.user_message for entry in daemon.instance.all_logs(done.run_id)]
+    assert any("`sweep` is `never`, so no sensor starts gc_sweep: `lakegc " in one for one in said)
+    assert daemon.sensor("gc_approvals") == []
 
 
 @pytest.mark.usefixtures("swept")

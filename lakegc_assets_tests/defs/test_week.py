@@ -27,6 +27,7 @@ from lakegc_assets.defs.policy import Override, Policies
 from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.sensors import repositories_sensor, resume_sensor
 from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.errors import ForbiddenError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
@@ -36,8 +37,8 @@ _DAY_S = 86_400
 
 
 _OVERRIDES = [
-    Override(include=["daily", "fresh"], cron="0 2 * * *", sweep="auto"),
-    Override(include=["daily"], min_age_hours=48, tags={"team": "data"}),
+    Override(include=["daily*", "fresh*"], cron="0 2 * * *", sweep="auto"),
+    Override(include=["daily*"], min_age_hours=48, tags={"team": "data"}),
 ]
 
 
@@ -186,9 +187,10 @@ def test_each_run_has_its_settings_and_tags(site: Site, daemon: Daemon) -> None:
         assert tags["lakegc/wave"] == wave(0)
         assert tags["lakegc/mode"] == mode
         assert tags["dagster/partition/repository"] == name
-        config = found[name].run_config["resources"]["collector"]["config"]
-        assert config["min_age_hours"] == hours
-        assert config["max_candidate_share"] == 0.5
+        # Its settings are those of its policy when it begins, however long it has waited.
+        assert found[name].run_config == {"resources": {"collector": {"config": {}}}}
+        usual = GarbageCollection(repositories=_OVERRIDES).usual_settings(name)
+        assert (usual["min_age_hours"], usual["max_candidate_share"]) == (hours, 0.5)
     assert found["daily"].tags["team"] == "data"
     assert "team" not in found["weekly"].tags
 
@@ -349,6 +351,42 @@ def test_a_run_whose_attempt_is_damaged_keeps_no_other_from_going_on(
     daemon.sensor("gc_resume")
     resumed = [key for _, key, source in daemon.log if source == "gc_resume"]
     assert resumed == [f"weekly|{wave(0)}"]
+
+
+def test_a_run_that_cannot_be_asked_about_keeps_no_other_from_going_on(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tick says so, for a day; somebody may give the credentials what they lack."""
+    for name in ("closed", "weekly"):
+        make(site, name, _SUNDAY - timedelta(days=1))
+        site.root.new_attempt(name, wave(0))
+    for run in daemon.schedule(_SUNDAY):
+        daemon.kill(run)
+    left_to_do = sensors.left_to_do
+
+    def forbidden(job: str, attempt: AttemptArtifacts, *more: Any) -> Any:
+        if attempt.repository == "closed":
+            raise ForbiddenError("GET /repositories/closed: status 403")
+        return left_to_do(job, attempt, *more)
+
+    def resumed() -> list[str]:
+        return [key for _, key, source in daemon.log if source == "gc_resume"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sensors, "left_to_do", forbidden)
+        daemon.sensor("gc_resume")
+        assert resumed() == [f"weekly|{wave(0)}"]
+        with pytest.raises(ForbiddenError, match="status 403"):
+            daemon.sensor("gc_resume")
+        later = Collection(
+            GarbageCollection().policies(), now=lambda: utc_now() + timedelta(days=1)
+        )
+        daemon_jobs = list(daemon.definitions.jobs or ())
+        before = dict(daemon.cursors)
+        assert daemon.sensor("gc_resume", as_defined=resume_sensor(daemon_jobs, later)) == []
+    daemon.cursors = before
+    daemon.sensor("gc_resume")
+    assert resumed() == [f"weekly|{wave(0)}", f"closed|{wave(0)}"]
 
 
 def test_what_was_published_and_not_reported_is_backed_up_before_it_is_swept(

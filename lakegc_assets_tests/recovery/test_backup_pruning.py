@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import requests
 
-from lakegc_assets.cli.maintenance import not_held
+from lakegc_assets.cli.backups import not_held
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.engine.datasets import read_parts

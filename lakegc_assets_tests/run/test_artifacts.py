@@ -23,6 +23,7 @@ from lakegc_assets.run.artifacts import (
     ArtifactRoot,
     AttemptArtifacts,
     Manifest,
+    located,
     validate_run_id,
 )
 from lakegc_assets.storage.config import StoreConfig
@@ -326,3 +327,30 @@ def test_plain_names_are_ids_of_runs(run: str) -> None:
 def test_other_names_are_refused(start: str, odd: str, end: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the id of a run"):
         validate_run_id(start + odd + end)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (" s3://backups/lakegc", "is no place: write a URL like s3://bucket/folder, or a path"),
+        ("s3:/backups/lakegc", "is no place"),
+        ("s3:backups", "is no place"),
+        ("file:/backups", "is no place"),
+        ("https://a.blob.core.windows.net/b?sv=1&sig=word", "AZURE_STORAGE_SAS_TOKEN"),
+    ],
+)
+def test_a_place_with_a_slip_is_no_folder_of_this_machine(place: str, said: str) -> None:
+    """A backup would lie there, and end with a container."""
+    with pytest.raises(ConfigurationError) as refused:
+        located(place)
+    assert said in str(refused.value)
+    assert "sig=word" not in str(refused.value)
+
+
+def test_a_place_is_a_url_as_it_is_or_a_path_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    places = {"s3://b/x": "s3://b/x", "here/a:b": f"{tmp_path}/here/a:b", "~/x": f"{tmp_path}/me/x"}
+    assert {place: located(place) for place in places} == places

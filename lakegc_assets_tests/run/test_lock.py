@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -84,6 +85,23 @@ def test_another_process_is_waited_for_as_long_as_it_may(
 
     with repository_lock("s3://bucket/repo", timedelta(hours=1), end):
         pass
+
+
+def test_a_step_of_the_same_dagster_run_is_waited_for_until_it_ends(
+    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor may give each step a process, and begins two of them at once."""
+    file = lock_file("s3://bucket/repo")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "started_by": "Dagster run 1"}))
+    monkeypatch.setattr(lock, "sleep", lambda _: holder.communicate())
+    for other in ("Dagster run 2", None):
+        with (
+            pytest.raises(RefusedError, match="another run holds"),
+            repository_lock("s3://bucket/repo", started_by=other),
+        ):
+            pass
+    with repository_lock("s3://bucket/repo", started_by="Dagster run 1"):
+        assert holder.returncode == 0
 
 
 def test_who_has_just_taken_it_and_not_written_yet_is_reported_in_words(

@@ -1,0 +1,97 @@
+"""The commands of approvals: ``approve`` lets a mark be swept, ``pending`` lists what waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lakegc_assets.cli.options import json_option, person, run_id_option, set_option, settings_of
+from lakegc_assets.cli.output import echo_rows
+from lakegc_assets.errors import LakegcError
+from lakegc_assets.wording import counted
+
+
+@click.command()
+@click.argument("repository")
+@run_id_option
+@click.option("--by", help="Who approves. Default: the name of this user.")
+@click.option(
+    "--max-candidate-share",
+    type=click.FloatRange(0, 1),
+    help="Approve that a larger share of the listing goes, for this mark only.",
+)
+@set_option
+def approve(
+    repository: str,
+    run_id: str,
+    by: str | None,
+    max_candidate_share: float | None,
+    others: tuple[str, ...],
+) -> None:
+    """Let a mark of REPOSITORY be swept; its checks run again.
+
+    It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
+    sweep follows by itself.
+    """
+    from lakegc_assets.cli.jobs import run_job
+    from lakegc_assets.cli.site import Site, sweep_command
+    from lakegc_assets.lakefs.client import utc_now
+    from lakegc_assets.sweep.approval import approval_of
+
+    asked: dict[str, Any] = {"by": person(by)}
+    if max_candidate_share is not None:
+        asked["max_candidate_share"] = max_candidate_share
+    run_job("gc_approve", repository, run_id, settings_of(others), {"approve": asked})
+    found = approval_of(Site.defined().attempt(repository, run_id), utc_now())
+    if found is None:
+        raise LakegcError(f"the approval of mark {run_id!r} of {repository!r} was not recorded")
+    click.echo(
+        f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
+        f"{found.ends:%Y-%m-%d %H:%M} UTC"
+    )
+    click.echo(f"  to delete  {sweep_command(repository, run_id)}")
+
+
+@click.command()
+@json_option
+def pending(as_json: bool) -> None:
+    """List marks that wait for a person."""
+    echo_rows(_waiting(), as_json, _line, "nothing waits")
+
+
+def _waiting() -> list[dict[str, Any]]:
+    """The conditions for which the last mark of each repository waits, as JSON values."""
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.definitions import component
+    from lakegc_assets.estate.repository_state import APPROVED, PERSON, UNREADABLE, standings
+    from lakegc_assets.estate.run_state import ON_HOLD, REFUSED
+    from lakegc_assets.lakefs.client import utc_now
+
+    site, policies = Site.defined(), component().policies()
+    names = [r.id for r in site.lakefs.connect().repositories() if not r.read_only]
+    found = standings(
+        site.root, names, lambda name: policies.of(name).sweep, utc_now(), checked=True
+    )
+    return [
+        {
+            "repository": one.repository,
+            "run": one.run,
+            "state": one.state,
+            "because": one.because,
+            **(
+                {}
+                if one.state in {UNREADABLE, REFUSED, ON_HOLD}
+                else {"objects": one.garbage, "bytes": one.garbage_size}
+            ),
+        }
+        for one in found
+        if one.state in {*PERSON, APPROVED}
+    ]
+
+
+def _line(one: dict[str, Any]) -> str:
+    size = ""
+    if "objects" in one:
+        size = f"\t{counted(one['objects'], 'object')}, {counted(one['bytes'], 'byte')}"
+    return f"{one['repository']}\t{one['run'] or '-'}\t{one['state']}{size}\t{one['because']}"
