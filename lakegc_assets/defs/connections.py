@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,35 +19,46 @@ from dagster_azure.blob import (
     AzureBlobStorageResource,
     AzureBlobStorageSASTokenCredential,
 )
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from lakegc_assets.engine.spark_session import is_cluster
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.lakefs.config import LakeFSConfig
+from lakegc_assets.lakefs.config import ENDPOINT_VARIABLE, LakeFSConfig
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
+from lakegc_assets.storage.files import write_private_file
 from lakegc_assets.storage.s3.client import write_credentials_file
 
-_private_files: set[str] = set()
+#: Paths of files with keys, by what has written them and the keys.
+_private_files: dict[tuple[Any, ...], str] = {}
 
 
-def _private_file(name: str) -> Path:
-    """A file that only this user can read, and that is gone when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
-    path = folder / name
-    _private_files.add(str(path))
+def _private_file(write: Callable[..., None], **keys: str | None) -> str:
+    """The path of a file with these keys that only this user can read; one in each process.
 
-    def remove() -> None:
-        path.unlink(missing_ok=True)
-        folder.rmdir()
-
-    atexit.register(remove)
+    Each tick asks for it, in a process that lives for weeks, and ends with the file. A cleaner of
+    temporary files may take that before.
+    """
+    known = (write, *sorted(keys.items()))
+    path = _private_files.get(known)
+    if path is None or not Path(path).exists():
+        folder = tempfile.mkdtemp(prefix="lakegc-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        path = str(Path(folder, "keys"))
+        write(path, **keys)
+        _private_files[known] = path
     return path
+
+
+def _write_lakectl(path: str, endpoint_url: str | None, **keys: str) -> None:
+    """Write a file in the form of ``~/.lakectl.yaml``."""
+    values = {"credentials": keys, "server": {"endpoint_url": endpoint_url}}
+    write_private_file(path, yaml.safe_dump(values))
 
 
 def require_keys_on_nodes(master: str, *files: str | None) -> None:
     """Refuse keys that are set in a resource where tasks may run on another machine."""
-    if is_cluster(master) and not _private_files.isdisjoint(files):
+    if is_cluster(master) and not {*_private_files.values()}.isdisjoint(files):
         raise ConfigurationError(
             f"keys that are set in the resources stay on this machine, and tasks run on {master}: "
             "let its workers find their credentials (environment, files, roles), as "
@@ -73,7 +86,6 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     connect_timeout_seconds: float = Field(default=10.0, description="to reach the server")
     read_timeout_seconds: float = Field(default=10.0, description="between parts of an answer")
     max_attempts: int = Field(default=5, description="for calls that may be repeated")
-    _file: str | None = PrivateAttr(default=None)
 
     def config(self) -> LakeFSConfig:
         """The connection for tasks, without secrets: keys that are set go to a private file.
@@ -85,22 +97,17 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             raise ConfigurationError(
                 "access_key_id and secret_access_key of the lakeFS resource go together"
             )
-        if self.access_key_id and self.secret_access_key and self._file is None:
-            path = _private_file("lakectl.yaml")
-            credentials = {
-                "access_key_id": self.access_key_id,
-                "secret_access_key": self.secret_access_key,
-            }
-            server = {
-                "endpoint_url": self.endpoint or os.environ.get("LAKECTL_SERVER_ENDPOINT_URL")
-            }
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                yaml.safe_dump({"credentials": credentials, "server": server}, file)
-            self._file = str(path)
+        file = self.credentials_file
+        if self.access_key_id and self.secret_access_key and not file:
+            file = _private_file(
+                _write_lakectl,
+                endpoint_url=self.endpoint or os.environ.get(ENDPOINT_VARIABLE),
+                access_key_id=self.access_key_id,
+                secret_access_key=self.secret_access_key,
+            )
         return LakeFSConfig(
             endpoint=self.endpoint,
-            credentials_file=self.credentials_file or self._file,
+            credentials_file=file,
             connect_timeout_s=self.connect_timeout_seconds,
             read_timeout_s=self.read_timeout_seconds,
             max_attempts=self.max_attempts,
@@ -133,22 +140,21 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     connect_timeout_seconds: float = Field(default=10.0, description="for each try")
     read_timeout_seconds: float = Field(default=10.0, description="for each try")
-    _file: str | None = PrivateAttr(default=None)
-    _azure_file: str | None = PrivateAttr(default=None)
 
     def config(self) -> StoreConfig:
         """The stores for tasks, without secrets: keys that are set go to a private file."""
-        key, secret = self.s3.aws_access_key_id, self.s3.aws_secret_access_key
-        if key and secret and self._file is None:
-            path = _private_file("store.json")
-            write_credentials_file(path, key, secret, self.s3.aws_session_token)
-            self._file = str(path)
+        key, secret, file = self.s3.aws_access_key_id, self.s3.aws_secret_access_key, None
+        if key and secret:
+            token = self.s3.aws_session_token
+            file = _private_file(
+                write_credentials_file, access_key=key, secret_key=secret, session_token=token
+            )
         return StoreConfig(
             endpoint_url=self.s3.endpoint_url,
             region=self.s3.region_name,
             addressing=self.addressing,
             profile=self.s3.profile_name,
-            credentials_file=self._file,
+            credentials_file=file,
             local_root=self.local_root,
             connect_timeout_s=self.connect_timeout_seconds,
             read_timeout_s=self.read_timeout_seconds,
@@ -178,8 +184,5 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 "a collector deletes, which Azure lets nobody do without credentials: take another "
                 "credential than the anonymous one"
             )
-        if secret and self._azure_file is None:
-            path = _private_file("azure.json")
-            write_azure_credentials_file(path, **secret)
-            self._azure_file = str(path)
-        return AzureAccess(self.azure.account_url or None, self._azure_file, identity)
+        file = _private_file(write_azure_credentials_file, **secret) if secret else None
+        return AzureAccess(self.azure.account_url or None, file, identity)

@@ -70,6 +70,20 @@ def test_keys_of_lakefs_go_to_a_private_file() -> None:
     assert _SECRET.encode() not in pickle.dumps(config)
 
 
+def test_a_process_has_one_private_file_of_the_same_keys_however_often_it_is_asked() -> None:
+    """A tick makes its resources anew, each minute for weeks."""
+
+    def file(secret: str) -> Path:
+        resource = LakeFSResource(access_key_id="AKIA", secret_access_key=secret)
+        return Path(str(resource.config().credentials_file))
+
+    (only,) = {file("one") for _ in range(3)}
+    assert file("two") != only
+    # A cleaner of temporary files.
+    only.unlink()
+    assert _is_private(str(file("one")))
+
+
 def test_keys_of_the_store_go_to_a_private_file() -> None:
     resource = ObjectStoreResource(
         s3=S3Resource(
