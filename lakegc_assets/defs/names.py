@@ -244,7 +244,7 @@ def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def resumed_before(run: dg.DagsterRun) -> int:
-    """How often a run was cut off and started again; damaged, as if it never was."""
+    """The number of times that a run was cut off and started again; 0 if its tag is damaged."""
     said = run.tags.get(RESUMED_TAG, "")
     return int(said) if said.isdecimal() else 0
 

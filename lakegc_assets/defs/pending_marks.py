@@ -126,7 +126,8 @@ def _waiting_mark(root: ArtifactRoot, standing: Standing) -> Manifest | None:
     if standing.state not in (WAITING_STATE, REFUSED) or standing.run is None:
         return None
     attempt = root.attempt(standing.repository, standing.run)
-    candidates = attempt.manifest("deletion_candidates")
+    # Only its figures are told: rows that are gone keep no other mark from being listed.
+    candidates = attempt.recorded("deletion_candidates")
     if standing.state == REFUSED:
         results = read_results(attempt, candidates)
         if [one.name for one in results if one.blocking and not one.passed] != [APPROVABLE]:

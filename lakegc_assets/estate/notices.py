@@ -6,12 +6,12 @@ delivery and the cursor's being written delivers twice.
 
 import json
 import logging
-import smtplib
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from email.message import EmailMessage
 from html import escape
+from smtplib import SMTP, SMTPException
 from time import monotonic
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -220,14 +220,14 @@ def mail(server: MailServer, document: Document) -> None:
         "\n\n".join(part for part in (*body, json.dumps(values, indent=1)) if part) + "\n"
     )
     try:
-        with smtplib.SMTP(server.host, server.port, timeout=_MAIL_TIMEOUT_S) as open_server:
+        with SMTP(server.host, server.port, timeout=_MAIL_TIMEOUT_S) as open_server:
             if server.starttls:
                 # Without a context smtplib takes any certificate, and the password goes to anybody.
                 open_server.starttls(context=ssl.create_default_context())
             if server.user:
                 open_server.login(server.user, server.password())
             open_server.send_message(message)
-    except (smtplib.SMTPException, OSError) as error:
+    except (SMTPException, OSError) as error:
         raise NoticeError(
             f"the mail {document['title']!r} was not sent by {server.host}: {error}"
         ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import pwd
 import shutil
 import sys
 from datetime import datetime, timedelta, timezone
@@ -16,6 +15,7 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner, Result
 
+from lakegc_assets.cli import options
 from lakegc_assets.cli.jobs import checked, open_instance
 from lakegc_assets.cli.main import Commands, main
 from lakegc_assets.cli.output import near
@@ -486,12 +486,10 @@ def test_who_decides_is_asked_for_where_the_user_has_no_name(
 ) -> None:
     """As in a container whose user is a number."""
 
-    def nobody(_: int) -> NoReturn:
+    def nobody() -> NoReturn:
         raise KeyError("getpwuid(): uid not found: 1000660000")
 
-    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(options, "getuser", nobody)
     say(lakegc("approve", "alpha", "--run", "m1"), 3, "nobody knows who does this", "give --by")
 
 

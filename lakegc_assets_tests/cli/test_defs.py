@@ -50,9 +50,6 @@ def defs():
 """
 
 
-_NO_HOLD = {"repository": "archived", "state": "no hold"}
-
-
 def paste(text: str) -> Result:
     """Run the one command that a message holds."""
     (line,) = set(re.findall(r"lakegc --defs [^`\n]+", text))
@@ -150,8 +147,13 @@ def test_what_a_component_backs_up_is_not_lost_for_a_dry_run_nor_for_a_hold(
     dry = lakegc(*at, "restore", "archived", "--run", "m1", "--all", "--dry-run", "--json")
     assert json.loads(dry.stdout)["would_come_back"]["from"]["backup"] == 2, dry.output
     seen: list[RunContext] = []
+
+    def no_hold(ctx: RunContext) -> dict[str, str]:
+        seen.append(ctx)
+        return {"repository": "archived", "state": "no hold"}
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hold_report, "known_hold", lambda ctx: (seen.append(ctx), _NO_HOLD)[1])
+        patch.setattr(hold_report, "known_hold", no_hold)
         shown = lakegc(*at, "hold", "archived", "--set", "pin_days=3")
     assert shown.exit_code == 0, shown.output
     assert seen[0].settings.backup_url == str(stores["backup_url"])

@@ -391,7 +391,7 @@ def test_a_password_goes_to_a_server_only_whose_certificate_is_valid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = MagicMock()
-    monkeypatch.setattr(delivery.smtplib, "SMTP", server)
+    monkeypatch.setattr(delivery, "SMTP", server)
     mail(MailSection(host="mail", sender="gc@x.org", to=["on@x.org"], starttls=True), _NOTICE)
     (call,) = server.return_value.__enter__.return_value.starttls.mock_calls
     context = call.kwargs["context"]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -152,7 +153,7 @@ def waiting(daemon: Daemon, at: datetime | None = None) -> list[str]:
 
 
 def test_a_mark_that_waits_is_listed_and_reported_once(
-    daemon: Daemon, marked: dg.ExecuteInProcessResult, monkeypatch: pytest.MonkeyPatch
+    site: Site, daemon: Daemon, marked: dg.ExecuteInProcessResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     posted: list[dict[str, Any]] = []
     monkeypatch.setattr(notices, "post", lambda _url, made, _form: posted.append(made))
@@ -167,6 +168,11 @@ def test_a_mark_that_waits_is_listed_and_reported_once(
     # Nothing has changed, or all of it was looked at again.
     assert waiting(daemon, utc_now() + timedelta(minutes=10)) == [f"approved|{_RUN}"]
     assert waiting(daemon, utc_now() + timedelta(hours=2)) == [f"approved|{_RUN}"]
+    # What a rule of the bucket has removed keeps no other mark from being listed.
+    rows = Path(site.root.attempt("approved", _RUN).url, "deletion_candidates/data")
+    rows.rename(rows.with_name("gone"))
+    assert waiting(daemon, utc_now() + timedelta(hours=4)) == [f"approved|{_RUN}"]
+    rows.with_name("gone").rename(rows)
     assert len(posted) == 1
     assert marked.success
 

@@ -362,7 +362,7 @@ def test_a_run_that_cannot_be_asked_about_keeps_no_other_from_going_on(
         site.root.new_attempt(name, wave(0))
     for run in daemon.schedule(_SUNDAY):
         daemon.kill(run)
-    left_to_do = sensors.left_to_do
+    left_to_do = jobs.left_to_do
 
     def forbidden(job: str, attempt: AttemptArtifacts, *more: Any) -> Any:
         if attempt.repository == "closed":
