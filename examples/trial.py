@@ -45,7 +45,8 @@ def defs() -> dg.Definitions:
     """The graph as a platform team has it that turned everything on."""
     found = component(os.environ[_CRON_VARIABLE]).definitions()
     sensors = [estate_sensor(), forecast_sensor()]
-    return dg.Definitions.merge(found, dg.Definitions(sensors=sensors))
+    own = dg.Definitions(sensors=sensors, executor=dg.in_process_executor)
+    return dg.Definitions.merge(found, own)
 
 
 def estate_sensor() -> dg.SensorDefinition:

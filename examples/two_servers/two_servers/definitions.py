@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from dagster import Definitions, definitions, load_from_defs_folder
+from dagster import Definitions, definitions, in_process_executor, load_from_defs_folder
 
 
 @definitions
 def defs() -> Definitions:
-    """Both collections, in one code location."""
-    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+    """Both collections, in one code location whose assets are made in one process."""
+    found = load_from_defs_folder(path_within_project=Path(__file__).parent)
+    return Definitions.merge(found, Definitions(executor=in_process_executor))
