@@ -277,13 +277,10 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
             run = record.dagster_run
             latest = max(latest, record.update_timestamp)
             transient = failed_for_a_while(context.instance, run.run_id)
-            if not _may_go_on(context, names, record, transient=transient):
+            if not _may_go_on(context, collection, record, transient=transient):
                 continue
             if transient and collection.now() - record.update_timestamp < _PAUSE:
                 waiting.append(record.update_timestamp)
-                continue
-            if not is_included(collection.policies, names, run):
-                context.log.info("run %s does not go on: its repository is excluded", run.run_id)
                 continue
             try:
                 found = _request(
@@ -296,8 +293,13 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
                 )
             except LakegcError as error:
                 context.log.warning("run %s cannot go on: %s", run.run_id, error)
+                if error.transient:
+                    # All others would wait for it, too. The next tick looks at all of them again,
+                    # and starts none of these twice.
+                    problems, latest = [error], since
+                    break
                 late = collection.now() - record.update_timestamp >= _BACK
-                if not (_is_for_good(error) or (late and not error.transient)):
+                if not (_is_for_good(error) or late):
                     waiting.append(record.update_timestamp)
                     problems.append(error)
                 continue
@@ -345,16 +347,16 @@ def _since(context: dg.SensorEvaluationContext) -> datetime:
 
 def _may_go_on(
     context: dg.SensorEvaluationContext,
-    names: Names,
+    collection: Collection,
     record: dg.RunRecord,
     *,
     transient: bool | None,
 ) -> bool:
-    """True if a run of ours can go on, and nobody has gone on with it.
+    """True if a run of ours can go on, on a repository that is collected, and nobody did.
 
     ``transient`` is as ``failed_for_a_while`` returns it; a run that no step failed in was cut off.
     """
-    run, instance = record.dagster_run, context.instance
+    run, instance, names = record.dagster_run, context.instance, collection.names
     key = run.tags.get("dagster/partition")
     if not names.owns_at(run, location_of(context.code_location_origin)):
         return False
@@ -366,7 +368,12 @@ def _may_go_on(
         dg.RunsFilter(tags={"dagster/partition": key}, created_after=record.create_timestamp)
     )
     others = (one.dagster_run for one in later if one.dagster_run.run_id != run.run_id)
-    return not any(map(names.owns, others))
+    if any(map(names.owns, others)):
+        return False
+    if is_included(collection.policies, names, run):
+        return True
+    context.log.info("run %s does not go on: its repository is excluded", run.run_id)
+    return False
 
 
 def is_included(policies: Policies, names: Names, run: dg.DagsterRun) -> bool:
