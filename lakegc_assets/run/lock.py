@@ -91,7 +91,7 @@ def _acquire(
             report(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
             reported = waited
         sleep(min(_POLL_S, wait - waited))
-    holder = json.dumps(
+    ours = json.dumps(
         {
             "pid": os.getpid(),
             "command": " ".join(sys.argv[:6]),
@@ -100,7 +100,7 @@ def _acquire(
         },
     )
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, holder.encode(), 0)
+    os.pwrite(descriptor, ours.encode(), 0)
 
 
 def _holder(recorded: bytes) -> Mapping[str, object]:
