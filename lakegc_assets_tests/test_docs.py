@@ -46,7 +46,7 @@ def test_what_documents_name_is_there(document: Path) -> None:
 def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text(
-        "[a](gone.md) `bench/gone.py` lakegc_assets.gone.at_all lakegc_assets.mark.why"
+        "[a](gone.md) `bench/gone.py` lakegc_assets.gone.at_all lakegc_assets.mark.explanation"
     )
     assert [path.name for path in _named(document) if not _is_there(path)] == [
         "gone.md", "gone.py", "at_all"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.run_state import DELETED_OR_MISSING, deleted_or_missing, no_sweep
-from lakegc_assets.mark.why import Explanation, row_of, why
+from lakegc_assets.mark.explanation import Explanation, explain_object, row_of
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import among, pinned
@@ -28,7 +28,7 @@ def explain(ctx: RunContext, address: str) -> Explanation:
         RefusedError: the mark is unknown.
         IntegrityError: its artifacts are not whole.
     """
-    found = why(ctx, address)
+    found = explain_object(ctx, address)
     if found.verdict != "candidate":
         return found
     attempt = ctx.root.attempt(ctx.repository, ctx.run)

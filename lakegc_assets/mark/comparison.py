@@ -20,9 +20,9 @@ from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
+from lakegc_assets.mark.explanation import staging_areas
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
 from lakegc_assets.mark.reasons import CANDIDATES, SURVIVORS, Survivors, sentence, survivors
-from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext

@@ -17,10 +17,10 @@ from lakegc_assets.engine.datasets import Part, read_part, read_parts, write_par
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark.commits import Liveness
+from lakegc_assets.mark.explanation import staging_areas
 from lakegc_assets.mark.holders import paths_in, ranges_naming
 from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.mark.metaranges import pairs_of
-from lakegc_assets.mark.why import staging_areas
 from lakegc_assets.recovery.undeletion import bring_back
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import Manifest

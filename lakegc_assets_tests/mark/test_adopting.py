@@ -16,7 +16,7 @@ from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.comparison import compare
 from lakegc_assets.mark.comparison_relations import WHY
-from lakegc_assets.mark.why import why
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
@@ -96,7 +96,7 @@ def test_what_an_active_commit_holds_is_spared_with_who_holds_it(
         assert kept(marked) == dict.fromkeys(lost, "committed")
         assert marked.spared == dict.fromkeys(lost, WHY["committed"])
         for address, commit in lost.items():
-            found = why(marked.ctx, address)
+            found = explain_object(marked.ctx, address)
             assert (found.verdict, found.facts["commit_id"]) == ("spared", commit)
             assert f"the active commit {commit}" in found.because
             assert found.because.startswith("mark 'ft6u36hksdue9psu42m0', which this run adopted")
@@ -111,7 +111,7 @@ def test_what_lakefs_serves_is_spared(golden: Goldens, tmp_path: Path) -> None:
         assert {row["why"] for row in rows} == {"lakeFS serves it"}
         spared = marked.attempt.read("deletion_candidates", "spared")["address"].to_pylist()
         assert len(spared) == len(set(spared)), "what was spared already is not spared twice"
-        assert "lakeFS serves it" in why(marked.ctx, live[0]).because
+        assert "lakeFS serves it" in explain_object(marked.ctx, live[0]).because
 
 
 def test_what_the_store_does_not_hold_and_what_the_mark_does_not_name(
@@ -121,8 +121,8 @@ def test_what_the_store_does_not_hold_and_what_the_mark_does_not_name(
         assert kept(marked) == {TWICE: "missing"}
         assert marked.spared[TWICE] == "the store does not hold it"
         assert facts(marked)["kept"] == {"the store does not hold it": 1}
-        assert why(marked.ctx, TWICE).verdict == "spared"
-        left = why(marked.ctx, "data/legacy-flat-object")
+        assert explain_object(marked.ctx, TWICE).verdict == "spared"
+        left = explain_object(marked.ctx, "data/legacy-flat-object")
         assert left.verdict == "not adopted"
         assert "does not name it" in left.because
 
@@ -161,7 +161,7 @@ def test_every_reason_to_stay_is_told(golden: Goldens, tmp_path: Path) -> None:
     assert kept(found) == expected
     assert set(found.spared) == set(expected)
     assert facts(found)["objects"] == len(names) - 1, "one is named in two ways"
-    assert "it is staged on branch" in why(found.ctx, staged[1]).because
+    assert "it is staged on branch" in explain_object(found.ctx, staged[1]).because
     assert "not below" in found.spared["s3://elsewhere/small/data/x"]
     assert "nobody can tell" in found.spared["s3://lab/small/../up"]
 

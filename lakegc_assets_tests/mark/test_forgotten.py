@@ -9,7 +9,7 @@ import pytest
 
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
-from lakegc_assets.mark.why import why
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
@@ -56,7 +56,7 @@ def test_it_is_the_reason_for_as_long_as_there_are_marks(lake: SmallLake, spark:
     for run in ("second", "third"):
         ctx = mark(lake, spark, run)
         assert reasons(ctx) == {address: ("expired", commit)}
-    said = why(ctx, address).because
+    said = explain_object(ctx, address).because
     assert said.startswith(f"commit {commit} held it last, by what an earlier mark saw; lakeFS")
 
 

@@ -20,8 +20,8 @@ from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
-from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import MODES, Mode
 from lakegc_assets.storage.base import ObjectStore
@@ -123,9 +123,11 @@ def test_a_committed_mark_lists_nothing(committed: SmallLake, told: Marked, spar
     ctx = committed_mark(committed, spark)
     found = listing(ctx)
     assert found.rows == found.facts["named"] == len(garbage(told)["committed"])
-    live = why(ctx, next(iter(committed.keys() - garbage(told)["unified"])))
+    live = explain_object(ctx, next(iter(committed.keys() - garbage(told)["unified"])))
     assert (live.verdict, "was not looked at" in live.because) == ("unknown", True)
-    orphan = why(mark(committed, spark, "uncommitted"), next(iter(told.groups["replaced"])))
+    orphan = explain_object(
+        mark(committed, spark, "uncommitted"), next(iter(told.groups["replaced"]))
+    )
     assert orphan.verdict == "live"
     assert "mode uncommitted" in orphan.because
 
@@ -191,7 +193,7 @@ def test_what_lakefs_serves_and_lists_nowhere_is_spared(tmp_path: Path, spark: S
         assert not list(lake.client.diff_branch(REPOSITORY, "main"))
         ctx = mark(lake, spark, "committed")
         assert served["first"] not in candidates(ctx)
-        assert why(ctx, served["first"]).because == SERVED
+        assert explain_object(ctx, served["first"]).because == SERVED
 
 
 def test_a_cut_listing_of_ranges_stops_an_uncommitted_mark(

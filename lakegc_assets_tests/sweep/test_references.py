@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.engine.datasets import read_parts
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.references import read_references
-from lakegc_assets.mark.why import why
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
@@ -58,9 +58,9 @@ def test_what_another_repository_names_is_no_candidate(
     assert candidates(ctx) == set(rest)
     found = ctx.root.attempt(REPOSITORY, ctx.run)
     assert found.manifest("committed_addresses").facts["references"] == {OTHER: 3}
-    assert why(ctx, held).because == IN_A_COMMIT
-    assert why(ctx, held).facts == {"repository": OTHER, "held": "committed"}
-    assert why(ctx, staged).because == STAGED
+    assert explain_object(ctx, held).because == IN_A_COMMIT
+    assert explain_object(ctx, held).facts == {"repository": OTHER, "held": "committed"}
+    assert explain_object(ctx, staged).because == STAGED
     sweep(ctx)
     assert lake.keys() == marked.live | {held, staged, branched}
 

@@ -13,11 +13,11 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import ForbiddenError
+from lakegc_assets.mark import explanation as module
 from lakegc_assets.mark import listing_pages
-from lakegc_assets.mark import why as module
 from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.relations import CONTROL
-from lakegc_assets.mark.why import why
 from lakegc_assets.run.hashing import Hashes, address_hashes
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running, tell_history
 from lakegc_assets_tests.sessions import Session
@@ -55,7 +55,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Iterator[T
 
 
 def ask(told: Told, spark: Session, address: str) -> tuple[str, str]:
-    found = why(told.lake.context(spark), address)
+    found = explain_object(told.lake.context(spark), address)
     return found.verdict, found.because
 
 
@@ -115,7 +115,7 @@ def test_a_candidate_that_was_staged_since_says_so(told: Told, spark: Session) -
     address = max(told.groups["orphans"])
     told.lake.stage("dev", "linked/again", address, size=7)
     try:
-        found = why(told.lake.context(spark), address)
+        found = explain_object(told.lake.context(spark), address)
     finally:
         told.lake.client.delete_object(REPOSITORY, "dev", "linked/again")
     assert found.verdict == "candidate"
@@ -161,5 +161,5 @@ def test_an_address_that_only_has_the_hash_of_a_live_one_says_so(
     assert twin not in set(
         ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates")["address"].to_pylist()
     )
-    found = why(ctx, twin)
+    found = explain_object(ctx, twin)
     assert (found.verdict, found.because) == ("live", f"its hash is that of {of}: it stays")

@@ -1,4 +1,4 @@
-"""Says for one object why a mark named it, or why it did not."""
+"""Explains one object by a mark: why it was named, or why it was not."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Explanation:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def why(ctx: RunContext, address: str) -> Explanation:
-    """Explain one object.
+def explain_object(ctx: RunContext, address: str) -> Explanation:
+    """Explain one object by a mark.
 
     ``address``: relative to the namespace, or a full address inside it.
 
