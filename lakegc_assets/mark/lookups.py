@@ -2,20 +2,15 @@
 
 Asked are the paths at branch HEADs whose entries have the signature of a candidate, the rarest
 signatures first and for a limited time, and in any case those that a branch has staged by its diff.
-
-The diffs are a second witness beside ``prepare_uncommited``, which can lose rows without a word:
-the scan of a branch ends early, or a branch is deleted meanwhile. A diff names paths and no
-addresses, so lakeFS is asked what it serves at those where a candidate could lie: by the sizes that
-clients declared, as long as nothing speaks against these, and the diffs show no more than the list.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, compress
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,11 +26,11 @@ from lakegc_assets.graveler.decode import decode_paths
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
-from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
-from lakegc_assets.lakefs.models import Change
+from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
+from lakegc_assets.mark.branch_diffs import is_deleted, require_deleted, staged_paths
 from lakegc_assets.mark.signature_relations import ANY
 from lakegc_assets.mark.signatures import (
     MATCHES,
@@ -53,104 +48,6 @@ from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
-
-#: Changes that are held at a time: a branch may have staged millions.
-_CHANGES_AT_ONCE: Final = 50_000
-
-
-class StagedPaths(NamedTuple):
-    """The paths at which a branch has staged possible candidates."""
-
-    paths: set[str]
-    #: How many additions and changes the branch has staged in all.
-    changes: int
-
-
-def staged_paths(
-    client: LakeFSClient,
-    repository: str,
-    branch: str,
-    sizes: pa.Array | pa.ChunkedArray | None,
-) -> StagedPaths:
-    """Paths at which a branch has staged possible candidates, by their sizes.
-
-    ``sizes``: of the candidates, in bytes; None where what clients declare says nothing.
-
-    Raises:
-        IntegrityError: the branch exists, and lakeFS says that it does not.
-    """
-    found: set[str] = set()
-    count = 0
-    for changes in _many(_staged(client, repository, branch)):
-        count += len(changes)
-        if sizes is None:
-            found.update(change["path"] for change in changes)
-            continue
-        known = pa.array(map(_size, changes), pa.int64())
-        alike = pc.or_(pc.is_null(known), pc.is_in(known, sizes))
-        found.update(change["path"] for change in compress(changes, alike.to_pylist()))
-    return StagedPaths(found, count)
-
-
-def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
-    """The changes of several pages together, since to compare a few takes as long as many."""
-    held: list[Change] = []
-    for page in pages:
-        held += page
-        if len(held) >= _CHANGES_AT_ONCE:
-            yield held
-            held = []
-    if held:
-        yield held
-
-
-def _size(change: Change) -> int | None:
-    """The size of what is new, in bytes. That of what replaces something may be of either: None."""
-    size = change.get("size_bytes")
-    return size if size is not None and size >= 0 and change["type"] == "added" else None
-
-
-def changed_paths(client: LakeFSClient, repository: str, branch: str) -> Iterator[str]:
-    """Paths at which a branch has staged an addition or change; none where the branch is gone.
-
-    Raises:
-        IntegrityError: the branch exists, and lakeFS says that it does not.
-    """
-    return (change["path"] for page in _staged(client, repository, branch) for change in page)
-
-
-def _staged(client: LakeFSClient, repository: str, branch: str) -> Iterator[list[Change]]:
-    """Staged additions and changes of a branch, in pages."""
-    try:
-        for page in client.changes(repository, branch):
-            yield [change for change in page if change["type"] != "removed"]
-    except NotFoundError as error:
-        _require_deleted(client, repository, branch, f"its diff says not found ({error})")
-
-
-def _require_deleted(client: LakeFSClient, repository: str, branch: str, but: str) -> None:
-    """Make sure that a branch is gone, of which lakeFS has just said so.
-
-    Raises:
-        IntegrityError: it exists.
-        NotFoundError: the repository is not found.
-    """
-    if not is_deleted(client, repository, branch):
-        raise IntegrityError(f"branch {branch!r} of {repository!r} exists, but {but}: run again")
-
-
-def is_deleted(client: LakeFSClient, repository: str, branch: str) -> bool:
-    """Return whether a branch is gone; NotFoundError where its repository is."""
-    try:
-        client.branch(repository, branch)
-    except EndpointNotFoundError:
-        raise
-    except NotFoundError:
-        # Of a repository that is not found, nobody can say what its branches have.
-        client.repository(repository)
-        return True
-    return False
-
 
 #: Columns of what relations take and give; see ``signature_relations``.
 PATHS_OF: Final = schema(SIGNATURES, "paths bigint")
@@ -547,7 +444,7 @@ class Page:
             )
         except NotFoundError as error:
             but = f"listing its objects says not found ({error})"
-            _require_deleted(self.client, self.repository, branch, but)
+            require_deleted(self.client, self.repository, branch, but)
             objects, has_more, self.is_deleted = [], False, True
         self.addresses = {found.path: found.physical_address for found in objects}
         self.high = max(self.addresses) if has_more else None

@@ -19,8 +19,9 @@ from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.mark.branch_diffs import changed_paths
 from lakegc_assets.mark.live_ranges import listed_files
-from lakegc_assets.mark.lookups import Page, changed_paths
+from lakegc_assets.mark.lookups import Page
 from lakegc_assets.mark.refs import listed_heads, load_commits, require_gone
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.run.connections import Connections, reads_tables

@@ -13,7 +13,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Change
-from lakegc_assets.mark import lookups
+from lakegc_assets.mark import branch_diffs
 
 
 class Diffing:
@@ -50,13 +50,13 @@ class Diffing:
 def asked(server: Diffing, sizes: Sequence[int] = ()) -> set[str]:
     """Where the branch may have staged an object of one of some sizes."""
     of_candidates = pa.array(sizes, pa.int64())
-    found = lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", of_candidates)
+    found = branch_diffs.staged_paths(cast("LakeFSClient", server), "repo", "dev", of_candidates)
     assert found.changes == len(changed(server))
     return found.paths
 
 
 def changed(server: Diffing) -> list[str]:
-    return list(lookups.changed_paths(cast("LakeFSClient", server), "repo", "dev"))
+    return list(branch_diffs.changed_paths(cast("LakeFSClient", server), "repo", "dev"))
 
 
 def test_what_is_added_may_be_told_by_its_size() -> None:
@@ -68,7 +68,7 @@ def test_what_is_added_may_be_told_by_its_size() -> None:
 
 def test_where_sizes_say_nothing_all_that_is_staged_counts() -> None:
     server = Diffing([("a", "added", 0), ("b", "changed", 7), ("c", "removed", 7)])
-    found = lookups.staged_paths(cast("LakeFSClient", server), "repo", "dev", None)
+    found = branch_diffs.staged_paths(cast("LakeFSClient", server), "repo", "dev", None)
     assert found == ({"a", "b"}, 2)
 
 
@@ -117,7 +117,7 @@ def test_not_found_from_a_branch_that_exists_stops_the_run(
 def test_asked_for_is_what_has_the_size_of_a_candidate_or_none(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "_CHANGES_AT_ONCE", at_once)
+    monkeypatch.setattr(branch_diffs, "_CHANGES_AT_ONCE", at_once)
     added = [(f"{size}", "added", size) for size in range(5)]
     server = Diffing([*added, ("changed", "changed", 7), ("gone", "removed", 3)])
     assert asked(server, [0, 3, 4, 9]) == {"0", "3", "4", "changed"}
