@@ -213,7 +213,7 @@ class AzureStore(AzureVersions):
 
 
 def _have_types(blobs: ET.Element) -> bool | None:
-    """Whether listed blobs are directories or files; None without a blob."""
+    """True if blobs are listed as directories or files, False if not; None without a blob."""
     types = [blob.findtext("Properties/ResourceType") for blob in blobs.iter("Blob")]
     return any(types) if types else None
 
