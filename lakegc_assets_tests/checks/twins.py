@@ -23,7 +23,7 @@ def only(rows: Rows) -> list[Row]:
 
 
 def each_once(rows: Rows) -> list[Row]:
-    return [dict(pairs) for pairs in {tuple(row.items()): None for row in rows}]
+    return [dict(pairs) for pairs in {tuple(sorted(row.items())): None for row in rows}]
 
 
 def remaining(marked: Rows, done: Rows) -> list[Row]:
