@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
+
+#: How the name of each directory bucket of S3 ends, and of no other bucket.
+_DIRECTORY_BUCKET: Final = "--x-s3"
 
 
 def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
@@ -25,6 +29,11 @@ def open_store(url: str, config: StoreConfig | None = None) -> ObjectStore:
     namespace = StorageNamespace.parse(url)
     # Loading what each store needs takes longer than most work on local files.
     if namespace.scheme == "s3":
+        if namespace.authority.endswith(_DIRECTORY_BUCKET):
+            raise ConfigurationError(
+                f"{url}: S3 lists a directory bucket in no order, and tells no upload in parts by "
+                "its etag, so that no listing of it can be trusted: use a general purpose bucket"
+            )
         from lakegc_assets.storage.s3.store import S3Store  # noqa: PLC0415
 
         return S3Store(namespace, config)
