@@ -20,6 +20,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.command_line import printing
+from lakegc_assets.wording import counted
 
 _Evaluation = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
 
@@ -115,7 +116,8 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
 
     Raises:
         ConfigurationError: the component names one, not by a pattern, that the server does not
-            have: what was to protect another one would hold for nothing.
+            have: what was to protect another one would hold for nothing. Or it leaves none of those
+            that are there, and each tick would be well and start nothing.
         LakegcError: the server does not answer, or there is none.
     """
     there = list(lakefs.connect().repositories())
@@ -127,11 +129,14 @@ def collected(lakefs: LakeFSConfig, policies: Policies) -> list[Repository]:
             f"{shown}, which the lakeFS server does not have: correct the name, or take it out. A "
             "pattern may name what comes later"
         )
-    return [
-        repository
-        for repository in there
-        if not repository.read_only and is_name(repository.id) and policies.collects(repository.id)
-    ]
+    chosen = [one for one in there if policies.collects(one.id)]
+    if there and not chosen:
+        found = counted(len(there), "repository", "repositories")
+        raise ConfigurationError(
+            f"`include` and `exclude` leave nothing of the lakeFS server, which has {found}: "
+            "correct the patterns, or turn schedules and sensors off"
+        )
+    return [one for one in chosen if not one.read_only and is_name(one.id)]
 
 
 def changes(

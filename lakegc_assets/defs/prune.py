@@ -190,8 +190,9 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
     context, component = execution.context, execution.names
     resources, collector = execution.resources, execution.resources.collector
     policies = collector.all_policies()
-    there = collected(resources.lakefs.config(), policies)
-    names = config.repositories or [repository.id for repository in there]
+    names = config.repositories or [
+        repository.id for repository in collected(resources.lakefs.config(), policies)
+    ]
     outcomes: list[Outcome] = []
     for name in names:
         days = config.keep_runs_days or policies.of(name).keep_runs_days

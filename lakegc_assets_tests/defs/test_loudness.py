@@ -113,6 +113,9 @@ def test_a_repository_that_is_included_and_does_not_exist_fails_the_tick(
     daemon.definitions = GarbageCollection(include=["weekly", "weakly", "m*"]).definitions()
     daemon.schedule(_SUNDAY)
     assert "`include` names 'weakly', which the lakeFS server does not have" in daemon.failed[-1]
+    daemon.definitions = GarbageCollection(include=["weakl*"]).definitions()
+    daemon.schedule(_SUNDAY)
+    assert "leave nothing of the lakeFS server, which has 1 repository" in daemon.failed[-1]
     never = [Override(include=["weakly", "later*"], sweep="never")]
     daemon.definitions = GarbageCollection(sweep="auto", repositories=never).definitions()
     daemon.schedule(_SUNDAY)
