@@ -118,12 +118,7 @@ class Tasks:
             return answer
 
         with report_progress(self.log, lambda: tasks_done(what, len(ended), len(inputs))):
-            if len(inputs) == 1:
-                return [task(inputs[0])]
-            # What messages say depends on it: which commands they print.
-            contexts = [copy_context() for _ in inputs]
-            with ThreadPoolExecutor(min(len(inputs), threads)) as pool:
-                return list(pool.map(lambda c, one: c.run(counted, one), contexts, inputs))
+            return thread_map(counted, inputs, threads)
 
 
 def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
@@ -155,13 +150,14 @@ def thread_each(
 
 
 def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Call a function that mostly waits for each item, in several threads; answers in order.
+    """Call a function for each item, in several threads; answers in order.
 
     After an error no other item is begun, and the error is raised once all threads have ended.
     """
     if len(items) <= 1:
         return [function(item) for item in items]
     answers: dict[int, R] = {}
+    # What messages say depends on it: which commands they print.
     contexts = [copy_context() for _ in range(min(threads, len(items)))]
     # A future for each item would cost as much as a small request.
     waiting = deque(range(len(items)))
