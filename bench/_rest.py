@@ -109,7 +109,7 @@ class Rest:
         if path[0] != "repositories":
             return _missing()
         if len(path) == 1:
-            return _page([json.dumps(self._repository()).encode()], [self._name], more=False)
+            return self._slice([json.dumps(self._repository()).encode()], [self._name], asked)
         if path[1] != self._name:
             return _missing()
         return self._of_repository(path[2:], asked)
