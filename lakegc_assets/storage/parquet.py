@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 #: Types that mostly do not compress, as hashes and sizes.
 _NUMBERS: Final = frozenset({pa.int32(), pa.int64(), pa.uint64(), pa.bool_()})
+#: Rows of a column by which is seen whether its values repeat.
+_SEEN: Final = 1000
 
 
 def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) -> bytes:
@@ -17,16 +20,27 @@ def encode(rows: pa.Table, compression: str = "zstd", *, plain: bool = False) ->
 
     ``plain`` writes numbers as they are, for columns that do not compress.
     """
-    options: dict[str, Any] = {"compression": compression}
+    # A dictionary of addresses, hashes or etags takes most of the time, and is given up.
+    repeated = [name for name in rows.column_names if _repeats(rows[name])]
+    options: dict[str, Any] = {"compression": compression, "use_dictionary": repeated}
     if plain:
         texts = [field.name for field in rows.schema if field.type not in _NUMBERS]
         options["compression"] = dict.fromkeys(texts, compression)
-        options |= {"use_dictionary": texts, "write_statistics": texts}
+        options["use_dictionary"] = [name for name in repeated if name in texts]
+        options["write_statistics"] = texts
     elif compression == "zstd":
         options["compression_level"] = 1
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, write_page_checksum=True, **options)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    """True if values of a column repeat, by its first ones."""
+    if pa.types.is_dictionary(column.type) or pa.types.is_nested(column.type):
+        return True
+    some = column.slice(0, _SEEN)
+    return 2 * pc.count_distinct(some).as_py() <= len(some)  # type: ignore[no-any-return]
 
 
 def encode_values(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +54,26 @@ def test_rows_keep_their_metadata(*, plain: bool) -> None:
     found = parquet.decode(parquet.encode(table, plain=plain))
     assert found.schema.metadata == {b"a": b"b"}
     assert found.equals(table)
+
+
+@pytest.mark.parametrize(("plain", "numbers"), [(False, [True, False]), (True, [False, False])])
+def test_dictionaries_are_of_columns_whose_values_repeat(
+    *, plain: bool, numbers: list[bool]
+) -> None:
+    many = range(2_000)
+    columns = {
+        "few": ["a" if number % 2 else "b" for number in many],
+        "each": [f"data/{number}" for number in many],
+        "encoded": pa.array([f"data/{number}" for number in many]).dictionary_encode(),
+        "none": pa.nulls(len(many), pa.string()),
+        "lists": [[number] for number in many],
+        "same": [7 for _ in many],
+        "other": list(many),
+    }
+    data = parquet.encode(pa.table(columns), plain=plain)
+    assert parquet.decode(data).select(["few", "each", "lists"]).to_pydict() == {
+        name: columns[name] for name in ("few", "each", "lists")
+    }
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    encoded = [group.column(n).has_dictionary_page for n in range(group.num_columns)]
+    assert encoded[:3] + encoded[5:] == [True, False, True, *numbers]
