@@ -77,7 +77,10 @@ def _require_asked(page: Page, prefix: str, where: str, *, one_level: bool) -> N
 
 
 def objects_of(
-    keys: Sequence[str | None], sizes: Sequence[Any], times: pa.Array, etags: Sequence[Any]
+    keys: Sequence[Any] | pa.Array,
+    sizes: Sequence[Any] | pa.Array,
+    times: pa.Array,
+    etags: Sequence[Any] | pa.Array,
 ) -> pa.RecordBatch:
     """The objects of a page (``LISTING_SCHEMA``), by sizes and etags as the store wrote them.
 
@@ -98,7 +101,8 @@ def objects_of(
             lacking = (
                 pc.is_null(column) if numbers else pc.fill_null(pc.equal(column, nothing), True)
             )
-            raise ValueError(f"the object {keys[pc.index(lacking, True).as_py()]!r} has no {name}")
+            first = columns[0][pc.index(lacking, True).as_py()].as_py()
+            raise ValueError(f"the object {first!r} has no {name}")
     return objects
 
 

@@ -53,6 +53,35 @@ def test_both_readers_of_pages_agree_on_every_key(keys: list[str]) -> None:
         ]
 
 
+_PIECES = st.sampled_from(
+    [
+        *("", "<", ">", "&", "&quot;", "&#34;", "&amp;", "]]>", "a", "\0", "\n", "é", " a='b'"),
+        *("<Contents>", "</Contents>", "<Key></Key>", "</Key>", "<Size>7</Size>", "<!-- -->"),
+        *("<Owner><ID>x</ID></Owner>", "<Other>x</Other>", "<Other/>"),
+    ]
+)
+
+
+@given(data=st.data(), piece=_PIECES)
+def test_both_readers_of_pages_agree_on_every_damage(data: st.DataObject, piece: str) -> None:
+    body = page(entry("a") + entry("b", extra="<Other>x</Other>"), more="<KeyCount>2</KeyCount>")
+    begin = data.draw(st.integers(0, len(body)))
+    end = data.draw(st.integers(begin, min(len(body), begin + 30)))
+    damaged = body[:begin] + piece + body[end:]
+    with pytest.MonkeyPatch.context() as patch:
+        fast = _read_or_none(damaged)
+        patch.setattr(s3_listing, "find_fields", lambda *_: (-1, 0))
+        assert fast == _read_or_none(damaged)
+
+
+def _read_or_none(body: str) -> Page | None:
+    """A page; None where it is refused."""
+    try:
+        return read(body)
+    except StorageError:
+        return None
+
+
 def test_the_fast_reader_is_the_one_that_reads_pages_of_s3(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,45 +3,39 @@
 boto3's general parser would take most of the time of a listing (``bench/listing.py`` has both), so
 the body of a page is taken out of boto3's answer before it, and read into Arrow. obstore's listing
 is faster still, but it gives ``a/`` and ``/a`` as ``a`` without an error. The run of objects in a
-page is read by one regular expression, if that matches it from end to end; all else by an XML
-parser. A page that says anything inconsistent is an error and never a shorter listing.
+page is read by a compiled loop, if that knows each of them in full; all else by an XML parser. A
+page that says anything inconsistent is an error and never a shorter listing.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import Page, objects_of
+from lakegc_assets.storage.s3.page_kernels import FIELDS, copy_texts, find_fields
 
 _PAGE: Final = "LakegcPage"
 _OK: Final = 200
-
-
-# A text without entities, in ASCII: what percent-encoding leaves, so nothing is to be decoded.
-_TEXT: Final = r"[^<&\x00-\x1f\x7f]*"
-_OBJECT: Final = re.compile(
-    rf"(<Contents><Key>({_TEXT})</Key><LastModified>({_TEXT})</LastModified>"
-    rf"<ETag>(?:&quot;|&#34;)?({_TEXT})(?:&quot;|&#34;)?</ETag>"
-    rf"(?:<Checksum(?:Algorithm|Type)>{_TEXT}</Checksum(?:Algorithm|Type)>)*"
-    rf"<Size>({_TEXT})</Size>(?:<StorageClass>{_TEXT}</StorageClass>)?</Contents>)"
-)
+_OBJECT: Final = b"<Contents>"
+#: Bytes of an object at least: its tags.
+_SMALLEST: Final = len("<Contents></Contents>") + sum(len(f"<{name}></{name}>") for name in FIELDS)
 
 
 class _Answer(NamedTuple):
-    """A page without its objects, and these: key, time, etag, size."""
+    """A page without its objects, and the ``FIELDS`` of these."""
 
     root: ET.Element
-    rows: Sequence[Sequence[str | None]]
+    columns: Sequence[pa.Array]
 
 
 def keep_page(
@@ -71,19 +65,29 @@ def page_in(body: bytes) -> dict[str, Any]:
 
 def _split(body: bytes) -> _Answer:
     """Read a page, the fast way if it has the form in which S3 itself writes them."""
-    start, end = body.find(b"<Contents>"), body.rfind(b"</Contents>") + len(b"</Contents>")
-    objects = body[start:end] if start >= 0 else b""
-    if objects and objects.isascii():
-        rows = _OBJECT.findall(objects.decode())
-        if sum(len(row[0]) for row in rows) == len(objects):
-            root = parse(body[:start] + body[end:])
-            encoded = root.findtext(f"{_space(root)}EncodingType") == "url"
-            if encoded and root.find(f"{_space(root)}Contents") is None:
-                return _Answer(root, [row[1:] for row in rows])
+    page, start = np.frombuffer(body, np.uint8), body.find(_OBJECT)
+    begins, ends = np.empty((2, len(FIELDS), len(body) // _SMALLEST + 1), np.int64)
+    count, end = find_fields(page, start, begins, ends)
+    if count > 0:
+        root = parse(body[:start] + body[end:])
+        encoded = root.findtext(f"{_space(root)}EncodingType") == "url"
+        if encoded and root.find(f"{_space(root)}Contents") is None:
+            places = zip(begins[:, :count], ends[:, :count], strict=True)
+            return _Answer(root, [_texts(page, *of_field) for of_field in places])
     root = parse(body)
-    tags = [_space(root) + name for name in ("Key", "LastModified", "ETag", "Size")]
-    items = root.iter(f"{_space(root)}Contents")
-    return _Answer(root, [[item.findtext(tag) for tag in tags] for item in items])
+    items = list(root.iter(f"{_space(root)}Contents"))
+    tags = [f"{_space(root)}{name}" for name in FIELDS]
+    texts = [[item.findtext(tag) for item in items] for tag in tags]
+    return _Answer(root, [pa.array(column, pa.string()) for column in texts])
+
+
+def _texts(page: Any, begins: Any, ends: Any) -> pa.Array:  # noqa: ANN401 - numpy's arrays
+    """The texts, all of ASCII, that begin and end at some positions of a page."""
+    offsets = np.zeros(len(begins) + 1, np.int32)
+    np.cumsum(ends - begins, out=offsets[1:])
+    texts = np.empty(offsets[-1], np.uint8)
+    copy_texts(page, begins, offsets, texts)
+    return pa.StringArray.from_buffers(len(begins), pa.py_buffer(offsets), pa.py_buffer(texts))
 
 
 def parse(body: bytes) -> ET.Element:
@@ -102,15 +106,18 @@ def read_page(answer: Any, where: str) -> Page:  # noqa: ANN401 - botocore's ans
     if page is None:
         raise StorageError(f"{where}: the answer is not a listing: check the endpoint")
     try:
-        return _read(page.root, page.rows)
+        return _read(page.root, page.columns)
     except (ValueError, TypeError, pa.ArrowInvalid) as error:
         raise StorageError(f"{where}: the store answered with a damaged page: {error}") from error
 
 
-def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
+def _read(root: ET.Element, columns: Sequence[pa.Array]) -> Page:
     space = _space(root)
-    decode = _decoder(root.findtext(f"{space}EncodingType"))
-    keys, times, etags, sizes = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+    encoding = root.findtext(f"{space}EncodingType")
+    decode = _decoder(encoding)
+    keys, times, etags, sizes = columns
+    if encoding != "url" or pc.any(pc.match_substring_regex(keys, "[%+]")).as_py() is not False:
+        keys = pa.array([decode(key) for key in keys.to_pylist()], pa.string())
     prefixes = [
         decode(item.findtext(f"{space}Prefix")) for item in root.iter(f"{space}CommonPrefixes")
     ]
@@ -122,11 +129,11 @@ def _read(root: ET.Element, rows: Sequence[Sequence[str | None]]) -> Page:
         raise ValueError(f"IsTruncated is {truncated}, and the token for the next page {token!r}")
     count = root.findtext(f"{space}KeyCount")
     # Some servers count objects only (NooBaa before 5.12, SeaweedFS before 2.21).
-    if count is not None and int(count) not in {len(rows), len(rows) + len(prefixes)}:
-        raise ValueError(f"it counts {count} keys, and has {len(rows) + len(prefixes)}")
+    if count is not None and int(count) not in {len(keys), len(keys) + len(prefixes)}:
+        raise ValueError(f"it counts {count} keys, and has {len(keys) + len(prefixes)}")
     # Some servers give nanoseconds.
-    exact = pc.cast(pa.array(times, pa.string()), pa.timestamp("ns", "UTC"))
-    objects = objects_of([decode(key) for key in keys], sizes, exact, etags)
+    exact = pc.cast(times, pa.timestamp("ns", "UTC"))
+    objects = objects_of(keys, sizes, exact, etags)
     return Page(objects, prefixes, token or None)
 
 
