@@ -59,6 +59,8 @@ _PARTS: Final = {
 #: What each slice holds, and whether it is settled: whether nobody writes to it any more.
 SLICES: Final = schema("slice string, keys bigint, size bigint, oldest timestamp, settled boolean")
 _SLICE: Final = len("data/") + 20
+#: Of an MD5, in hex.
+_DIGITS: Final = 32
 
 
 class Slice(NamedTuple):
@@ -123,7 +125,9 @@ class Listing:
         else:
             sorted_out = {"data": rows}
         digests = {name: key_digest(some["address"]) for name, some in sorted_out.items()}
-        in_parts = rows.filter(pc.match_substring_regex(rows["etag"], MULTIPART))
+        # Few etags are longer than a digest.
+        long = rows.filter(pc.greater(pc.binary_length(rows["etag"]), _DIGITS))
+        in_parts = long.filter(pc.match_substring_regex(long["etag"], MULTIPART))
         with self._taking:
             for name, some in sorted_out.items():
                 self._writers[name].add(some)
@@ -154,11 +158,12 @@ def _slice_names(rows: pa.RecordBatch) -> pa.Array:
 
 def slices_of(rows: pa.RecordBatch) -> list[Slice]:
     """Totals of each slice on one page with at least one row."""
-    name = _slice_names(rows)
-    if name[0].as_py() and name[0] == name[-1]:
+    first, last = _slice_names(rows.take(pa.array([0, rows.num_rows - 1]))).to_pylist()
+    if first and first == last:
         # In order, so that all between two of one slice are of it, too.
         oldest = pc.min(rows["last_modified"]).as_py()
-        return [Slice(name[0].as_py(), len(name), pc.sum(rows["size"]).as_py(), oldest)]
+        return [Slice(first, rows.num_rows, pc.sum(rows["size"]).as_py(), oldest)]
+    name = _slice_names(rows)
     grouped = (
         pa.table({"name": name, "size": rows["size"], "last_modified": rows["last_modified"]})
         .group_by("name", use_threads=False)
