@@ -63,7 +63,7 @@ class Connections:
         """
         # The mark and its checks share this request, and nothing else: no cache, no reader here.
         try:
-            return self.store().get(f"_lakefs/{table_id}")
+            return self.store().fetch(f"_lakefs/{table_id}")
         except ObjectNotFoundError as error:
             raise IntegrityError(
                 f"{self.table_url(table_id)}, which a commit needs, is missing: what that commit "

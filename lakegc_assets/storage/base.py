@@ -87,6 +87,10 @@ class ObjectStore(ABC):
     def get(self, key: str) -> bytes:
         """The content of an object. Raises ObjectNotFoundError."""
 
+    def fetch(self, key: str) -> bytes:
+        """As ``get``, in the way that takes least: for many objects whose bytes are verified."""
+        return self.get(key)
+
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
         """Size, time and etag of an object. Raises ObjectNotFoundError."""

@@ -11,6 +11,8 @@ import boto3
 import pytest
 
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.s3 import small_objects
 from lakegc_assets.storage.s3.client import clients
 from lakegc_assets.storage.s3.small_objects import AlreadyThereError, SmallObjects
@@ -106,6 +108,27 @@ def test_a_request_is_sent_once(script: Script) -> None:
     assert small.get("b", "k", "e", 1) is None
     assert small.put("b", "k", b"data") is None
     assert [line.split()[0] for line in script.requests] == ["GET", "PUT"]
+
+
+@pytest.mark.parametrize("failed", [Answer(503), Answer(404), Answer(body="tab", cut=True)])
+def test_what_cannot_be_fetched_is_left_to_the_usual_way(script: Script, failed: Answer) -> None:
+    """And so is what follows: a store that refuses this way is not asked twice each time."""
+    store = open_store("s3://bkt/ns", script.config())
+    whole = Answer(body="table", headers={"ETag": '"e"', "Last-Modified": failed.date})
+    script.answers = [whole, failed, whole]
+    assert [store.fetch("_lakefs/t") for _ in range(3)] == [b"table"] * 3
+    assert script.requests == ["GET /bkt/ns/_lakefs/t"] * 4
+    usual = ["Boto3" in headers["user-agent"] for headers in script.headers]
+    assert usual == [False, False, True, True]
+
+
+def test_what_is_missing_is_missing_whoever_asks(place: _Place) -> None:
+    endpoint = place.client.meta.endpoint_url
+    store = open_store(f"s3://{place.bucket}/ns", StoreConfig(endpoint_url=endpoint))
+    store.put("_lakefs/t", b"table")
+    assert store.fetch("_lakefs/t") == b"table"
+    with pytest.raises(ObjectNotFoundError):
+        store.fetch("_lakefs/other")
 
 
 def test_renewed_credentials_are_asked_for(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

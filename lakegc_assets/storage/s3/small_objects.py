@@ -1,10 +1,10 @@
-"""Reads small objects and puts them where none is, by obstore, for copies within one S3 server.
+"""Small objects of S3 by obstore: reads, of tables too, and puts where none is, for copies.
 
 boto3 needs 2.1 ms of CPU time for such a request and obstore 0.2 ms, which is most of the time of a
-backup or restore of small objects (``bench/recovery.py``). A request is sent once, and only in the
-simplest case; after any failure the caller does the same by boto3, whose PUT is conditional too,
-and finds one that was carried out all the same. The signature covers the SHA-256 of what is put, so
-that a store refuses a content that was damaged on its way.
+backup or restore of small objects (``bench/recovery.py``), and of reading metaranges. A request is
+sent once, and only in the simplest case; after any failure the caller does the same by boto3, whose
+PUT is conditional too, and finds one that was carried out all the same. The signature covers the
+SHA-256 of what is put, so that a store refuses a content that was damaged on its way.
 
 All else is boto3's, since obstore changes some keys, follows redirects and hides the store's codes.
 """
@@ -75,17 +75,23 @@ class SmallObjects:
         """
         self._paused[bucket] = max(monotonic() + seconds, self._paused.get(bucket, 0.0))
 
-    def get(self, bucket: str, key: str, etag: str, size: int) -> bytes | None:
-        """The content of an object; None if it has another etag or size, or by any failure."""
+    def get(
+        self, bucket: str, key: str, etag: str | None = None, size: int | None = None
+    ) -> bytes | None:
+        """The content of an object, of any etag or size where none is given.
+
+        None if it has another one, or by any failure.
+        """
         store = self._store(bucket, key)
         if store is None:
             return None
         traffic.add(traffic.STORE, "GET")
         # boto3 finds out which it is.
         with suppress(Exception):
-            found = obstore.get(store, key, options={"if_match": f'"{etag}"'})
-            if found.meta["size"] == size:
-                return bytes(found.bytes())
+            found = obstore.get(store, key, options={"if_match": f'"{etag}"'} if etag else {})
+            data = bytes(found.bytes())
+            if len(data) == found.meta["size"] and size in {None, len(data)}:
+                return data
         return None
 
     def put(self, bucket: str, key: str, data: bytes) -> str | None:

@@ -15,6 +15,7 @@ from lakegc_assets.storage.s3.client import failing, is_aws, translated
 from lakegc_assets.storage.s3.deletes import S3Deletes, S3Versions
 from lakegc_assets.storage.s3.listing import read_page
 from lakegc_assets.storage.s3.objects import S3Object, copy
+from lakegc_assets.storage.s3.small_objects import PAUSE_S
 from lakegc_assets.storage.values import Copied, CopyRequest, KeyRange, MultipartUpload, ObjectInfo
 
 
@@ -27,6 +28,17 @@ class S3Store(S3Versions):
     def reached_by(self) -> tuple[Any, ...]:
         config = self.config
         return S3Store, config.endpoint_url, config.profile, config.credentials_file
+
+    def fetch(self, key: str) -> bytes:
+        """See ``ObjectStore``: by obstore, as long as that succeeds."""
+        small = self.clients.small
+        if small.usable(self.bucket):
+            found = small.get(self.bucket, self._full_key(key))
+            if found is not None:
+                return found
+            # boto3 tells what is wrong: the object may be missing, or the way be another one.
+            small.pause(self.bucket, PAUSE_S)
+        return self.get(key)
 
     def head(self, key: str) -> ObjectInfo:
         with self._bucket_confirmed():
