@@ -213,8 +213,10 @@ class _Table:
             raise self.error(
                 self.end, f"format {version} with checksum {handles[0]} is not lakeFS's"
             )
-        numbers, rest = _numbers(handles[1:], 4)
-        if len(numbers) < 4 or any(rest):  # noqa: PLR2004 - two handles
+        numbers, at = [0] * 4, 1
+        for place in range(4):
+            numbers[place], at = _number(handles, at)
+        if at < 0 or any(handles[at:]):
             raise self.error(self.end, "the footer does not hold two block handles")
         self.metaindex, self.index = (numbers[0], numbers[1]), (numbers[2], numbers[3])
         self.properties = self._read_properties()
@@ -258,17 +260,18 @@ class _Table:
 
     def _decompress(self, blocks: list[tuple[int, bytes, int, int]], size: int) -> _Chunk:
         flat, at, starts = np.empty(size, np.uint8), 0, [0]
+        room = flat.data
         for offset, payload, kind, decoded in blocks:
-            target = flat[at : at + decoded]
+            target = room[at : at + decoded]
             if kind:
                 try:
-                    written = cramjam.snappy.decompress_raw_into(payload, target.data)
+                    written = cramjam.snappy.decompress_raw_into(payload, target)
                 except cramjam.DecompressionError as error:
                     raise self.error(offset, f"the block does not decompress: {error}") from None
                 if written != decoded:
                     raise self.error(offset, "the block is shorter than it says")
             else:
-                target[:] = np.frombuffer(payload, np.uint8)
+                target[:] = payload
             at += decoded
             starts.append(at)
         return _Chunk(flat, np.array(starts, np.int64), [block[0] for block in blocks])
@@ -286,10 +289,10 @@ class _Table:
             return payload, kind, length
         if kind != 1:
             raise self.error(offset + length, f"compression type {kind} is not known")
-        numbers, _ = _numbers(payload[:5], 1)
-        if not numbers or numbers[0] > _MOST_EXPANSION * (length + 1):
+        decoded, at = _number(payload[:5], 0)
+        if at < 0 or decoded > _MOST_EXPANSION * (length + 1):
             raise self.error(offset, "the block does not say a length that can be true")
-        return payload, kind, numbers[0]
+        return payload, kind, decoded
 
     def _entries(self, offset: int, length: int) -> list[tuple[bytes, bytes]]:
         """Keys and values of a block of the frame; these are few, so plain Python will do."""
@@ -298,24 +301,26 @@ class _Table:
         restarts = int.from_bytes(plain[-4:], "little")
         if not 1 <= restarts <= len(plain) // 4 - 1:
             raise self.error(offset, "the block is too short for its restart points")
-        rest, key = memoryview(plain)[: -4 - 4 * restarts], b""
+        end, at, key = len(plain) - 4 - 4 * restarts, 0, b""
         found: list[tuple[bytes, bytes]] = []
-        while rest:
-            numbers, rest = _numbers(rest, 3)
-            short = len(numbers) < 3  # noqa: PLR2004 - three lengths
-            if short or numbers[0] > len(key) or numbers[1] + numbers[2] > len(rest):
+        while at < end:
+            shared, at = _number(plain, at)
+            unshared, at = _number(plain, at)
+            size, at = _number(plain, at)
+            if at < 0 or shared > len(key) or at + unshared + size > end:
                 raise self.error(offset, "an entry of the block is out of bounds")
-            shared, unshared, size = numbers
-            key = key[:shared] + bytes(rest[:unshared])
-            found.append((key, bytes(rest[unshared : unshared + size])))
-            rest = rest[unshared + size :]
+            value = at + unshared
+            key = key[:shared] + plain[at:value]
+            at = value + size
+            found.append((key, plain[value:at]))
         return found
 
     def _handle(self, value: bytes, offset: int) -> tuple[int, int]:
-        numbers, rest = _numbers(memoryview(value), 2)
-        if len(numbers) < 2 or rest:  # noqa: PLR2004 - offset and length
+        start, at = _number(value, 0)
+        length, at = _number(value, at)
+        if at != len(value):
             raise self.error(offset, "a block handle is not two numbers")
-        return numbers[0], numbers[1]
+        return start, length
 
     def _read_properties(self) -> dict[bytes, bytes]:
         blocks = self._entries(*self.metaindex)
@@ -346,17 +351,14 @@ class _Table:
             yield self._handle(value, self.index[0])
 
 
-def _numbers(data: memoryview | bytes, count: int) -> tuple[list[int], memoryview]:
-    """The first varints of a buffer, fewer where one is cut or padded, and what follows."""
-    found: list[int] = []
-    value = shift = at = 0
-    while len(found) < count and at < len(data) and shift <= 63:  # noqa: PLR2004 - bits
-        if shift and not data[at]:
-            break
-        value |= (data[at] & 127) << shift
-        shift += 7
-        if data[at] < 128:  # noqa: PLR2004 - the bit that says that more follows
-            found.append(value)
-            value = shift = 0
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A varint, and the position after it: -1 where it is cut or padded, or begins at none."""
+    value = shift = 0
+    while 0 <= at < len(data) and shift <= 63:  # noqa: PLR2004 - bits
+        byte = data[at]
         at += 1
-    return found, memoryview(data)[at:]
+        if byte < 128:  # noqa: PLR2004 - the bit that says that more follows
+            return value | byte << shift, at if byte or not shift else -1
+        value |= (byte & 127) << shift
+        shift += 7
+    return 0, -1
