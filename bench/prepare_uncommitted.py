@@ -34,7 +34,7 @@ from lakegc_assets.embedded.refs import history
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.graveler.entry import Entry, Timestamp, encode_entry, entry_identity
 from lakegc_assets.lakefs.config import LakeFSConfig
-from lakegc_assets.mark.lookups import staged_paths
+from lakegc_assets.mark.branch_diffs import staged_paths
 
 REPOSITORY = "bench"
 NOW = 1_795_236_036
