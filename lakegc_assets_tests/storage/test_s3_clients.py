@@ -154,5 +154,5 @@ def test_a_credentials_file_that_others_can_read_is_refused(tmp_path: Path, s3_s
 
 
 def test_a_directory_bucket_is_refused_before_its_listing_is_trusted() -> None:
-    with pytest.raises(ConfigurationError, match="in no order.*general purpose bucket"):
+    with pytest.raises(ConfigurationError, match=r"in no order.*general purpose bucket"):
         open_store("s3://lake--use1-az4--x-s3/repo", StoreConfig())
