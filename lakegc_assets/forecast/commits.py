@@ -212,7 +212,7 @@ def _left(
 def _left_under(marked: MarkedCommits, rules: Rules, now: datetime) -> dict[str, int]:
     """Days for which rules keep each commit, with what the mark knew of some."""
     active = active_commits(marked.commits, marked.heads, rules, now).active
-    kept = still_inside(marked.known, heads=marked.heads, rules=rules, now=now)
+    kept = still_inside([marked.known], heads=marked.heads, rules=rules, now=now)
     previous = {commit_id: reasons[0] for commit_id, reasons in kept.items()}
     own, before = days_left(active, now), days_left(previous, now)
     return {

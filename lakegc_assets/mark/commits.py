@@ -27,14 +27,14 @@ from lakegc_assets.mark.earlier_marks import (
     ASSET,
     FORGOTTEN,
     LAST_RULES,
+    MADE,
     PATHS,
+    READ,
     REMEMBERED,
+    EarlierMarks,
     Memory,
     earlier_commits,
-    forgotten_commits,
-    last_rules,
-    latest_mark,
-    previous_of,
+    latest_marks,
 )
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.refs import (
@@ -50,7 +50,6 @@ from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.retention.retained import lengthen, path_commits, raise_days, retained_commits
 from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.retention.union import (
-    Previous,
     UnitedActiveCommits,
     missing_heads,
     still_inside,
@@ -129,6 +128,8 @@ class Liveness:
     paths: Mapping[str, Mapping[str, Reason]] = field(default_factory=dict)
     #: None where nothing is handed on.
     memory: Memory | None = None
+    #: The marks whose memory counts; None where none was read.
+    earlier: EarlierMarks | None = None
 
     def tables(self) -> dict[str, pa.Table]:
         """The parts of the asset: ``data``, ``expired``, ``heads``, ``tags``, perhaps others."""
@@ -219,15 +220,12 @@ def find_active_commits(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("uncommitted_snapshot", ctx.connections.namespace_url)
     start = chain["store_listing"].start
-    latest = latest_mark(ctx)
-    known = _NO_REFS if latest is None else refs_of(ctx, latest.attempt, latest.manifest)
+    marks = latest_marks(ctx).marks
+    known = refs_of(ctx, *marks[0]) if marks else _NO_REFS
     liveness = find_liveness(ctx, start, known)
 
     store = attempt.store()
-    tables = liveness.tables()
-    if (forgotten := forgotten_commits(latest, liveness.commits)).num_rows:
-        tables[FORGOTTEN] = forgotten
-    parts = {name: [write_part(store, f"{ASSET}/{name}/", table)] for name, table in tables.items()}
+    tables, earlier = liveness.tables(), liveness.earlier
     active = liveness.active
     facts: dict[str, object] = {
         "rules": liveness.rules.to_json() if liveness.rules else None,
@@ -239,14 +237,20 @@ def find_active_commits(ctx: RunContext) -> Manifest:
         "only_server": sorted(active.only_server)[:1000],
         "only_own": sorted(active.only_own)[:1000],
         "only_previous_mark": sorted(active.only_previous)[:1000],
+        MADE: ctx.connections.made,
     }
-    if liveness.rules is None and (last := last_rules(latest)) is not None:
-        facts[LAST_RULES] = last.to_json()
+    if earlier is not None:
+        facts[READ] = earlier.names()
+        if liveness.rules is None and (last := earlier.last_rules()) is not None:
+            facts[LAST_RULES] = last.to_json()
+        if (forgotten := earlier.forgotten(liveness.commits.keys())).num_rows:
+            tables[FORGOTTEN] = forgotten
     if liveness.retain.paths:
         facts[PATHS] = {pattern: len(commits) for pattern, commits in liveness.paths.items()}
     keys = pc.binary_join_element_wise(
         tables["data"]["commit_id"], tables["data"]["metarange_id"], " "
     )
+    parts = {name: [write_part(store, f"{ASSET}/{name}/", table)] for name, table in tables.items()}
     manifest = chain["uncommitted_snapshot"]
     return ctx.finish(ASSET, manifest, started, parts, facts, key_digest(keys))
 
@@ -273,9 +277,9 @@ def find_liveness(
     # A branch that moved while this ran counts with both of its HEADs.
     both = [heads_before] if heads == heads_before else [heads_before, heads]
     tags = read_tags(ctx.client, ctx.repository, refs.tags)
-    latest = latest_mark(ctx)
-    previous = Previous({}, now) if latest is None else previous_of(latest)
-    longest = lengthen(rules or last_rules(latest) or Rules(MAX_DAYS), retain, heads)
+    earlier = latest_marks(ctx)
+    previous = earlier.previous()
+    longest = lengthen(rules or earlier.last_rules() or Rules(MAX_DAYS), retain, heads)
     dated = raise_days(longest, max(retain.paths.values(), default=0))
     # Without rules nothing ends what earlier marks knew.
     handed_on = dated if rules is not None else raise_days(dated, MAX_DAYS)
@@ -290,7 +294,7 @@ def find_liveness(
     if rules is None:
         everything = {commit: Reason(None, "no rules") for commit in commits}
         united = UnitedActiveCommits(everything)
-        return Liveness(rules, heads, tags, commits, united, "", retain, memory=memory)
+        return Liveness(rules, heads, tags, commits, united, "", retain, {}, memory, earlier)
     own = [retained_commits(commits, one, tags, rules, retain, now) for one in both]
     first, last = own[0], own[-1]
     active, expired = first.active | last.active, first.expired & last.expired
@@ -313,7 +317,8 @@ def find_liveness(
         }
         for pattern in retain.paths
     }
-    return Liveness(rules, heads, tags, commits, united, listed.run_id, retain, paths, memory)
+    run_id = listed.run_id
+    return Liveness(rules, heads, tags, commits, united, run_id, retain, paths, memory, earlier)
 
 
 def _read_commits(

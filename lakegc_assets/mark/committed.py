@@ -30,6 +30,8 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 
 ASSET: Final = "committed_addresses"
+#: Fact: when all that is staged had been read, here or in other repositories, by the store's clock.
+READ_UNTIL: Final = "read_until"
 #: Part with the ranges of which only what lies below some paths counts; only where rules say so.
 PATH_RANGES: Final = "path_ranges"
 
@@ -86,6 +88,7 @@ def read_committed_addresses(ctx: RunContext) -> Manifest:
         "references": {name: count for name, count in others.counts.items() if count},
         "ignored_repositories": list(others.ignored),
         "passed_over": passed,
+        READ_UNTIL: ctx.connections.store().server_time().isoformat(),
     }
     if below is not None:
         parts[PATH_RANGES] = [write_part(store, f"{ASSET}/{PATH_RANGES}/", below)]

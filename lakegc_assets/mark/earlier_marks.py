@@ -1,25 +1,25 @@
 """The memory of marks: commits that one hands on to the next, and until when they must stay.
 
-Each mark that finishes its active commits hands on what it read of the one before it, so that the
-latest is enough. It counts whatever became of its run: an attempt that failed later, or that a new
-one of the same run has followed, has read what nobody else may know.
+Each mark that finishes its active commits hands on what it read of those before it, and names them.
+So those are enough that no other one names: the latest, and what has overlapped with it. A mark
+counts whatever became of its run: an attempt that failed later, or that a new one of the same run
+has followed, has read what nobody else may know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.retention.active_commits import Reason, active_commits
 from lakegc_assets.retention.commits import Commit, instant
 from lakegc_assets.retention.rules import Rules
@@ -37,31 +37,94 @@ PATHS: Final = "paths"
 REMEMBERED: Final = "remembered"
 #: Fact of a mark without rules: those that the repository had last.
 LAST_RULES: Final = "last_rules"
+#: Fact of a mark: the attempts of marks that it has read. Earlier versions read the latest only.
+READ: Final = "handed_on"
+#: Fact of a mark: when its repository was made, in seconds since 1970.
+MADE: Final = "repository_made"
 #: Parts that together have all commits which a mark knew.
 _ALL: Final = ("data", "expired", FORGOTTEN)
 _FORGOTTEN: Final = schema("commit_id string, metarange_id string, branch string")
 _REMEMBERED: Final = schema(_FORGOTTEN, "kind string, counted_from timestamp")
 _THREADS: Final = 8
+_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
-def latest_mark(ctx: RunContext) -> Earlier | None:
-    """The latest attempt of any run, but the present one, whose active commits are whole.
+@dataclass(frozen=True)
+class EarlierMarks:
+    """The marks of a repository that no other one has read, the latest first.
+
+    A repository may be made anew, or restored, at a namespace: of what it was before only those
+    commits count that it has.
+    """
+
+    ctx: RunContext
+    marks: Sequence[Earlier] = ()
+
+    def names(self) -> list[str]:
+        """The attempts, as ``READ`` has them."""
+        return [_name(mark) for mark in self.marks]
+
+    def previous(self) -> list[Previous]:
+        """The commits that each knew, with all reasons that it hands on.
+
+        Raises:
+            IntegrityError: a file is missing, or is not what the manifest says.
+        """
+        return [
+            known._replace(reasons={i: known.reasons[i] for i in self._there(mark, known.reasons)})
+            for mark in self.marks
+            for known in [previous_of(mark)]
+        ]
+
+    def last_rules(self) -> Rules | None:
+        """The rules of the latest mark that knows any, or says which there were last."""
+        for mark in self.marks:
+            facts = mark.manifest.facts
+            if (raw := facts.get("rules") or facts.get(LAST_RULES)) is not None:
+                return Rules.parse(raw)
+        return None
+
+    def forgotten(self, reached: Collection[str] = ()) -> pa.Table:
+        """All commits that marks knew, or those before them, but those that are reached."""
+        known: dict[str, dict[str, str]] = {}
+        for mark in self.marks:
+            tables = _tables(mark, _ALL, _FORGOTTEN.names)
+            rows = {row["commit_id"]: row for table in tables for row in table.to_pylist()}
+            left = rows.keys() - set(reached)
+            known |= {i: rows[i] for i in self._there(mark, left)}
+        return pa.Table.from_pylist(list(known.values()), _FORGOTTEN)
+
+    def _there(self, mark: Earlier, commits: Collection[str]) -> list[str]:
+        """Of the commits of a mark those that this repository has."""
+        ids, made = list(commits), self.ctx.connections.made
+        if mark.manifest.facts.get(MADE, made) == made:
+            return ids
+        found = thread_map(self._has, ids, _THREADS)
+        return [i for i, there in zip(ids, found, strict=True) if there]
+
+    def _has(self, commit_id: str) -> bool:
+        try:
+            self.ctx.client.commit(self.ctx.repository, commit_id)
+        except EndpointNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        return True
+
+
+def latest_marks(ctx: RunContext) -> EarlierMarks:
+    """The attempts of any run, but the present one, whose active commits are whole.
 
     Raises:
         StorageError: the store did not answer.
     """
-    marks: list[Earlier] = []
-    for found in _marks(ctx, but_present=True):
-        marks += [one for one in found if isinstance(one, Earlier)]
-    for one in sorted(marks, key=_age, reverse=True):
-        with suppress(IntegrityError):
-            one.attempt.manifest(ASSET)
-            return one
-    return None
+    found = _marks(ctx, but_present=True)
+    whole = [one for one in found if isinstance(one, Earlier)]
+    return EarlierMarks(ctx, unread_marks(whole, _is_whole))
 
 
 def earlier_commits(ctx: RunContext) -> set[str]:
-    """All commits that the latest mark knew, or one before it: each hands them on to the next.
+    """All commits that a mark knew, or one before it: each hands them on to the next.
 
     A branch may be deleted, and a commit of it still has to stay for its metadata, which lakeFS
     returns for a commit that nothing leads to, too. No other witness has it: so a mark that cannot
@@ -72,23 +135,56 @@ def earlier_commits(ctx: RunContext) -> set[str]:
         StorageError: the store did not answer.
     """
     marks: list[Earlier] = []
-    for found in _marks(ctx):
-        for one in found:
-            if isinstance(one, IntegrityError):
-                raise one
-            marks.append(one)
-    if not marks:
-        return set()
-    tables = _tables(max(marks, key=_age), _ALL, ["commit_id"])
-    return {commit_id for table in tables for commit_id in table["commit_id"].to_pylist()}
+    for one in _marks(ctx):
+        if isinstance(one, IntegrityError):
+            raise one
+        marks.append(one)
+    earlier = EarlierMarks(ctx, unread_marks(marks))
+    return set(earlier.forgotten()["commit_id"].to_pylist())
+
+
+def unread_marks(
+    marks: Iterable[Earlier], is_whole: Callable[[Earlier], bool] = lambda _: True
+) -> list[Earlier]:
+    """Those of some marks of one namespace that are whole, and that no other of these has read.
+
+    What another one has read is handed on by it, and so is what that one had read.
+    """
+    found: list[Earlier] = []
+    read, before = set[str](), _NEVER
+    for mark in sorted(marks, key=_age, reverse=True):
+        names = mark.manifest.facts.get(READ)
+        of_earlier_version = names is None and mark.manifest.finished < before
+        if _name(mark) not in read and not of_earlier_version:
+            if not is_whole(mark):
+                continue
+            found.append(mark)
+        if names is None:
+            # It has read what had finished when it began, but for what such a version cannot know.
+            before = max(before, mark.manifest.started)
+        else:
+            read.update(names)
+    return found
+
+
+def _is_whole(mark: Earlier) -> bool:
+    try:
+        mark.attempt.manifest(ASSET)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _name(mark: Earlier) -> str:
+    return f"{mark.manifest.run}/{mark.manifest.attempt}"
 
 
 def _age(mark: Earlier) -> tuple[datetime, str, str]:
     return mark.manifest.finished, mark.manifest.run, mark.manifest.attempt
 
 
-def _marks(ctx: RunContext, *, but_present: bool = False) -> list[list[Earlier | IntegrityError]]:
-    """Of each run the attempts that have active commits of this namespace, or what is damaged.
+def _marks(ctx: RunContext, *, but_present: bool = False) -> list[Earlier | IntegrityError]:
+    """All attempts that have active commits of this namespace, or what is damaged.
 
     ``but_present``: without the present attempt of this run, which a sweep looks at anew.
     """
@@ -115,7 +211,8 @@ def _marks(ctx: RunContext, *, but_present: bool = False) -> list[list[Earlier |
             if isinstance(one, IntegrityError) or one.manifest.namespace == here
         ]
 
-    return thread_map(read, ctx.root.runs(ctx.repository), _THREADS)
+    found = thread_map(read, ctx.root.runs(ctx.repository), _THREADS)
+    return [one for of_run in found for one in of_run]
 
 
 def _tables(
@@ -126,45 +223,28 @@ def _tables(
     return [mark.attempt.rows(mark.manifest, part, columns) for part in there]
 
 
-def previous_of(latest: Earlier) -> Previous:
+def previous_of(mark: Earlier) -> Previous:
     """The commits that a mark knew, with all reasons that it hands on.
 
     Raises:
         IntegrityError: a file is missing, or is not what the manifest says.
     """
-    data = [row for table in _tables(latest, ["data"]) for row in table.to_pylist()]
+    data = [row for table in _tables(mark, ["data"]) for row in table.to_pylist()]
     made = {row["commit_id"]: instant(row["creation_date"]) for row in data}
     # A commit may be the HEAD of several branches, and without rules none of them is its reason.
     heads = [
         {**row, "kind": "head", "counted_from": made.get(row["commit_id"])}
-        for table in _tables(latest, ["heads"])
+        for table in _tables(mark, ["heads"])
         for row in table.to_pylist()
     ]
-    further = [row for table in _tables(latest, [PATHS, REMEMBERED]) for row in table.to_pylist()]
+    further = [row for table in _tables(mark, [PATHS, REMEMBERED]) for row in table.to_pylist()]
     reasons: dict[str, list[Reason]] = {}
     for row in (*data, *heads, *further):
         reason = Reason(row["branch"], row["kind"], None, row["counted_from"])
         known = reasons.setdefault(row["commit_id"], [])
         if reason not in known:
             known.append(reason)
-    return Previous(reasons, latest.manifest.started)
-
-
-def last_rules(latest: Earlier | None) -> Rules | None:
-    """The rules of a mark, or those that it says there were last; None where none were known."""
-    facts = {} if latest is None else latest.manifest.facts
-    raw = facts.get("rules") or facts.get(LAST_RULES)
-    return None if raw is None else Rules.parse(raw)
-
-
-def forgotten_commits(latest: Earlier | None, commits: Collection[str]) -> pa.Table:
-    """Commits that the latest mark knew, or one before it, and that are not reached any more."""
-    if latest is None:
-        return _FORGOTTEN.empty_table()
-    tables = _tables(latest, _ALL, _FORGOTTEN.names)
-    known = pa.concat_tables([_FORGOTTEN.empty_table(), *tables])
-    reached = pc.is_in(known["commit_id"], pa.array(sorted(commits), pa.string()))
-    return known.filter(pc.invert(reached))
+    return Previous(reasons, mark.manifest.started)
 
 
 @dataclass(frozen=True)
@@ -172,7 +252,7 @@ class Memory:
     """Input of what a mark hands on to the next beside what it found.
 
     Attributes:
-        previous: what the latest mark knew.
+        previous: what each earlier mark knew.
         heads: branch → HEAD, as read first and last; one of them where none moved.
         read_at: when they were read first, or before.
         dated: rules that tell the dates for which commits are active today.
@@ -180,7 +260,7 @@ class Memory:
         now: the moment of the run.
     """
 
-    previous: Previous
+    previous: Sequence[Previous]
     heads: Sequence[Mapping[str, str]]
     read_at: datetime
     dated: Rules

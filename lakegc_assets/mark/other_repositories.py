@@ -91,7 +91,8 @@ def others_of(ctx: RunContext) -> list[Other]:
             continue
         if namespace.is_same_kind(repository.storage_namespace):
             place = StorageNamespace.parse(repository.storage_namespace)
-            found.append(Other(repository, ctx.connections_of(repository.id, place)))
+            made = repository.creation_date
+            found.append(Other(repository, ctx.connections_of(repository.id, place, made)))
     if ctx.repository not in listed:
         raise IntegrityError(
             f"the list of repositories has {len(listed)}, and not {ctx.repository!r}: it is not "

@@ -15,6 +15,8 @@ from typing import Final
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.mark.earlier_marks import ASSET as COMMITS
+from lakegc_assets.mark.earlier_marks import unread_marks
 from lakegc_assets.prune.decisions import Listing, Run
 from lakegc_assets.recovery.restore_record import ASSET as RESTORED
 from lakegc_assets.recovery.restore_record import restores
@@ -25,13 +27,13 @@ from lakegc_assets.run.artifacts import (
     Manifest,
     validate_run_id,
 )
+from lakegc_assets.run.history import Earlier
 from lakegc_assets.sweep.ledger import ASSET as SWEPT
 
 _THREADS: Final = 8
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _LISTING: Final = "store_listing"
-_COMMITS: Final = "active_commits"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Seen:
     artifacts: AttemptArtifacts | None = None
     #: Of its finished assets, by name.
     manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    #: All its attempts that have active commits.
+    marks: Sequence[Earlier] = ()
     #: Bytes of each file of the attempt, by key; empty before they are listed.
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -70,8 +74,18 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Se
         StorageError: a store did not answer: then nobody knows what a run needs of another one.
     """
     names = sorted({*root.runs(repository), *filter(_can_be_a_run, more)})
-    found = thread_map(lambda name: _look_at(root, repository, name), names, _THREADS)
-    return [one for one in found if one is not None]
+    looked = thread_map(lambda name: _look_at(root, repository, name), names, _THREADS)
+    found = [one for one in looked if one is not None]
+    unread: set[str] = set()
+    for place in {one.namespace for one in found}:
+        marks = [mark for one in found if one.namespace == place for mark in one.marks]
+        unread |= {mark.attempt.run for mark in unread_marks(marks)}
+    return [_needed_by_next(one) if one.run.id in unread else one for one in found]
+
+
+def _needed_by_next(seen: Seen) -> Seen:
+    why = seen.run.needed or "the next mark reads its active_commits, which no later one has read"
+    return replace(seen, run=replace(seen.run, needed=why))
 
 
 def _can_be_a_run(name: str) -> bool:
@@ -103,30 +117,27 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:
         listing = _listing(manifests.get(_LISTING))
     except (KeyError, ValueError, TypeError) as error:
         needed = needed or _unclear(error)
-    earlier: list[Manifest] = []
+    marks = [Earlier(attempt, manifests[COMMITS])] if COMMITS in manifests else []
     try:
-        earlier = [one.recorded(_COMMITS) for one in before if one.has(_COMMITS)]
+        marks += [Earlier(one, one.recorded(COMMITS)) for one in before if one.has(COMMITS)]
     except IntegrityError as error:
         needed = needed or _unclear(error)
     namespaces = {manifest.namespace for manifest in manifests.values()}
-    namespaces = namespaces or {manifest.namespace for manifest in earlier}
+    namespaces = namespaces or {mark.manifest.namespace for mark in marks}
     if len(namespaces) > 1:
         needed = f"its assets are of different namespaces: {', '.join(sorted(namespaces))}"
-    finished = {asset: manifest.finished for asset, manifest in manifests.items()}
-    # The next mark reads the latest of these, of whatever attempt.
-    marks = [one.finished for one in earlier if one.namespace in namespaces]
-    if marks:
-        finished[_COMMITS] = max([*marks, finished.get(_COMMITS, marks[0])])
     begun = _stamped(attempt.attempt.partition("-")[0])
     run = Run(
         id=name,
         attempt=attempt.attempt,
         last=max([begun, *(manifest.finished for manifest in manifests.values())]),
-        finished=finished,
+        finished={asset: manifest.finished for asset, manifest in manifests.items()},
         listing=listing,
         needed=needed,
     )
-    return Seen(run, min(namespaces, default=""), attempt, manifests)
+    here = min(namespaces, default="")
+    marks = [mark for mark in marks if mark.manifest.namespace == here]
+    return Seen(run, here, attempt, manifests, marks)
 
 
 def _unclear(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -84,7 +84,7 @@ def path_commits(
     rules: Rules,
     retain: Retain,
     now: datetime,
-    previous: Previous | None = None,
+    previous: Sequence[Previous] = (),
 ) -> dict[str, dict[str, Reason]]:
     """For each pattern of paths the commits of which stays what lies below it, and why.
 
@@ -97,7 +97,7 @@ def path_commits(
         rules: lakeFS's.
         retain: those that keep more.
         now: the moment of the run, aware.
-        previous: what the latest mark knew.
+        previous: what each of some earlier marks knew.
 
     Raises:
         IntegrityError: as ``active_commits`` does.
@@ -107,9 +107,8 @@ def path_commits(
     for pattern, days in retain.paths.items():
         raised = raise_days(longest, days)
         kept = active_commits(commits, heads, raised, now).active
-        if previous is not None:
-            before = still_inside(previous, heads=heads, rules=raised, now=now)
-            kept = {commit_id: reasons[0] for commit_id, reasons in before.items()} | kept
+        before = still_inside(previous, heads=heads, rules=raised, now=now)
+        kept = {commit_id: reasons[0] for commit_id, reasons in before.items()} | kept
         if days == FOREVER:
             # However far back somebody has dated them.
             kept = {commit_id: Reason(None, "inside") for commit_id in commits} | kept

@@ -85,20 +85,20 @@ def _ends_before(one: Reason, other: Reason) -> bool:
 
 
 def still_inside(
-    previous: Previous, *, heads: Mapping[str, str], rules: Rules, now: datetime
+    previous: Iterable[Previous], *, heads: Mapping[str, str], rules: Rules, now: datetime
 ) -> dict[str, list[Reason]]:
-    """Return the commits that were active in the previous mark and still are inside retention.
+    """Return the commits that were active in an earlier mark and still are inside retention.
 
     This keeps what a reset, a commit with an old date or a walk that went wrong would drop at once.
     The rules of today decide, so a rule that was made shorter takes effect. A commit whose branch
     is gone follows the default retention like any dangling commit. Days are counted from
 
-    * the previous mark, for the HEAD of a branch that still exists: it was the HEAD then;
+    * that mark, for the HEAD of a branch that still exists: it was the HEAD then;
     * the commit's own date, for the HEAD of a branch that is gone;
     * what the reason says for all others. Reasons without such a date keep nothing.
 
     Args:
-        previous: what the previous mark knew.
+        previous: what each of some earlier marks knew.
         heads: branch → HEAD of today.
         rules: the rules of today.
         now: the moment of the run, aware.
@@ -107,12 +107,13 @@ def still_inside(
         Of each commit the reasons that still hold, the one that holds longest first.
     """
     kept: dict[str, list[Reason]] = {}
-    for commit_id, reasons in previous.reasons.items():
+    known = ((one.marked_at, *pair) for one in previous for pair in one.reasons.items())
+    for marked_at, commit_id, reasons in known:
         for reason in reasons:
             branch = reason.branch if reason.branch in heads else None
             days = rules.default_retention_days if branch is None else rules.days(branch)
             was_head = reason.kind == "head" and branch is not None
-            counted_from = previous.marked_at if was_head else reason.counted_from
+            counted_from = marked_at if was_head else reason.counted_from
             if counted_from is None:
                 continue
             until = instant(counted_from.timestamp() + days * SECONDS_A_DAY)
@@ -125,7 +126,7 @@ def still_inside(
 
 
 def remember(
-    previous: Previous,
+    previous: Iterable[Previous],
     found: Iterable[Mapping[str, Reason]],
     recorded: Mapping[str, Reason],
     *,
@@ -141,7 +142,7 @@ def remember(
     long as its days last.
 
     Args:
-        previous: what the previous mark knew.
+        previous: what each of some earlier marks knew.
         found: commits that are active today by a date, each with its reason.
         recorded: the reason that the mark records of each commit. HEADs are recorded of each
             branch, so they are never among what is returned.
@@ -149,13 +150,18 @@ def remember(
         rules: the rules under which what was known is handed on.
         now: the moment of the run, aware.
     """
-    moved = {
-        commit_id: [
-            r for r in reasons if r.kind != "head" or heads.get(r.branch or "") != commit_id
-        ]
-        for commit_id, reasons in previous.reasons.items()
-    }
-    kept = still_inside(previous._replace(reasons=moved), heads=heads, rules=rules, now=now)
+    moved = [
+        one._replace(
+            reasons={
+                commit_id: [
+                    r for r in reasons if r.kind != "head" or heads.get(r.branch or "") != commit_id
+                ]
+                for commit_id, reasons in one.reasons.items()
+            }
+        )
+        for one in previous
+    ]
+    kept = still_inside(moved, heads=heads, rules=rules, now=now)
     pairs = [(commit_id, reason) for commit_id, reasons in kept.items() for reason in reasons]
     pairs += [
         (commit_id, reason)

@@ -34,6 +34,8 @@ class Connections:
     stores: StoreConfig
     namespace_url: str
     cache_url: str
+    #: When the repository was made, in seconds since 1970; None where nobody has asked.
+    made: int | None = None
 
     def namespace(self) -> StorageNamespace:
         """The repository's storage namespace."""

@@ -211,14 +211,17 @@ class RunContext:
                 f"{repository.storage_namespace}, or around it: they would be collected, or take "
                 "its place. Choose another artifact root",
             )
-        return self.at(client, self.connections_of(self.repository, namespace))
+        made = repository.creation_date
+        return self.at(client, self.connections_of(self.repository, namespace, made))
 
     def at(self, client: LakeFSClient, connections: Connections) -> Self:
         """The same run with other connections: with those of another repository it reads that."""
         return replace(self, connected=Connected(client, connections))
 
-    def connections_of(self, repository: str, namespace: StorageNamespace) -> Connections:
-        """The connections that tasks use for a repository of the server.
+    def connections_of(
+        self, repository: str, namespace: StorageNamespace, made: int | None = None
+    ) -> Connections:
+        """The connections that tasks use for a repository of the server, with when it was made.
 
         Raises:
             ConfigurationError: the backups are in a bucket of its name on another server.
@@ -232,7 +235,8 @@ class RunContext:
         # What a full address means depends on the namespace, and so does what is cached.
         place = hashlib.sha256(namespace.url().encode()).hexdigest()[:16]
         cache_url = f"{self.root.url.rstrip('/')}/{repository}/_cache/{place}"
-        return Connections(self.lakefs.settled(), self.root.stores, namespace.url(), cache_url)
+        settled, stores = self.lakefs.settled(), self.root.stores
+        return Connections(settled, stores, namespace.url(), cache_url, made)
 
     def check_clocks(self, client: LakeFSClient, store: ObjectStore) -> datetime:
         """Compare the clocks of lakeFS and of the store with ours; the store's time, UTC.

@@ -18,6 +18,7 @@ from typing import Final
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.mark.committed import READ_UNTIL
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.old_trash import prune_trash
@@ -98,7 +99,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
     if candidates.rows:
-        await_commits(ctx, chain["store_listing"], chain["committed_addresses"], began)
+        await_commits(ctx, chain["committed_addresses"], began)
     with ending.told():
         number = _delete(rounds, ending)
         recorded.require_whole()
@@ -180,7 +181,7 @@ def _facts_of(
     }
 
 
-def await_commits(ctx: RunContext, listing: Manifest, read: Manifest, began: datetime) -> None:
+def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
     """Wait until a commit has ended that was under way when the mark read what is staged.
 
     A commit seals what is staged, runs the hooks before it, and commits what it has sealed. What
@@ -189,15 +190,16 @@ def await_commits(ctx: RunContext, listing: Manifest, read: Manifest, began: dat
 
     Args:
         ctx: the run of the sweep.
-        listing: of the mark, whose beginning is known by the store's clock.
         read: the last stage of the mark that reads what is staged, here or in other repositories.
         began: the store's time when the sweep began.
     """
     if ctx.settings.allow_unsafe_min_age or read.settings["allow_unsafe_min_age"]:
         return
-    # By the store's clock, since mark and sweep may be made on machines whose clocks differ.
-    ended = listing.start + (read.finished - listing.started) + ctx.settings.longest_commit
-    left = min(ended - began, ctx.settings.longest_commit).total_seconds()
+    # By the store's clock: stages and sweep may run on machines whose clocks differ. Marks of
+    # earlier versions do not say it, and may have ended just now.
+    until = datetime.fromisoformat(str(read.facts.get(READ_UNTIL) or began.isoformat()))
+    ended = min(until, began) + ctx.settings.longest_commit
+    left = (ended - began).total_seconds()
     if left > 0:
         ctx.log.info(
             "waiting until %s: what a commit under way was about to commit may be on no list "

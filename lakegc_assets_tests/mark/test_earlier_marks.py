@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.refs import history
+from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.listing import list_store
@@ -154,3 +156,104 @@ def test_a_run_begun_anew_knows_what_its_earlier_attempt_did(
         past.reset()
     past.mark("first", list_store)
     assert not past.is_candidate(again)
+
+
+@pytest.fixture
+def overlapping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Past, Callable[[], object]], None]:
+    """Two marks, on two machines: one has read all before the other, and ends in the middle of it.
+
+    Between the two something happens.
+    """
+
+    def run(past: Past, meanwhile: Callable[[], object]) -> None:
+        finish = RunContext.finish
+        ends: list[Callable[[], object]] = []
+
+        def held(ctx: RunContext, asset: str, *more: Any) -> Any:
+            if asset != "active_commits" or ctx.run not in {"early", "late"}:
+                return finish(ctx, asset, *more)
+            if ctx.run == "late":
+                ends.pop()()
+                return finish(ctx, asset, *more)
+            ends.append(lambda: finish(ctx, asset, *more))
+            meanwhile()
+            past.mark("late", find_active_commits)
+            return ctx.root.attempt(REPOSITORY, "early").recorded(asset)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunContext, "finish", held)
+            past.mark("early", find_active_commits)
+        assert not ends
+
+    return run
+
+
+def test_of_marks_that_overlap_each_hands_on_what_it_knew(
+    lake: SmallLake, spark: Session, overlapping: Callable[[Past, Callable[[], object]], None]
+) -> None:
+    past = Past(lake, spark)
+    rules(past)
+    overlapping(past, past.reset)
+    for number in range(2):
+        assert not past.is_candidate(f"next-{number}")
+    read = past.lake.root.attempt(REPOSITORY, "next-1").recorded("active_commits").facts
+    attempt = past.lake.root.attempt(REPOSITORY, "next-0").attempt
+    assert read["handed_on"] == [f"next-0/{attempt}"]
+
+
+def test_marks_of_earlier_versions_that_overlap_hand_on_what_each_knew(
+    lake: SmallLake,
+    spark: Session,
+    overlapping: Callable[[Past, Callable[[], object]], None],
+) -> None:
+    past = Past(lake, spark)
+    rules(past)
+    overlapping(past, past.reset)
+    for run in ("early", "late"):
+        amend(past, run, handed_on=None)
+    assert not past.is_candidate("next")
+
+
+def amend(past: Past, run: str, **facts: Any) -> None:
+    """Let a mark have recorded other facts; those that are None not at all."""
+    attempt = past.lake.root.attempt(REPOSITORY, run)
+    manifest = attempt.recorded("active_commits")
+    known = {name: fact for name, fact in {**manifest.facts, **facts}.items() if fact is not None}
+    attempt.store().put("active_commits/manifest.json", replace(manifest, facts=known).to_bytes())
+
+
+def test_a_mark_hands_on_what_another_knew_that_ended_while_it_began(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = Past(lake, spark)
+    lake.rules(0, main=30)
+    lake.calendar.days_ago = 15
+    lake.client.create_branch(REPOSITORY, "dev", past.before)
+    past.address = lake.upload("dev", "x", "held by law")
+    lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"})
+    lake.calendar.days_ago = 0
+    time.sleep(1.5)
+    find = commits.find_liveness
+
+    def meanwhile(*args: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(commits, "find_liveness", find)
+            past.mark("other", find_active_commits)
+        lake.client.delete_branch(REPOSITORY, "dev")
+        return find(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "find_liveness", meanwhile)
+        past.mark("first", find_active_commits)
+    past.settings = {"retain": {"metadata": {"hold": "yes"}}}
+    assert not past.is_candidate("second")
+
+
+def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Session) -> None:
+    past = Past(lake, spark)
+    rules(past)
+    past.mark("first", find_active_commits)
+    # Of another creation date: refs that were dumped are restored into a repository made bare.
+    amend(past, "first", repository_made=1)
+    past.reset()
+    assert not past.is_candidate("second")

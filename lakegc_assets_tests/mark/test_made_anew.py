@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 import requests
 
 from lakegc_assets.embedded.objects import objects
@@ -44,8 +48,8 @@ def _remove(lake: SmallLake) -> None:
     answer.raise_for_status()
 
 
-def _mark(lake: SmallLake, spark: Session, run: str) -> set[str]:
-    ctx = lake.context(spark, run, max_candidate_share=1.0)
+def _mark(lake: SmallLake, spark: Session, run: str, **settings: Any) -> set[str]:
+    ctx = lake.context(spark, run, max_candidate_share=1.0, **settings)
     for stage in STAGES:
         stage(ctx)
     found = ctx.root.attempt(REPOSITORY, run).read("deletion_candidates")
@@ -66,3 +70,26 @@ def test_full_addresses_mean_something_else_at_another_namespace(
             (folder / name).write_bytes(b"here")
             os.utime(folder / name, (_THEN, _THEN))
         assert _mark(lake, spark, "second") == {"data/garbage"}
+
+
+@pytest.mark.parametrize("rules", [True, False], ids=["with rules", "without"])
+def test_of_one_made_anew_in_the_same_place_the_commits_of_the_first_are_not_asked_for(
+    tmp_path: Path,
+    spark: Session,
+    rules: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    namespace = f"local://{REPOSITORY}"
+    with running(tmp_path / "lake") as lake:
+        for run in ("first", "second"):
+            lake.client.create_repository(REPOSITORY, namespace)
+            if rules:
+                lake.rules(20)
+            lake.upload("main", "x", run)
+            lake.commit("main", run)
+            settings = {"retain": {"metadata": {"hold": "yes"}}}
+            _mark(lake, spark, run, **settings)
+            _mark(lake, spark, f"{run}-again", **settings)
+            _remove(lake)
+            shutil.rmtree(lake.objects)
+            # Creation dates are whole seconds.
+            time.sleep(1.1)

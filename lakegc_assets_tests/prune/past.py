@@ -20,7 +20,12 @@ from lakegc_assets_tests.lake import REPOSITORY
 
 DAY = timedelta(days=1)
 #: What is read of any asset; each has all of them.
-COLUMNS = ("address", "metarange_id", "range_id")
+COLUMNS = ("address", "metarange_id", "range_id", "commit_id")
+COMMITS = {
+    "creation_date": pa.array([0]),
+    **{name: pa.array([None], pa.string()) for name in ("branch", "kind")},
+    "counted_from": pa.array([None], pa.timestamp("us", "UTC")),
+}
 NOTHING = {"kind": "nothing", "days": None, "notice": "it keeps nothing", "until": None}
 
 
@@ -60,7 +65,7 @@ def long_ago(
     }
     previous = ""
     for asset in assets:
-        rows = pa.table({name: [f"data/{run}"] for name in COLUMNS})
+        rows = pa.table({**{name: [f"data/{run}"] for name in COLUMNS}, **COMMITS})
         manifest = Manifest(
             asset=asset,
             repository=repository,

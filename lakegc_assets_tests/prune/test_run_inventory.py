@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY
 from lakegc_assets_tests.prune.past import DAY, long_ago
 
+UNREAD = "the next mark reads its active_commits, which no later one has read"
 NOW = datetime.now(timezone.utc)
 
 
@@ -44,7 +46,36 @@ def test_the_latest_commits_stay_though_their_run_was_begun_anew(root: ArtifactR
     success = long_ago(root, "late", 70)
     assert kept(root)["again"] == ""
     success.store().delete_many([f"{commits}/manifest.json"])
-    assert kept(root)["again"] == f"its {commits} is the latest"
+    assert kept(root)["again"] == UNREAD
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["by name", "by time"])
+def test_commits_that_no_later_mark_has_read_stay(
+    root: ArtifactRoot,
+    known: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Two marks overlapped: the one that ended later had begun before the other ended."""
+    commits = MARK_ASSETS[2]
+    for run, days in (("first", 99), ("second", 98), ("third", 97), ("fourth", 96), ("last", 95)):
+        attempt = long_ago(root, run, days, assets=MARK_ASSETS)
+        key, manifest = f"{commits}/manifest.json", attempt.recorded(commits)
+        if known:
+            read = {"last": ["fourth", "third", "second"]}.get(run, [])
+            names = [f"{one}/{root.attempt(REPOSITORY, one).attempt}" for one in read]
+            manifest = replace(manifest, facts={**manifest.facts, "handed_on": names})
+        elif run != "first":
+            first = root.attempt(REPOSITORY, "first").recorded(commits)
+            manifest = replace(manifest, started=first.finished)
+        attempt.store().put(key, manifest.to_bytes())
+    age(Path(root.url, REPOSITORY), 95)
+    assert kept(root)["first"] == UNREAD
+    later = long_ago(root, "later", 80, assets=MARK_ASSETS)
+    if known:
+        names = [f"{one}/{root.attempt(REPOSITORY, one).attempt}" for one in ("first", "last")]
+        manifest = later.recorded(commits)
+        manifest = replace(manifest, facts={**manifest.facts, "handed_on": names})
+        later.store().put(f"{commits}/manifest.json", manifest.to_bytes())
+    assert kept(root)["first"] == ""
 
 
 def test_commits_of_an_earlier_attempt_that_nobody_can_read_keep_their_run(

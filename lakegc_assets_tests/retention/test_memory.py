@@ -45,7 +45,7 @@ class Marks:
         handed_on = dated if at.rules else raise_days(dated, MAX_DAYS)
         # Of the log nothing is known but by the branches: lakeFS's list is empty.
         own = active_commits(self.reached(at.heads), at.heads, dated, now)
-        kept = still_inside(self.previous, heads=at.heads, rules=handed_on, now=now)
+        kept = still_inside([self.previous], heads=at.heads, rules=handed_on, now=now)
         shown = {commit_id: reasons[0] for commit_id, reasons in kept.items()}
         tags = {commit_id: Reason(None, "tag") for commit_id in at.tagged}
         with_tags = ActiveCommits({**tags, **own.active}, frozenset())
@@ -54,7 +54,7 @@ class Marks:
             recorded = dict.fromkeys(recorded, Reason(None, "no rules"))
         found = [own.active, own.dated]
         remembered = remember(
-            self.previous, found, recorded, heads=at.heads, rules=handed_on, now=now
+            [self.previous], found, recorded, heads=at.heads, rules=handed_on, now=now
         )
         reasons = {commit_id: [reason] for commit_id, reason in recorded.items()}
         heads = {

@@ -64,5 +64,5 @@ def test_what_an_earlier_mark_knew_is_kept_from_its_default_on(
 ) -> None:
     previous = Previous(reasons, marked_at)
     days = days_of_previous(previous, heads, branches, now)
-    kept = still_inside(previous, heads=heads, rules=Rules(default, branches), now=now)
+    kept = still_inside([previous], heads=heads, rules=Rules(default, branches), now=now)
     assert {one for one, needed in days.items() if needed <= default} == kept.keys()

@@ -25,7 +25,7 @@ def kept_of(
 ) -> dict[str, Reason]:
     """What is still inside of commits of which one reason is known each."""
     previous = Previous({commit_id: [reason] for commit_id, reason in reasons.items()}, marked_at)
-    kept = still_inside(previous, heads=heads, rules=rules, now=now)
+    kept = still_inside([previous], heads=heads, rules=rules, now=now)
     return {commit_id: reason for commit_id, (reason,) in kept.items()}
 
 

@@ -75,15 +75,15 @@ def _replaced() -> list[tuple[object, str, object]]:
         (rounds, "_BATCHES", 1),
         (rounds, "evaluate", lambda *_: _PASSED),
         (store_comparison, "_FEW", _Few(store_comparison._FEW)),
-        (commits, "latest_mark", _latest(earlier_marks.latest_mark)),
+        (commits, "latest_marks", _latest(earlier_marks.latest_marks)),
     ]
 
 
 def _latest(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The earlier mark, in worlds that have one."""
+    """The earlier marks, in worlds that have some."""
 
-    def latest(*args: Any) -> Any:
-        return real(*args) if world().earlier_marks else None
+    def latest(ctx: Any) -> Any:
+        return real(ctx) if world().earlier_marks else earlier_marks.EarlierMarks(ctx)
 
     return latest
 
