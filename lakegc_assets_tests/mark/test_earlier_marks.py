@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.embedded.lake import catalog
@@ -16,8 +17,10 @@ from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.listing import list_store
+from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
+from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 
 
@@ -257,3 +260,13 @@ def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Ses
     amend(past, "first", repository_made=1)
     past.reset()
     assert not past.is_candidate("second")
+
+
+def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: Session) -> None:
+    """Trash and backups of others may hold the only copy of what only this mark has seen."""
+    past = Past(lake, spark)
+    rules(past)
+    ctx = past.mark("first", find_active_commits)
+    past.reset()
+    objects = pa.table({"address": [past.address], "size": [1]}, schema=OBJECTS)
+    assert needed(ctx, objects) == {past.address: "an active commit holds it"}
