@@ -101,7 +101,7 @@ def test_a_forecast_names_what_a_mark_would(
     changed = replace(history, heads=heads, rules=Rules(default, branches))
     # A mark also keeps what the one before it knew, as long as the rules of then keep it.
     longest = lengthen(changed.rules, retain, heads)
-    known = partial(still_inside, knew, heads=heads, now=NOW)
+    known = partial(still_inside, [knew], heads=heads, now=NOW)
     other = {*twin(changed, named_tags, retain, NOW), *known(rules=longest)}
     paths = path_twin(changed, named_tags, retain, NOW)
     for pattern, kept in paths.items():

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +150,27 @@ def test_else_nothing_is_waited_for(
     monkeypatch.setattr(LocalStore, "server_time", lambda store: of_store(store) + later)
     monkeypatch.setattr(sweeping, "await_commits", await_commits)
     assert sweep(replace(ctx, clocks=clocks)).facts["outcomes"]["deleted"]["objects"] == 1
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["of this version", "of an earlier one"])
+def test_no_clock_counts_but_that_of_the_store(
+    lake: SmallLake,
+    spark: Session,
+    earlier: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """The last stage that reads ran on a machine whose clock was an hour behind the first one's."""
+    lake.calendar.days_ago = 0
+    settings: dict[str, Any] = {**_SAFE, "longest_commit_seconds": _LONGEST_S}
+    ctx = lake.context(spark, **settings)
+    marked(ctx)
+    manifest = ctx.root.attempt(REPOSITORY, ctx.run).recorded("committed_addresses")
+    behind = manifest.finished - timedelta(hours=1)
+    facts = {**manifest.facts}
+    until = datetime.fromisoformat(str(facts.pop("read_until")))
+    read = replace(manifest, started=behind, finished=behind)
+    clocks, began = Meanwhile(lambda: None), until + timedelta(seconds=60)
+    await_commits(
+        replace(ctx, clocks=clocks), replace(read, facts=facts) if earlier else read, began
+    )
+    # Nobody knows when a mark of an earlier version ended.
+    assert clocks.waits == [_LONGEST_S if earlier else _LONGEST_S - 60]
