@@ -120,7 +120,7 @@ def latest_marks(ctx: RunContext) -> EarlierMarks:
     """
     found = _marks(ctx, but_present=True)
     whole = [one for one in found if isinstance(one, Earlier)]
-    return EarlierMarks(ctx, unread_marks(whole, _is_whole))
+    return EarlierMarks(ctx, unread_marks(whole, is_whole))
 
 
 def earlier_commits(ctx: RunContext) -> set[str]:
@@ -167,7 +167,8 @@ def unread_marks(
     return found
 
 
-def _is_whole(mark: Earlier) -> bool:
+def is_whole(mark: Earlier) -> bool:
+    """True if the files of a mark's active commits are there."""
     try:
         mark.attempt.manifest(ASSET)
     except IntegrityError:

@@ -16,7 +16,7 @@ from typing import Final
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.earlier_marks import ASSET as COMMITS
-from lakegc_assets.mark.earlier_marks import unread_marks
+from lakegc_assets.mark.earlier_marks import is_whole, unread_marks
 from lakegc_assets.prune.decisions import Listing, Run
 from lakegc_assets.recovery.restore_record import ASSET as RESTORED
 from lakegc_assets.recovery.restore_record import restores
@@ -79,7 +79,7 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Se
     unread: set[str] = set()
     for place in {one.namespace for one in found}:
         marks = [mark for one in found if one.namespace == place for mark in one.marks]
-        unread |= {mark.attempt.run for mark in unread_marks(marks)}
+        unread |= {mark.attempt.run for mark in unread_marks(marks, is_whole)}
     return [_needed_by_next(one) if one.run.id in unread else one for one in found]
 
 
