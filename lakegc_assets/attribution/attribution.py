@@ -11,7 +11,6 @@ import hashlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,6 +38,7 @@ from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
 from lakegc_assets.mark.ranges import cached_frame
 from lakegc_assets.mark.served import SPARED as SPARED_ROWS
+from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.retention.retained import lengthen, protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
@@ -135,7 +135,8 @@ def attribute(ctx: RunContext) -> Manifest:
     store, working = attempt.store(), f"{ASSET}/working-{secrets.token_hex(8)}/"
     try:
         with ctx.frames() as frames:
-            parts, facts = _computed(ctx, frames, attempt, chain, commits, working)
+            work = Workspace(ctx, frames, attempt.url, working)
+            parts, facts = _computed(work, attempt, chain, commits)
     finally:
         remove(store, working)
     parts["groups"] = [write_part(store, f"{ASSET}/groups/", _groups(commits.groups))]
@@ -170,7 +171,7 @@ def _commits(ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Man
         for row in (*active, *expired)
     }
     rules = manifest.facts["rules"]
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
+    start = chain["store_listing"].start
     of_heads = {row["branch"]: row["commit_id"] for row in heads}
     retain = recorded_retain([manifest.settings])
     longest = None if rules is None else lengthen(Rules.parse(rules), retain, of_heads)
@@ -200,18 +201,13 @@ def _groups(groups: Groups) -> pa.Table:
 
 
 def _computed(
-    ctx: RunContext,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
-    commits: _Commits,
-    working: str,
+    work: Workspace, attempt: AttemptArtifacts, chain: Mapping[str, Manifest], commits: _Commits
 ) -> tuple[dict[str, Sequence[Part]], dict[str, Any]]:
-    """The files of the cells, and the facts; steps between are written to a folder for work.
+    """The files of the cells, and the facts; steps between are written to the workspace.
 
     One query for all would hold what is listed, what is named and the cells at a time.
     """
-    committed = chain["committed_addresses"]
+    ctx, frames, committed = work.ctx, work.frames, chain["committed_addresses"]
     ids = attempt.rows(committed, "ranges", ["range_id"])["range_id"]
     wanted = frozenset(ids.to_pylist())
     entries, read = cached_frame(ctx, frames, wanted, _ENTRIES)
@@ -220,26 +216,19 @@ def _computed(
     grouped = relations.range_groups(
         frames.create(_prints(read)), pairs, frames.create(commits.table()), words
     )
-    schema = pa.schema([*_RANGES, *((word, pa.int64()) for word in words)])
-    ranges = frames.create(frames.collect(grouped, schema, _WHAT))
+    kinds = schema(_RANGES, *(f"{word} bigint" for word in words))
+    ranges = frames.create(frames.collect(grouped, kinds, _WHAT))
     named = relations.named_objects(entries, ranges)
     if read != wanted or PATH_RANGES in committed.parts:
-        live = frames.read(Dataset(attempt.url, committed.parts["data"], HASHES))
-        named = relations.with_unread(named, live)
-
-    def write(frame: DataFrame, folder: str, schema: pa.Schema) -> list[Part]:
-        parts = frames.write(frame, attempt.url, folder, schema, _WHAT)
-        return parts or [write_part(attempt.store(), folder, schema.empty_table())]
-
-    def written(frame: DataFrame, folder: str, schema: pa.Schema) -> DataFrame:
-        parts = write(frame, f"{working}{folder}/", schema)
-        return frames.read(Dataset(attempt.url, parts, schema))
-
-    objects = _classified(ctx, frames, attempt, chain, written(named, "named", _NAMED))
-    cells = written(relations.cells(objects), "cells", _PRINTED)
-    holders = relations.holders(entries, cells, ranges, words)
-    parts = write(relations.with_holders(cells, holders), f"{ASSET}/data/", CELLS)
-    classes = _classes(frames, Dataset(attempt.url, parts, CELLS))
+        named = relations.with_unread(named, work.read(committed.parts["data"], HASHES))
+    objects = frames.read(work.written(named, "named", _NAMED, _WHAT))
+    objects = _classified(work, chain, objects)
+    cells = frames.read(work.written(relations.cells(objects), "cells", _PRINTED, _WHAT))
+    holders, folder = relations.holders(entries, cells, ranges, words), f"{ASSET}/data/"
+    found = relations.with_holders(cells, holders)
+    parts = frames.write(found, work.url, folder, CELLS, _WHAT)
+    parts = parts or [write_part(attempt.store(), folder, CELLS.empty_table())]
+    classes = _classes(frames, Dataset(work.url, parts, CELLS))
     facts: dict[str, Any] = {
         "classes": [list(row.values()) for row in classes if row["class"] != NOT_LISTED],
         "not_listed": _added(row for row in classes if row["class"] == NOT_LISTED),
@@ -264,20 +253,13 @@ def _prints(range_ids: Collection[str]) -> pa.Table:
     return pa.table([pa.array(ids, pa.string()), *columns], ["range_id", *_PRINTS.names])
 
 
-def _classified(
-    ctx: RunContext,
-    frames: Session,
-    attempt: AttemptArtifacts,
-    chain: Mapping[str, Manifest],
-    named: DataFrame,
-) -> DataFrame:
+def _classified(work: Workspace, chain: Mapping[str, Manifest], named: DataFrame) -> DataFrame:
     listing, candidates = chain["store_listing"], chain["deletion_candidates"]
 
     def read(schema: pa.Schema, manifest: Manifest, part: str = "data") -> DataFrame:
-        return frames.read(Dataset(attempt.url, manifest.parts[part], schema))
+        return work.read(manifest.parts[part], schema)
 
-    start = datetime.fromisoformat(str(listing.facts["start"]))
-    moments = relations.moments_of(listing.cutoff, start)
+    moments = relations.moments_of(listing.cutoff, listing.start)
     row = pa.Table.from_pylist([moments], pa.schema([(name, _TIME) for name in moments]))
     return relations.classified(
         read(_LISTED, listing),
@@ -289,9 +271,9 @@ def _classified(
         read(_GARBAGE, candidates),
         relations.exceptions(
             read(SPARED_ROWS, candidates, "spared"),
-            *(frames.read(one) for one in sweeps_since(ctx, listing)),
+            *(work.frames.read(one) for one in sweeps_since(work.ctx, listing)),
         ),
-        frames.create(row),
+        work.frames.create(row),
         NOT_ADOPTED if "adopted" in candidates.facts else UNEXPLAINED,
     )
 

@@ -148,8 +148,7 @@ def _forecast(mark: Mark, client: LakeFSClient, change: Change) -> Forecast:
     today = todays_rules(client.gc_rules(repository))
     rules = change.of(today)
     marked = read_marked_commits(client, mark.attempt, chain["active_commits"])
-    start = datetime.fromisoformat(str(chain["store_listing"].facts["start"]))
-    cutoff = chain["store_listing"].cutoff
+    start, cutoff = chain["store_listing"].start, chain["store_listing"].cutoff
     retain = recorded_retain([chain["active_commits"].settings])
     other_retain = retain if change.retain is None else change.retain
     which = (today, rules.branches, change.without, start, retain, other_retain)
