@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
@@ -53,7 +53,6 @@ PINNED: Final = "none_pinned"
 RETAINED: Final = "none_retained"
 TAGGED: Final = "tagged_commits_whole"
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 CANDIDATES: Final = schema("address string, size bigint, etag string")
 _STORE: Final = schema("address string, size bigint, last_modified timestamp")
 #: What HEADs name and the listing has otherwise: the size that is listed, or null.
@@ -260,8 +259,8 @@ class Case:
         return self.chain["store_listing"].facts.get("inventory")
 
     @property
-    def _before(self) -> int | None:
-        """Entries of before this, in microseconds since 1970, should be listed; None if all.
+    def _before(self) -> datetime | None:
+        """Entries of before this should be listed; None if all.
 
         Where nothing is listed, the store is asked for what HEADs hold by itself: all of it counts.
         """
@@ -269,8 +268,7 @@ class Case:
             return None
         facts = self.chain["store_listing"].facts
         start = datetime.fromisoformat(str(facts.get("inventory_begun", facts["start"])))
-        since = start - self.ctx.settings.clock_skew - _EPOCH
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return start - self.ctx.settings.clock_skew
 
     def expected(self) -> DataFrame:
         """Addresses of HEADs that the store must have, except for slices that were not listed."""

@@ -128,15 +128,15 @@ def first(addresses: DataFrame, most: int) -> DataFrame:
 
 
 @relation
-def expected(entries: DataFrame, before: int | None) -> DataFrame:
+def expected(entries: DataFrame, before: datetime | None) -> DataFrame:
     """Addresses that branch HEADs name and that are old enough to be listed, some several times.
 
     Args:
         entries: of HEADs.
-        before: microseconds since 1970: an entry of before then should be listed; None if all.
+        before: an entry of before then should be listed; None if all.
     """
     placed = entries.where(F.col("address").isNotNull())
-    old = placed if before is None else placed.where(F.col("modified") < F.lit(before))
+    old = placed if before is None else placed.where(_is_before(before))
     return old.select("address")
 
 
@@ -153,7 +153,7 @@ def outside_slices(addresses: DataFrame, unlisted: DataFrame) -> DataFrame:
 
 
 @relation
-def unlike(entries: DataFrame, store: DataFrame, before: int | None) -> DataFrame:
+def unlike(entries: DataFrame, store: DataFrame, before: datetime | None) -> DataFrame:
     """Addresses of branch HEADs that are not listed as these have them, each once.
 
     Args:
@@ -168,7 +168,7 @@ def unlike(entries: DataFrame, store: DataFrame, before: int | None) -> DataFram
     placed = entries.where(F.col("address").isNotNull())
     listed = store.select("address", F.col("size").alias("listed"))
     beside = placed.join(listed, "address", "left")
-    due = F.lit(True) if before is None else F.col("modified") < F.lit(before)
+    due = F.lit(True) if before is None else _is_before(before)
     lacks = F.col("listed").isNull() & due
     differs = F.coalesce(F.col("listed") != F.col("size"), F.lit(False))
     return beside.where(lacks | differs).select("address", "listed").distinct()
@@ -258,6 +258,12 @@ def questions(
     held = alike.distinct().join(ranges, "range_id")
     asked = held.join(heads, "commit_id").select("range_id", "branch", "number")
     return asked.distinct().orderBy("range_id", "branch", "number")
+
+
+def _is_before(moment: datetime) -> Column:
+    """True of entries that were modified before a moment."""
+    # Of the moment, whatever an entry says: what it has may be no time that an engine knows.
+    return F.col("modified") < F.unix_micros(F.lit(moment))
 
 
 def _is_md5(etag: Column) -> Column:

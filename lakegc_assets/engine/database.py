@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from datetime import datetime, timezone
 from itertools import count
 from typing import Any, Final, TypeGuard
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import duckdb
@@ -61,6 +62,13 @@ class _OwnSession(DuckDBSession):
 
     _df = _OwnFrame
     database: Database
+
+    @property
+    def _random_id(self) -> str:
+        """As SQLFrame makes it, which parses each as SQL: most of the work of a frame."""
+        name = f"r{uuid4().hex}"
+        self.known_ids.add(name)
+        return name
 
     def apply(self, rule: Callable[..., Any], *args: object, **kwargs: object) -> DuckDBDataFrame:
         """Apply a relation; see ``Database``."""
@@ -121,6 +129,7 @@ class Database:
         )
         self.connection.execute("SET TimeZone = 'UTC'")
         ((self._cores,),) = self.connection.execute("SELECT current_setting('threads')").fetchall()
+        self._threads = 0
         self._use_threads(memory)
         self.names = count()
         self.lock = threading.RLock()
@@ -145,15 +154,21 @@ class Database:
             self._use_threads(memory)
 
     def _use_threads(self, memory: int) -> None:
-        threads = max(1, min(self._cores, memory // _THREAD_MEMORY))
-        self.connection.execute(f"SET threads = {threads}")
+        self._set_threads(max(1, min(self._cores, memory // _THREAD_MEMORY)))
+
+    def _set_threads(self, threads: int) -> None:
+        if threads != self._threads:
+            # Whoever is interrupted in between leaves nothing known.
+            self._threads = 0
+            self.connection.execute(f"SET threads = {threads}")
+            self._threads = threads
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
         """Compute in one thread, which takes the least memory; no other thread of ours computes."""
         with self.lock:
             try:
-                self.connection.execute("SET threads = 1")
+                self._set_threads(1)
                 yield
             finally:
                 self._use_threads(self._memory)
@@ -266,7 +281,7 @@ class Database:
         each in a catalog of its own.
         """
         columns = [exp.column(name) for name, _type in query.columns]
-        plan = exp.Select(expressions=columns).from_(exp.to_table(query.name), copy=False)
+        plan = exp.Select(expressions=columns).from_(exp.table_(query.name), copy=False)
         frame = _OwnFrame(self._frames, plan)
         self._query_of[frame] = query
         return frame

@@ -30,6 +30,8 @@ ROWS_EACH: Final = 250_000
 #: Bytes of a file that are read at a time, and files that are read at once.
 _CHUNK: Final = 1 << 20
 _THREADS: Final = 4
+#: Bytes from which threads earn what it takes to start them.
+_WORTH_THREADS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,11 @@ class VerifiedFiles:
         Raises:
             IntegrityError: a file is missing, not what it was, or has other columns.
         """
+        path = partial(self._path, store, schema)
+        if sum(part.size for part in parts) < _WORTH_THREADS:
+            return [path(part) for part in parts]
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(partial(self._path, store, schema), parts))
+            return list(pool.map(path, parts))
 
     def _path(self, store: LocalStore, schema: pa.Schema, part: Part) -> Path:
         path, size, digest = store.path_of(part.key), 0, hashlib.sha256()

@@ -312,7 +312,15 @@ class AttemptArtifacts:
 
     def store(self) -> ObjectStore:
         """The store rooted at the attempt."""
+        return self._store
+
+    @cached_property
+    def _store(self) -> ObjectStore:
         return self.root.open(self.repository, self.run, self.attempt)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the store, which tasks open where they run."""
+        return {name: value for name, value in vars(self).items() if name != "_store"}
 
     def has(self, asset: str) -> bool:
         """Return whether the asset finished in this attempt."""

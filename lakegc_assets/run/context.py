@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,7 +162,7 @@ class RunContext:
         from lakegc_assets.engine.embedded import EmbeddedSession  # noqa: PLC0415
 
         memory = self.settings.embedded_memory
-        return EmbeddedSession(self.connections.open, memory and memory << 20, self.log)
+        return EmbeddedSession(cache(self.connections.open), memory and memory << 20, self.log)
 
     def _prepared(self) -> SparkSession:
         spark = self.session()

@@ -106,15 +106,20 @@ def open_directories(
     stack.callback(os.close, descriptors[0])
     for name in segments:
         parent, made = descriptors[-1], False
-        if create:
+        try:
+            descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+        except FileNotFoundError:
+            if not create:
+                raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=parent)
                 made = True
                 flush(parent)
-        descriptors.append(os.open(name, _DIRECTORY, dir_fd=parent))
-        stack.callback(os.close, descriptors[-1])
+            descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+        descriptors.append(descriptor)
+        stack.callback(os.close, descriptor)
         if made:
-            share(parent, descriptors[-1])
+            share(parent, descriptor)
     return descriptors
 
 

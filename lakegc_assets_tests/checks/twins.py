@@ -6,11 +6,21 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def micros(moment: datetime) -> int:
+    """Microseconds since 1970, as entries have them."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _is_before(entry: Row, before: datetime | None) -> bool:
+    return before is None or entry["modified"] < micros(before)
 
 
 def addresses_of(rows: Rows) -> set[str]:
@@ -100,8 +110,8 @@ def first(addresses: Rows, most: int) -> list[Row]:
     return sorted(order, key=lambda row: row["address"] is not None)[:most]
 
 
-def expected(entries: Rows, before: int | None) -> list[Row]:
-    old = [entry for entry in entries if before is None or entry["modified"] < before]
+def expected(entries: Rows, before: datetime | None) -> list[Row]:
+    old = [entry for entry in entries if _is_before(entry, before)]
     return only([entry for entry in old if entry["address"] is not None])
 
 
@@ -115,12 +125,12 @@ def outside_slices(addresses: Rows, unlisted: Rows) -> list[Row]:
     return [row for row in addresses if not is_in(row["address"])]
 
 
-def unlike(entries: Rows, store: Rows, before: int | None) -> list[Row]:
+def unlike(entries: Rows, store: Rows, before: datetime | None) -> list[Row]:
     found: list[Row] = []
     for entry in entries:
         address = entry["address"]
         listed = [row["size"] for row in store if row["address"] == address and address is not None]
-        due = before is None or entry["modified"] < before
+        due = _is_before(entry, before)
         others = [size for size in listed if size != entry["size"]]
         if address is not None and not listed and due:
             others = [None]

@@ -251,7 +251,7 @@ _MANY = 8
 
 
 def _use_many(database: Database, _memory: int) -> None:
-    database.connection.execute(f"SET threads = {_MANY}")
+    database._set_threads(_MANY)
 
 
 _SPILLING = """
