@@ -60,8 +60,10 @@ lint: setup ## style, types, the direction of imports, and what Dagster loads
 	@$(in_venv) mypy
 	@$(in_venv) lint-imports
 	@$(in_venv) python -m pip --disable-pip-version-check check
-	@$(in_venv) DAGSTER_HOME="$(CURDIR)/.lakegc/dagster" dagster definitions validate -w workspace.yaml
-	@$(in_venv) dg list defs >/dev/null
+	@# Dagster leaves the socket of each server that it starts among the temporary files.
+	@scratch=$$(mktemp -d) && trap 'rm -r "$$scratch"' EXIT && export TMPDIR="$$scratch" && \
+	  $(in_venv) DAGSTER_HOME="$(CURDIR)/.lakegc/dagster" dagster definitions validate -w workspace.yaml && \
+	  $(in_venv) dg list defs >/dev/null
 
 .PHONY: bench
 bench: setup ## measure; the figures are discussed in docs/performance.md
