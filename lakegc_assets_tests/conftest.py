@@ -78,7 +78,7 @@ pytest_plugins = [
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile("thorough", deadline=None, suppress_health_check=_SUPPRESSED)
 # What a rule gets wrong, few examples mostly show, and each run has others.
-settings.register_profile("patient", settings.get_profile("thorough"), max_examples=40)
+settings.register_profile("patient", settings.get_profile("thorough"), max_examples=25)
 settings.load_profile("patient")
 
 # What imports and the collection make stays to the end: to search it for garbage, each time that

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,27 @@ def adopted(golden: Goldens, repository: str, folder: Path, **settings: Any) -> 
         yield recorded.mark(ctx, publish=True)
 
 
+@pytest.fixture(scope="module")
+def adoptions(
+    _goldens: Goldens, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Marked]:
+    """Gives the run that adopts the recorded mark of a repository."""
+
+    @cache
+    def adoption(repository: str) -> Marked:
+        with adopted(_goldens, repository, tmp_path_factory.mktemp("adopted")) as marked:
+            return marked
+
+    return adoption
+
+
+def adopted_candidates(golden: Goldens, folder: Path, mark: str) -> Marked:
+    """A run on ``small`` that adopts a mark, up to its candidates."""
+    found = recorded.rewind(golden("small").marked, folder, "deletion_candidates", adopt=mark)
+    find_candidates(found.ctx)
+    return found
+
+
 def put(key: str, body: bytes) -> None:
     """Plant a file of a mark in the repository that most tests use."""
     recorded.plant("small", key, body, recorded.mark_time("small"))
@@ -64,67 +86,69 @@ def kept(marked: Marked) -> dict[str, str]:
 
 
 def facts(marked: Marked) -> dict[str, Any]:
-    found: dict[str, Any] = marked.manifests["deletion_candidates"].facts["adopted"]
+    found: dict[str, Any] = marked.attempt.manifest("deletion_candidates").facts["adopted"]
     return found
 
 
 @pytest.mark.parametrize("repository", ["small", "retention", "orderhz", "identical"])
-def test_nothing_live_is_ever_a_candidate(repository: str, golden: Goldens, tmp_path: Path) -> None:
-    with adopted(golden, repository, tmp_path) as marked:
-        theirs = foreign.recorded_addresses(repository)
-        ours = recorded.expected(repository)
-        assert theirs
-        assert marked.candidates == theirs & ours
-        assert set(kept(marked)) == theirs - ours
-        assert set(kept(marked)) <= set(marked.spared)
-        assert facts(marked)["objects"] == len(theirs)
-        assert facts(marked)["not_named"]["objects"] == len(ours - theirs)
-        assert [check.name for check in marked.checks if not check.passed] == []
-        assert marked.manifests["gc_report"].facts["objects"] == len(theirs & ours)
-        for manifest in marked.manifests.values():
-            assert manifest.settings["adopt"] == facts(marked)["mark"]
+def test_nothing_live_is_ever_a_candidate(
+    repository: str, adoptions: Callable[[str], Marked]
+) -> None:
+    marked = adoptions(repository)
+    theirs = foreign.recorded_addresses(repository)
+    ours = recorded.expected(repository)
+    assert theirs
+    assert marked.candidates == theirs & ours
+    assert set(kept(marked)) == theirs - ours
+    assert set(kept(marked)) <= set(marked.spared)
+    assert facts(marked)["objects"] == len(theirs)
+    assert facts(marked)["not_named"]["objects"] == len(ours - theirs)
+    assert [check.name for check in marked.checks if not check.passed] == []
+    assert marked.manifests["gc_report"].facts["objects"] == len(theirs & ours)
+    for manifest in marked.manifests.values():
+        assert manifest.settings["adopt"] == facts(marked)["mark"]
 
 
 def test_what_an_active_commit_holds_is_spared_with_who_holds_it(
-    golden: Goldens, tmp_path: Path
+    adoptions: Callable[[str], Marked],
 ) -> None:
     rows = json.loads((GOLDEN / "orderhz" / "manifest.json").read_text())["rows"]
     lost = {row["object_of_P"]: row["P"] for row in rows if not row["P_active_in_csv"]}
     assert len(lost) == 4
-    with adopted(golden, "orderhz", tmp_path) as marked:
-        assert marked.candidates == set()
-        assert kept(marked) == dict.fromkeys(lost, "committed")
-        assert marked.spared == dict.fromkeys(lost, WHY["committed"])
-        for address, commit in lost.items():
-            found = explain_object(marked.ctx, address)
-            assert (found.verdict, found.facts["commit_id"]) == ("spared", commit)
-            assert f"the active commit {commit}" in found.because
-            assert found.because.startswith("mark 'ft6u36hksdue9psu42m0', which this run adopted")
+    marked = adoptions("orderhz")
+    assert marked.candidates == set()
+    assert kept(marked) == dict.fromkeys(lost, "committed")
+    assert marked.spared == dict.fromkeys(lost, WHY["committed"])
+    for address, commit in lost.items():
+        found = explain_object(marked.ctx, address)
+        assert (found.verdict, found.facts["commit_id"]) == ("spared", commit)
+        assert f"the active commit {commit}" in found.because
+        assert found.because.startswith("mark 'ft6u36hksdue9psu42m0', which this run adopted")
 
 
-def test_what_lakefs_serves_is_spared(golden: Goldens, tmp_path: Path) -> None:
+def test_what_lakefs_serves_is_spared(adoptions: Callable[[str], Marked]) -> None:
     told = json.loads((GOLDEN / "identical" / "manifest.json").read_text())
     live = told["live_but_not_listed_by_prepare_uncommited"]
-    with adopted(golden, "identical", tmp_path) as marked:
-        assert kept(marked) == dict.fromkeys(live, "spared")
-        rows = marked.attempt.read("deletion_candidates", "kept").to_pylist()
-        assert {row["why"] for row in rows} == {"lakeFS serves it"}
-        spared = marked.attempt.read("deletion_candidates", "spared")["address"].to_pylist()
-        assert len(spared) == len(set(spared)), "what was spared already is not spared twice"
-        assert "lakeFS serves it" in explain_object(marked.ctx, live[0]).because
+    marked = adoptions("identical")
+    assert kept(marked) == dict.fromkeys(live, "spared")
+    rows = marked.attempt.read("deletion_candidates", "kept").to_pylist()
+    assert {row["why"] for row in rows} == {"lakeFS serves it"}
+    spared = marked.attempt.read("deletion_candidates", "spared")["address"].to_pylist()
+    assert len(spared) == len(set(spared)), "what was spared already is not spared twice"
+    assert "lakeFS serves it" in explain_object(marked.ctx, live[0]).because
 
 
 def test_what_the_store_does_not_hold_and_what_the_mark_does_not_name(
-    golden: Goldens, tmp_path: Path
+    adoptions: Callable[[str], Marked],
 ) -> None:
-    with adopted(golden, "retention", tmp_path) as marked:
-        assert kept(marked) == {TWICE: "missing"}
-        assert marked.spared[TWICE] == "the store does not hold it"
-        assert facts(marked)["kept"] == {"the store does not hold it": 1}
-        assert explain_object(marked.ctx, TWICE).verdict == "spared"
-        left = explain_object(marked.ctx, "data/legacy-flat-object")
-        assert left.verdict == "not adopted"
-        assert "does not name it" in left.because
+    marked = adoptions("retention")
+    assert kept(marked) == {TWICE: "missing"}
+    assert marked.spared[TWICE] == "the store does not hold it"
+    assert facts(marked)["kept"] == {"the store does not hold it": 1}
+    assert explain_object(marked.ctx, TWICE).verdict == "spared"
+    left = explain_object(marked.ctx, "data/legacy-flat-object")
+    assert left.verdict == "not adopted"
+    assert "does not name it" in left.because
 
 
 def test_every_reason_to_stay_is_told(golden: Goldens, tmp_path: Path) -> None:
@@ -175,9 +199,9 @@ def test_older_forms_are_adopted_as_well(form: str, golden: Goldens, tmp_path: P
             foreign.with_summary(put, dead[:5], "older", form)
         else:
             foreign.without_summary(put, dead[:5], "older", form)
-        with adopted(golden, "small", tmp_path, adopt="older") as marked:
-            assert marked.candidates == set(dead[:5])
-            assert facts(marked)["not_named"]["objects"] == len(dead) - 5
+        marked = adopted_candidates(golden, tmp_path, "older")
+    assert marked.candidates == set(dead[:5])
+    assert facts(marked)["not_named"]["objects"] == len(dead) - 5
 
 
 def test_a_mark_of_another_place_leaves_nothing_to_delete(golden: Goldens, tmp_path: Path) -> None:
@@ -185,9 +209,9 @@ def test_a_mark_of_another_place_leaves_nothing_to_delete(golden: Goldens, tmp_p
     assert golden("small")
     with recorded.preserved("small"):
         foreign.with_summary(put, [f"small/{address}" for address in dead], "prefixed")
-        with adopted(golden, "small", tmp_path, adopt="prefixed") as marked:
-            assert marked.candidates == set()
-            assert set(kept(marked).values()) == {"outside data"}
+        marked = adopted_candidates(golden, tmp_path, "prefixed")
+    assert marked.candidates == set()
+    assert set(kept(marked).values()) == {"outside data"}
 
 
 def test_an_empty_mark_makes_an_empty_run(golden: Goldens, tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.errors import LakeFSError
@@ -103,15 +101,6 @@ def test_the_histories_have_something_to_collect(tmp_path: Path, spark: Session)
     history = tell(tmp_path, spark, random.Random(0))
     assert min(history.named[mode] for mode in MODES) > 0
     assert history.optimized > 0
-
-
-@pytest.mark.conformance
-@given(st.randoms(use_true_random=False))
-@settings(max_examples=4, suppress_health_check=list(HealthCheck))
-def test_committed_and_uncommitted_are_unified(
-    tmp_path_factory: pytest.TempPathFactory, spark: Session, chance: random.Random
-) -> None:
-    tell(tmp_path_factory.mktemp("history"), spark, chance)
 
 
 @pytest.mark.conformance

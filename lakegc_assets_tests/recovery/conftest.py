@@ -111,6 +111,10 @@ def place(lake: SmallLake, spark: Session, tmp_path: Path) -> Place:
     return Place(lake, lake.root, str(tmp_path / "backups"), spark)
 
 
+#: For tests of what is decided, which is the same wherever the backups are.
+anywhere_the_same = pytest.mark.parametrize("anywhere", ["local"], indirect=True)
+
+
 @pytest.fixture(params=["local", "s3"])
 def anywhere(
     request: pytest.FixtureRequest, lake: SmallLake, spark: Session, tmp_path: Path

@@ -44,15 +44,10 @@ from lakegc_assets.sweep.lease import leased_to_prune, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked, mark, running
-from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune, pruning
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import stand_in
-
-#: For tests of what is decided, wherever the backups are; on S3 it only takes longer.
-anywhere_the_same = pytest.mark.parametrize(
-    "anywhere", ["local", pytest.param("s3", marks=pytest.mark.conformance)], indirect=True
-)
 
 
 def test_what_nothing_needs_any_more_goes_as_a_whole(swept: Place) -> None:
@@ -136,6 +131,7 @@ def test_what_lakefs_serves_and_lists_nowhere_stays(tmp_path: Path, spark: Sessi
         assert prune(place) == {NAME: ""}
 
 
+@anywhere_the_same
 def test_what_a_branch_from_an_old_commit_needs_stays(swept: Place, marked: Marked) -> None:
     swept.lake.client.create_branch(REPOSITORY, "back", marked.commits["first"])
     kept = prune(swept)[NAME]
@@ -353,6 +349,7 @@ def test_a_backup_stays_whose_mark_is_swept_while_the_prune_waits(
     assert left(place) == before
 
 
+@anywhere_the_same
 def test_a_backup_stays_for_so_long_after_the_sweep_that_relied_on_it(swept: Place) -> None:
     """However long its mark had waited for approval."""
     for key in (BEGIN, MANIFEST):

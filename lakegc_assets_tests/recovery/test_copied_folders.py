@@ -16,7 +16,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, mark
-from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 
 COPY = f"{REPOSITORY}/copy"
@@ -75,6 +75,7 @@ def test_no_sweep_backup_or_restore_takes_a_copied_folder_for_that_of_its_run(
     assert facts["sources"].keys() == {"store"}
 
 
+@anywhere_the_same
 def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
     swept: Place, marked: Marked
 ) -> None:
@@ -93,6 +94,7 @@ def test_what_is_needed_and_in_a_copied_folder_only_is_copied_by_hand(
     assert prune(swept, COPY) == {COPY: ""}
 
 
+@anywhere_the_same
 def test_copies_that_are_not_there_are_not_said_to_be(swept: Place, marked: Marked) -> None:
     gone, there, cut, *_ = sorted(marked.candidates)
     swept.store.delete_many([gone])

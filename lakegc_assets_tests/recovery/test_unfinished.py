@@ -23,7 +23,7 @@ from lakegc_assets.sweep.lease import leased_to_prune
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked
-from lakegc_assets_tests.recovery.conftest import Place
+from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune, pruning
 from lakegc_assets_tests.sweep.stand_ins import stand_in
 
@@ -113,6 +113,7 @@ def test_a_backup_that_is_finished_while_its_end_waits_for_the_lease_stays(
     assert place.copied.num_rows == len(marked.candidates)
 
 
+@anywhere_the_same
 def test_an_interrupted_prune_believes_no_listing_that_ends_early(
     swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Mark
     remove(swept, days=0)
 
 
+@anywhere_the_same
 def test_an_interrupted_prune_believes_no_empty_listing(
     swept: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ def test_an_interrupted_prune_believes_no_empty_listing(
     assert "the only copy of 1 object" in prune(swept, days=0)[NAME]
 
 
+@anywhere_the_same
 def test_what_an_interrupted_prune_must_leave_can_be_restored(swept: Place, marked: Marked) -> None:
     """As it says; nothing else tells of these copies any more."""
     first, *others = sorted(marked.candidates)

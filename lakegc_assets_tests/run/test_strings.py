@@ -37,6 +37,7 @@ def test_what_is_larger_than_an_array_is_told_apart(large: pa.ChunkedArray) -> N
     ]
 
 
+@pytest.mark.conformance
 def test_what_is_larger_than_an_array_is_taken_from(large: pa.ChunkedArray) -> None:
     at = pa.array([4100, None, 1])
     assert [one and one[-4:] for one in strings.taken(large, at).to_pylist()] == [

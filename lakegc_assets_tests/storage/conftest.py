@@ -63,7 +63,6 @@ _VERSITYGW = Kind(files=True, unlisted="\t\n\r\x01")
 _KINDS = {
     "local": Kind(2500, files=True),
     "s3": Kind(2500),
-    "s3 whole bucket": Kind(2500),
     "versitygw": _VERSITYGW,
     "versitygw whole bucket": _VERSITYGW,
     "minio": Kind(files=True, dots=False),

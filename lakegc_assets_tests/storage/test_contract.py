@@ -124,7 +124,7 @@ def test_one_level(store: ObjectStore, kind: Kind) -> None:
 def test_ranges_are_open_at_both_ends_and_bounds_need_not_exist(store: ObjectStore) -> None:
     keys = ["a", "b/1", "b/2", "b/3", "b0", "c"]
     fill(store, keys)
-    bounds = [None, "", "0", "a", "b", "b/", "b/1", "b/15", "b/2", "b/3", "b0", "b0x", "c", "é"]
+    bounds = [None, "", "a", "b/", "b/15", "b/3", "b0x", "c"]
     for low in bounds:
         for high in bounds:
             expected = [k for k in keys if k > (low or "") and (high is None or k < high)]

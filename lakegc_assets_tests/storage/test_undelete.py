@@ -102,8 +102,6 @@ def versioned(endpoint: str, *, whole: bool = False, page_size: int = 1000) -> O
         "local",
         "s3",
         "s3 whole bucket",
-        "s3 small pages",
-        pytest.param("s3 large pages", marks=pytest.mark.conformance),
         pytest.param("versitygw", marks=_STORES),
         pytest.param("minio", marks=_STORES),
         pytest.param("fake gcs", marks=_STORES),
@@ -130,9 +128,8 @@ def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Keeping:
         # It cannot be asked for what soft delete keeps.
         return Keeping(store, None, "versions", same_etags=False, absent="failed")
     server = request.getfixturevalue("s3_server")
-    size, many = {"small pages": (7, 30), "large pages": (1000, 1200)}.get(name[3:], (50, 120))
-    store = versioned(server, whole="whole" in name, page_size=size)
-    return Keeping(store, None, "versions", many=many)
+    store = versioned(server, whole="whole" in name, page_size=7)
+    return Keeping(store, None, "versions", many=30)
 
 
 @pytest.mark.parametrize("told", [True, False])

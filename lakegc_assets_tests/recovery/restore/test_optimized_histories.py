@@ -113,6 +113,6 @@ def test_whatever_came_back_in_some_histories(tmp_path: Path, spark: Session) ->
 
 @pytest.mark.conformance
 def test_whatever_came_back_in_many_histories(tmp_path: Path, spark: Session) -> None:
-    seeds = SystemRandom().sample(range(2**32), 3)
+    seeds = SystemRandom().sample(range(2**32), 2)
     print("seeds", seeds)  # noqa: T201 - shown where the test fails
-    assert [tell(tmp_path / str(seed), spark, seed).runs for seed in seeds] == [5] * 3
+    assert [tell(tmp_path / str(seed), spark, seed).runs for seed in seeds] == [5] * 2
