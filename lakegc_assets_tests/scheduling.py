@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: What the ids of tests hold whose tasks run on Spark: a second session takes longer to start, and
 #: to become fast, than most of these tests. One that is forgotten here costs time, and no more.
-_ON_SPARK: Final = ("spark", "defs/test_failures.py", "engine/test_tasks.py")
+_ON_SPARK: Final = ("spark", "engine/test_task_errors.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -24,8 +24,12 @@ from lakegc_assets_tests import sessions
 from lakegc_assets_tests.engine.test_sessions import SCHEMA, rows
 
 _ROWS: Final = 50_000
+on_each_engine = pytest.mark.parametrize(
+    "engine", ["embedded", pytest.param("spark", marks=pytest.mark.conformance)]
+)
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("folder", "reader"),
     [("run=1/", "FileScan parquet"), ("so[m]e/", "MapInArrow"), ("ü %20/", "MapInArrow")],
@@ -49,7 +53,7 @@ def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_
     assert found.sort_by("address").equals(table.sort_by("address"))
 
 
-@pytest.mark.parametrize("engine", ["embedded", "spark"])
+@on_each_engine
 def test_a_folder_that_looks_like_a_partition_gives_no_column(
     spark: sessions.Session, tmp_path: Path, engine: str
 ) -> None:
@@ -62,7 +66,7 @@ def test_a_folder_that_looks_like_a_partition_gives_no_column(
     assert found.sort_by("address").equals(table.sort_by("address"))
 
 
-@pytest.mark.parametrize("engine", ["embedded", "spark"])
+@on_each_engine
 def test_a_file_that_is_swapped_after_it_was_compared_is_reported(
     spark: sessions.Session, tmp_path: Path, engine: str
 ) -> None:
@@ -82,7 +86,7 @@ def test_a_file_that_is_swapped_after_it_was_compared_is_reported(
                 session.collect(frame, SCHEMA, "a test")
 
 
-@pytest.mark.parametrize("engine", ["embedded", "spark"])
+@on_each_engine
 def test_a_file_that_goes_after_it_was_compared_is_reported(
     spark: sessions.Session, tmp_path: Path, engine: str
 ) -> None:

@@ -73,6 +73,7 @@ def _wait(flag: str) -> str:
     return flag
 
 
+@pytest.mark.conformance
 def test_spark_tasks_say_it_too(spark: Session, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("flags")
     first, second = str(folder / "first"), str(folder / "second")

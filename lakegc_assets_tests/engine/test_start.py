@@ -49,6 +49,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.conformance
 def test_a_session_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     done = python(_BOTH)
@@ -90,6 +91,7 @@ def test_an_interrupt_waits_for_the_end_of_a_start() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.conformance
 def test_an_interrupted_start_leaves_no_jvm_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
     # A JVM that is left holds the pipe of stderr open, and this would not return.

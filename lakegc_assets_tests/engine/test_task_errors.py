@@ -21,6 +21,7 @@ def _raise(spark: Session, error: Exception) -> None:
     Tasks(Engine("spark", "a test says so"), spark).run("fail", fail, [1, 2], 1.0)
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
@@ -39,6 +40,7 @@ def test_errors_of_tasks_keep_kind_and_message(
     assert str(raised.value) == message
 
 
+@pytest.mark.conformance
 def test_other_errors_stay_as_they_are(spark: Session) -> None:
     with pytest.raises(PythonException, match="KeyError"):
         _raise(spark, KeyError("x"))

@@ -124,6 +124,7 @@ def test_a_process_that_is_killed_ends_the_work() -> None:
     assert run_in_processes("ask", _ask, [1, 2], 2, logging.getLogger()) == [-1, -2]
 
 
+@pytest.mark.conformance
 def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) -> None:
     tracker = spark().sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
@@ -140,6 +141,7 @@ def test_a_stage_is_one_job_of_spark_with_a_task_for_each_input(spark: Session) 
     assert reported.numTasks == 5
 
 
+@pytest.mark.conformance
 def test_workers_of_spark_collect_no_garbage_among_what_they_have_imported(
     spark: Session,
 ) -> None:
@@ -151,7 +153,7 @@ def test_workers_of_spark_collect_no_garbage_among_what_they_have_imported(
     [
         pytest.param(EMBEDDED, 0.0, id="threads"),
         pytest.param(EMBEDDED, 99.0, id="processes"),
-        pytest.param(SPARK, 0.0, id="spark"),
+        pytest.param(SPARK, 0.0, id="spark", marks=pytest.mark.conformance),
     ],
 )
 def test_the_requests_of_tasks_are_counted_wherever_they_run(
