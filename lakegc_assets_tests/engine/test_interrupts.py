@@ -46,9 +46,11 @@ except KeyboardInterrupt:
 _QUERY = """
 import logging
 import pyarrow as pa
+from lakegc_assets.engine import progress
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.storage.opening import open_store
 
+progress.EVERY_S = 0.2
 IDS = pa.schema([("id", pa.int64())])
 class Tell(logging.Handler):
     def emit(self, record):
