@@ -148,7 +148,6 @@ def _only_copies(site: Site, found: Backup) -> dict[str, int] | None:
     """Objects and bytes that the store does not hold any more; None where nobody can tell."""
     import pyarrow.compute as pc
 
-    from lakegc_assets.engine.datasets import read_parts
     from lakegc_assets.recovery.copies import only_copies, scratch_space
 
     subject = found.record.subject
@@ -157,14 +156,11 @@ def _only_copies(site: Site, found: Backup) -> dict[str, int] | None:
         if ctx.connections.namespace_url != subject.namespace:
             return None
         with scratch_space(ctx) as space:
-            parts = only_copies(space, found)
-            sizes = [pc.sum(rows["size"]) for rows in read_parts(space.attempt.store(), parts)]
+            only = only_copies(space, found)
+            sizes = [pc.sum(rows["size"]) for rows in space.tables(only)]
     except LakegcError:
         return None
-    return {
-        "objects": sum(part.rows for part in parts),
-        "bytes": sum(size.as_py() for size in sizes),
-    }
+    return {"objects": only.rows, "bytes": sum(size.as_py() for size in sizes)}
 
 
 def _line(one: dict[str, Any]) -> str:

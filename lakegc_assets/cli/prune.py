@@ -22,7 +22,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
-    from lakegc_assets.prune.prune import Outcome
+    from lakegc_assets.prune.prune import Pruned
 
 
 @click.command()
@@ -69,7 +69,7 @@ def prune(
 
 def _pruned(
     repositories: Sequence[str], keep: timedelta, *, dry_run: bool
-) -> tuple[list[Outcome], list[str]]:
+) -> tuple[list[Pruned], list[str]]:
     """Prune repositories, none for all but read-only ones, whatever becomes of one of them.
 
     Returns the outcome of each; and sentences about others.
@@ -101,11 +101,11 @@ def _pruned(
     return outcomes, [] if repositories else left_alone(site.root, there)
 
 
-def _show(outcomes: list[Outcome], notes: list[str], *, dry_run: bool) -> None:
+def _show(outcomes: list[Pruned], notes: list[str], *, dry_run: bool) -> None:
     for line in [*(said for one in outcomes for said in one.sentences(dry_run=dry_run)), *notes]:
         click.echo(line)
     runs = [run for one in outcomes for run in one.gone]
-    cached = sum(one.pruned.cached_size for one in outcomes)
+    cached = sum(one.cached_size for one in outcomes)
     size = human_bytes(sum(run.size for run in runs) + cached)
     gone = "would go" if dry_run else "is gone" if len(runs) == 1 else "are gone"
     click.echo(f"{counted(len(runs), 'run')}, {size} {gone}")

@@ -29,7 +29,7 @@ from lakegc_assets.defs.names import (
 from lakegc_assets.defs.stages import one_step_job
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.prune.decisions import SUCCESSES
-from lakegc_assets.prune.prune import Outcome, prune_one
+from lakegc_assets.prune.prune import Pruned, prune_one
 from lakegc_assets.prune.removal import ATTEMPT, PRUNING
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.hold import ACCEPTING_JOB
@@ -193,7 +193,7 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
     names = config.repositories or [
         repository.id for repository in collected(resources.lakefs.config(), policies)
     ]
-    outcomes: list[Outcome] = []
+    outcomes: list[Pruned] = []
     for name in names:
         days = config.keep_runs_days or policies.of(name).keep_runs_days
         ctx = execution.repository_context(name)
@@ -223,12 +223,12 @@ def _prune(execution: Execution, config: Pruning) -> Mapping[str, Any]:
     return _metadata(outcomes)
 
 
-def _metadata(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
+def _metadata(outcomes: Sequence[Pruned]) -> Mapping[str, Any]:
     return {
         "runs": sum(len(one.gone) for one in outcomes),
         "files": sum(run.files for one in outcomes for run in one.gone),
         "bytes": sum(run.size for one in outcomes for run in one.gone),
-        "kept": sum(len(one.pruned.runs) - len(one.gone) for one in outcomes),
+        "kept": sum(len(one.runs) - len(one.gone) for one in outcomes),
         "not pruned": [one.repository for one in outcomes if one.problem],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +36,14 @@ class Dataset:
     def rows(self) -> int:
         """The number of rows."""
         return sum(part.rows for part in self.parts)
+
+    def select(self, *columns: str) -> Dataset:
+        """Some of its columns."""
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
+
+    def __add__(self, other: Dataset) -> Dataset:
+        """The rows of both, which are of one store."""
+        return replace(self, parts=[*self.parts, *other.parts])
 
 
 class Session(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -21,7 +20,8 @@ class Guards:
 
     Attributes:
         url: of the hold.
-        hold: what an alarm left there, as JSON values; None without one.
+        hold: what an alarm left there, as JSON values, empty for whatever else is there; None
+            without one.
         lease: that somebody holds now; None without one.
         problem: why nobody can tell whether there is a hold; empty where it was read.
         lease_problem: why nobody can tell whether somebody holds the lease; empty where it was
@@ -50,10 +50,10 @@ def read_guards(namespace: str, stores: StoreConfig) -> Guards:
     url = f"{namespace.rstrip('/')}/{HOLD}"
     try:
         store = open_store(namespace, replace(stores, max_attempts=1))
-        text = read_hold(store)
+        hold = read_hold(store)
     except (LakegcError, OSError) as error:
         return Guards(url, problem=str(error))
-    found = Guards(url, None if text is None else _parsed(text))
+    found = Guards(url, None if hold is None else hold.values)
     try:
         return replace(found, lease=_held_lease(store))
     except (LakegcError, OSError) as error:
@@ -72,12 +72,3 @@ def _held_lease(store: ObjectStore) -> LeaseRecord | None:
         return None
     over = lease.released or lease.expires <= store.server_time()
     return None if over or is_gone(lease.owner) else lease
-
-
-def _parsed(hold: str) -> Mapping[str, object]:
-    """The JSON of a hold; empty for whatever else is there, which holds all sweeps, too."""
-    try:
-        found = json.loads(hold)
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}

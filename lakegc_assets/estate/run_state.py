@@ -25,7 +25,7 @@ from lakegc_assets.sweep.approval import refusal_of, when
 from lakegc_assets.sweep.lease_record import describe
 from lakegc_assets.sweep.ledger import ASSET, DONE, GONE
 from lakegc_assets.sweep.rate_limit import killed_since
-from lakegc_assets.sweep.status import Restored, Try, last_try, restored
+from lakegc_assets.sweep.status import Restored, SweepTry, last_try, restored
 from lakegc_assets.wording import counted
 
 UNFINISHED: Final = "unfinished"
@@ -227,7 +227,7 @@ def sweep_command(attempt: AttemptArtifacts) -> str:
     return command_line("sweep", attempt.repository, "--run", attempt.run, settings=settings)
 
 
-def _stopped(run: str, tried: Try | None) -> str:
+def _stopped(run: str, tried: SweepTry | None) -> str:
     """A sentence, without its full stop, about a sweep that has stopped, with the reason."""
     since = f" of {tried.begun:%Y-%m-%d %H:%M} UTC" if tried else ""
     why = "its process is gone, killed perhaps, and has recorded no reason"

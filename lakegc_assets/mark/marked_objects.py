@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -139,41 +138,28 @@ def read_stretches(
     )
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Objects that a mark names, all or some of them, each once."""
-
-    #: Files of ``LISTING``, and perhaps more, below the attempt.
-    parts: Sequence[Part]
-
-    @property
-    def rows(self) -> int:
-        """Number of objects."""
-        return sum(part.rows for part in self.parts)
-
-    def dataset(self, attempt: AttemptArtifacts) -> Dataset:
-        """The files as relations take them."""
-        return Dataset(attempt.url, self.parts, LISTING)
-
-
 def marked_in_order(
     ctx: RunContext, attempt: AttemptArtifacts, marked: Manifest, folder: str
-) -> Candidates:
+) -> Dataset:
     """Sort the objects that a mark names by address, after a comparison with the mark's digest.
 
     ``marked``: manifest of its ``deletion_candidates``.
 
+    Returns:
+        All of them, each once (``LISTING``).
+
     Raises:
         IntegrityError: it is not what its manifest says.
     """
-    found = Candidates(marked.parts["data"])
+    found = Dataset(attempt.url, marked.parts["data"], LISTING)
     # Of what one batch deletes the order is of no use.
     if found.rows > ctx.settings.sweep_batch:
         with ctx.frames() as frames:
-            ordered = relations.in_order(frames.read(found.dataset(attempt)))
+            ordered = relations.in_order(frames.read(found))
             what = "put what was marked in order"
-            found = Candidates(frames.write(ordered, attempt.url, folder, LISTING, what))
-    digest = digest_of(ctx, attempt.url, found.parts)
+            parts = frames.write(ordered, attempt.url, folder, LISTING, what)
+            found = Dataset(attempt.url, parts, LISTING)
+    digest = digest_of(ctx, found)
     if str(digest) != marked.digest or found.rows != marked.rows:
         raise IntegrityError(
             f"{attempt.data_url(marked.asset)} holds {digest}, but its manifest says "
@@ -182,14 +168,14 @@ def marked_in_order(
     return found
 
 
-def digest_of(ctx: RunContext, url: str, parts: Sequence[Part]) -> KeyDigest:
-    """The digest of the addresses in some files (``LISTING``, and perhaps more), by tasks.
+def digest_of(ctx: RunContext, rows: Dataset) -> KeyDigest:
+    """The digest of the addresses of some rows (``LISTING``, and perhaps more), by tasks.
 
     Raises:
         IntegrityError: a hash is not that of its address, or a file is not what it was.
     """
-    pieces = stretches([part for part in parts if part.rows], _EACH)
-    task, seconds = partial(_digest_of, ctx.connections, url), sum(p.rows for p in parts) * _ROW_S
+    pieces = stretches([part for part in rows.parts if part.rows], _EACH)
+    task, seconds = partial(_digest_of, ctx.connections, rows.url), rows.rows * _ROW_S
     return sum(ctx.tasks.run_or_call("read addresses back", task, pieces, seconds), KeyDigest())
 
 

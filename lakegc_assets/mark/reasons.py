@@ -116,7 +116,7 @@ def write_candidates(work: Workspace, dead: DataFrame, holders: DataFrame) -> Wr
     parts = work.write(candidates, "data", CANDIDATES, "write candidates")
     if not parts:
         return Written()
-    digest = digest_of(work.ctx, work.url, parts)
+    digest = digest_of(work.ctx, Dataset(work.url, parts, CANDIDATES))
     return Written(parts, digest, _by_reason(work, parts))
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.history import Earlier
 from lakegc_assets.wording import counted
 
 #: The asset that is written when a mark is published: a run with it is a success.
@@ -42,7 +44,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Run:
-    """Facts of one run."""
+    """One run, as it was found."""
 
     id: str
     attempt: str
@@ -55,6 +57,25 @@ class Run:
     restored: datetime | None = None
     #: Why it stays, by its own artifacts; empty for no reason.
     needed: str = ""
+    #: By each of its manifests; empty where it has none.
+    namespace: str = ""
+    #: Its present attempt; None where nobody can tell which that is.
+    artifacts: AttemptArtifacts | None = None
+    #: Of its finished assets, by name.
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    #: All its attempts that have active commits.
+    marks: Sequence[Earlier] = ()
+    #: Bytes of each file of the attempt, by key; empty before they are listed.
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def has_files_in(self, folder: str) -> bool:
+        """Return whether a folder, with a slash at its end, has any object."""
+        return any(key.startswith(folder) for key in self.sizes)
+
+    def folders_in(self, folder: str) -> set[str]:
+        """The folders in a folder, without slashes."""
+        inside = (k.removeprefix(folder) for k in self.sizes if k.startswith(folder))
+        return {key.partition("/")[0] for key in inside if "/" in key}
 
 
 def judge(runs: Sequence[Run], keep: timedelta, now: datetime) -> dict[str, str]:

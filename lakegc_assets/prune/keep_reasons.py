@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.publication import read_summary
-from lakegc_assets.prune.decisions import SUCCESS
-from lakegc_assets.prune.run_inventory import Seen
+from lakegc_assets.prune.decisions import SUCCESS, Run
+from lakegc_assets.prune.run_inventory import restores_of
 from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.restore_record import folder
-from lakegc_assets.recovery.undo_window import kept_until
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins
+from lakegc_assets.run.undo import kept_until
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.trash import TRASH
@@ -42,7 +42,7 @@ _DAMAGE: Final = (KeyError, TypeError, ValueError, OSError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NamespaceState:
     """The namespace of a repository, and what it says of runs."""
 
     namespace: ObjectStore
@@ -54,7 +54,7 @@ class Surroundings:
     recovery: Recovery
 
     @classmethod
-    def of(cls, namespace: ObjectStore, now: datetime) -> Surroundings:
+    def of(cls, namespace: ObjectStore, now: datetime) -> NamespaceState:
         """Look around.
 
         Raises:
@@ -65,14 +65,14 @@ class Surroundings:
         return cls(namespace, lasting, trash, namespace.recovery())
 
 
-def needed(ctx: RunContext, around: Surroundings, seen: Seen, now: datetime) -> str:
+def needed(ctx: RunContext, around: NamespaceState, run: Run, now: datetime) -> str:
     """Why a run stays, of the namespace that the repository is at; empty for no reason.
 
-    ``seen``: with its files.
+    ``run``: with its files.
     """
-    if seen.run.needed or seen.artifacts is None:
-        return seen.run.needed
-    reasons = _Reasons(ctx, around, seen, seen.artifacts, now)
+    if run.needed or run.artifacts is None:
+        return run.needed
+    reasons = _Reasons(ctx, around, run, run.artifacts, now)
     try:
         return (
             reasons.half_done()
@@ -90,14 +90,14 @@ class _Reasons:
     """The reasons to keep a run, each in a sentence; empty where it is none."""
 
     ctx: RunContext
-    around: Surroundings
-    seen: Seen
+    around: NamespaceState
+    run: Run
     attempt: AttemptArtifacts
     now: datetime
 
     def half_done(self) -> str:
         """A mark or a sweep was cut off."""
-        attempt, manifests = self.attempt, self.seen.manifests
+        attempt, manifests = self.attempt, self.run.manifests
 
         def command(name: str) -> str:
             of_run = attempt.repository, "--run", attempt.run
@@ -113,7 +113,7 @@ class _Reasons:
         # Two listings: neither is believed alone that shows nothing.
         folders = attempt.store().list_prefixes().prefixes
         if SWEPT not in manifests and (
-            self.seen.has_files_in(f"{SWEPT}/") or f"{SWEPT}/" in folders
+            self.run.has_files_in(f"{SWEPT}/") or f"{SWEPT}/" in folders
         ):
             return f"its sweep did not finish: `{command('sweep')}` goes on"
         return ""
@@ -125,7 +125,7 @@ class _Reasons:
             return ""
         approval = approval_of(attempt, now)
         # What another listing shows; those of other marks of this run, too.
-        keys = sorted(k for k in self.seen.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
+        keys = sorted(k for k in self.run.sizes if k.startswith(APPROVALS) and k.endswith(".json"))
         store = attempt.store()
         if not keys and APPROVALS in store.list_prefixes().prefixes:
             where = f"{attempt.url}/{APPROVALS}"
@@ -140,16 +140,16 @@ class _Reasons:
         """Objects of it are pinned, or a restore was cut off."""
         if self.attempt.run in self.around.pinned:
             return "objects of it are pinned, since they were restored"
-        ids = self.seen.restores()
+        ids = restores_of(self.run)
         if ids and not self.attempt.has(folder(ids[-1])):
             return f"its restore {ids[-1]} did not finish"
         return ""
 
     def undoable(self) -> str:
         """The store may still give back what its sweep deleted."""
-        if SWEPT not in self.seen.manifests:
+        if SWEPT not in self.run.manifests:
             return ""
-        swept = self.seen.manifests[SWEPT]
+        swept = self.run.manifests[SWEPT]
         recovery = swept.facts["recovery"]
         if recovery["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
             return "the store may have kept what an earlier try of its sweep deleted"
@@ -169,7 +169,7 @@ class _Reasons:
             return f"what its sweep deleted is in the trash until {until or 'nobody knows when'}"
         because = "the trash still holds what its sweep deleted"
         # The tries to sweep have left folders of their short names.
-        names = tuple(f"-{name}" for name in self.seen.folders_in(f"{SWEPT}/"))
+        names = tuple(f"-{name}" for name in self.run.folders_in(f"{SWEPT}/"))
         if any(folder.rstrip("/").endswith(names) for folder in self.around.trash):
             return because
         # That listing may have been empty for no reason.
@@ -180,7 +180,7 @@ class _Reasons:
 
     def backed_up(self) -> str:
         """It has a backup, finished or not: restores read the run."""
-        attempt, manifests = self.attempt, self.seen.manifests
+        attempt, manifests = self.attempt, self.run.manifests
         if SUCCESS not in manifests:
             return ""
         place, stores = self.ctx.settings.backup_url, self.ctx.root.stores
@@ -195,7 +195,7 @@ class _Reasons:
                 "where that was made, so that it can be seen whether it is there"
             )
         if where is None or place is None:
-            if not self.seen.has_files_in(f"{BACKUP}/"):
+            if not self.run.has_files_in(f"{BACKUP}/"):
                 return ""
             return (
                 "a backup of it was begun, and backup_url is not set: set it to where that was made"

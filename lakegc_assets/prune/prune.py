@@ -21,15 +21,15 @@ from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.prune import removal
 from lakegc_assets.prune.caches import unneeded_caches
 from lakegc_assets.prune.decisions import SUCCESS, SUCCESSES, Run, judge
-from lakegc_assets.prune.keep_reasons import Surroundings, needed
-from lakegc_assets.prune.run_inventory import Seen, look, with_files
+from lakegc_assets.prune.keep_reasons import NamespaceState, needed
+from lakegc_assets.prune.run_inventory import look, with_files
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.storage.removal import remove_objects
 from lakegc_assets.sweep.hold import hold_command, read_hold
-from lakegc_assets.sweep.lease import Lease, leased, require_held
+from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.totals import count_pruned
 from lakegc_assets.wording import counted, duration
 
@@ -59,7 +59,7 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True)
-class Judged:
+class RunVerdict:
     """The decision about a run: why it stays, empty where it goes.
 
     Files and bytes of its present attempt are 0 where they were not listed.
@@ -73,73 +73,56 @@ class Judged:
 
 @dataclass(frozen=True)
 class Pruned:
-    """The result of pruning a repository."""
-
-    #: Oldest first.
-    runs: Sequence[Judged]
-    #: Runs of which a killed prune had left something.
-    left: Sequence[str] = ()
-    #: Files below the caches that went, or would go.
-    cached: int = 0
-    cached_size: int = 0
-    #: What could not be done, in sentences.
-    notes: Sequence[str] = ()
-
-    @property
-    def gone(self) -> list[Judged]:
-        """The runs that go."""
-        return [one for one in self.runs if not one.kept]
-
-    @property
-    def anything(self) -> bool:
-        """Return whether any run goes."""
-        return bool(self.gone or self.left or self.cached)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of the prune of one repository.
+    """The result of pruning a repository.
 
     Attributes:
         repository: its name.
-        pruned: its runs and caches; nothing where that failed.
+        runs: the decision about each, oldest first; none where that failed.
+        left: runs of which a killed prune had left something.
+        cached: files below the caches that went, or would go.
+        cached_size: their bytes.
+        notes: what could not be done, in sentences.
         forgotten: runs of which nothing but records was left.
         problem: why it was not pruned to the end; empty where it was.
         refused: that is for now only: somebody works on the repository, say.
     """
 
     repository: str
-    pruned: Pruned = Pruned(())
+    runs: Sequence[RunVerdict] = ()
+    left: Sequence[str] = ()
+    cached: int = 0
+    cached_size: int = 0
+    notes: Sequence[str] = ()
     forgotten: Sequence[str] = ()
     problem: str = ""
     refused: bool = False
 
     @property
-    def gone(self) -> list[Judged]:
+    def gone(self) -> list[RunVerdict]:
         """The runs that go."""
-        return self.pruned.gone
+        return [one for one in self.runs if not one.kept]
 
     @property
     def anything(self) -> bool:
-        """True if anything goes."""
-        return bool(self.forgotten or self.pruned.anything)
+        """Return whether anything goes."""
+        return bool(self.gone or self.left or self.cached or self.forgotten)
 
     def sentences(self, *, dry_run: bool) -> list[str]:
         """In sentences."""
         name, gone = self.repository, "would go" if dry_run else "removed"
         if self.problem:
             return [f"{name}: not pruned to the end: {self.problem}"]
-        runs = {one.run: f"kept: {one.kept}" if one.kept else gone for one in self.pruned.runs}
+        runs = {one.run: f"kept: {one.kept}" if one.kept else gone for one in self.runs}
         left = f"{gone}: a prune that was killed had left some of it"
         said = [
             *runs.items(),
-            *((run, left) for run in self.pruned.left),
+            *((run, left) for run in self.left),
             *((run, f"{gone}: only Dagster knew of it") for run in self.forgotten),
         ]
         lines = [f"{name}, run {run}: {what}" for run, what in said]
-        if self.pruned.cached:
-            lines.append(f"{name}: {counted(self.pruned.cached, 'file')} of caches: {gone}")
-        return lines + [f"{name}: {note}" for note in self.pruned.notes]
+        if self.cached:
+            lines.append(f"{name}: {counted(self.cached, 'file')} of caches: {gone}")
+        return lines + [f"{name}: {note}" for note in self.notes]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """As JSON values: ``kept`` is null where a run goes."""
@@ -148,13 +131,13 @@ class Outcome:
             "problem": self.problem or None,
             "runs": [
                 asdict(one) | {"kept": one.kept or None, "removed": not one.kept and not dry_run}
-                for one in self.pruned.runs
+                for one in self.runs
             ],
-            "left": list(self.pruned.left),
+            "left": list(self.left),
             "only_in_dagster": list(self.forgotten),
-            "cached": self.pruned.cached,
-            "cached_size": self.pruned.cached_size,
-            "notes": list(self.pruned.notes),
+            "cached": self.cached,
+            "cached_size": self.cached_size,
+            "notes": list(self.notes),
         }
 
 
@@ -187,8 +170,8 @@ def prune(ctx: RunContext, keep: timedelta, records: Records, *, dry_run: bool) 
         return replace(pruning, connections=ctx.connect().connections).run(ctx.client, lease)
 
 
-def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bool) -> Outcome:
-    """Prune a repository: artifacts, caches, and the records of its runs."""
+def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bool) -> Pruned:
+    """Prune a repository: artifacts, caches, and the records of its runs; no error is raised."""
     try:
         pruned = prune(ctx, keep, records, dry_run=dry_run)
         known = {one.run for one in pruned.runs}
@@ -200,8 +183,8 @@ def prune_one(ctx: RunContext, records: Records, keep: timedelta, *, dry_run: bo
             records.forget(run)
     except LakegcError as error:
         refused = isinstance(error, RefusedError)
-        return Outcome(ctx.repository, problem=str(error), refused=refused)
-    return Outcome(ctx.repository, pruned, forgotten)
+        return Pruned(ctx.repository, problem=str(error), refused=refused)
+    return replace(pruned, forgotten=forgotten)
 
 
 def left_alone(root: ArtifactRoot, there: Iterable[Repository]) -> list[str]:
@@ -244,7 +227,7 @@ class _Pruning:
         now = ctx.clocks.now()
         found = look(ctx.root, ctx.repository, self.records.names())
         judged = self._judged(found, now)
-        known = {one.run.id for one in found}
+        known = {one.id for one in found}
         left = [
             name
             for name in ctx.root.runs(ctx.repository)
@@ -252,46 +235,46 @@ class _Pruning:
         ]
         if lease is not None:
             gone = {one.run for one in judged if not one.kept}
-            self._remove([one.run for one in found if one.run.id in gone], left, lease)
-        return self._with_caches(Pruned(judged, left), found, now - self.keep, lease)
+            self._remove([one for one in found if one.id in gone], left, lease)
+        pruned = Pruned(ctx.repository, judged, left)
+        return self._with_caches(pruned, found, now - self.keep, lease)
 
-    def _judged(self, found: Sequence[Seen], now: datetime) -> list[Judged]:
+    def _judged(self, found: Sequence[Run], now: datetime) -> list[RunVerdict]:
         """The decision about each run."""
         store, here = self.connections.store(), self.connections.namespace_url
         if read_hold(store) is not None:
             because = f"the repository is on hold: `{hold_command(self.ctx)}` says why"
-            return [Judged(one.run.id, because) for one in found]
-        around = Surroundings.of(store, now)
+            return [RunVerdict(one.id, because) for one in found]
+        around = NamespaceState.of(store, now)
         elsewhere = {
-            one.run.id: f"it is of {one.namespace}, and {self.ctx.repository!r} is at {here} now. "
+            one.id: f"it is of {one.namespace}, and {self.ctx.repository!r} is at {here} now. "
             "If nothing of it is needed, remove it by hand"
             for one in found
             if one.namespace and one.namespace != here
         }
-        ours = [self._looked_at(one, around, now) for one in found if one.run.id not in elsewhere]
-        kept = judge([one.run for one in ours], self.keep, now) | elsewhere
-        sizes = {one.run.id: (len(one.sizes), sum(one.sizes.values())) for one in ours}
+        ours = [self._looked_at(one, around, now) for one in found if one.id not in elsewhere]
+        kept = judge(ours, self.keep, now) | elsewhere
+        sizes = {one.id: (len(one.sizes), sum(one.sizes.values())) for one in ours}
         return [
-            Judged(one.run.id, kept[one.run.id], *sizes.get(one.run.id, (0, 0)))
-            for one in sorted(found, key=lambda one: (one.run.last, one.run.id))
+            RunVerdict(one.id, kept[one.id], *sizes.get(one.id, (0, 0)))
+            for one in sorted(found, key=lambda one: (one.last, one.id))
         ]
 
-    def _looked_at(self, seen: Seen, around: Surroundings, now: datetime) -> Seen:
+    def _looked_at(self, run: Run, around: NamespaceState, now: datetime) -> Run:
         """A run with all that is needed of it, where it may be old enough to go."""
-        if now - seen.run.last < self.keep:
-            return seen
-        seen = with_files(seen)
-        recorded, busy = self.records.last(seen.run.id)
-        last = max(seen.run.last, recorded or seen.run.last)
-        seen = replace(seen, run=replace(seen.run, last=last, needed=seen.run.needed or busy))
-        if now - last < self.keep:
-            return seen
-        return replace(seen, run=replace(seen.run, needed=needed(self.ctx, around, seen, now)))
+        if now - run.last < self.keep:
+            return run
+        run = with_files(run)
+        recorded, busy = self.records.last(run.id)
+        run = replace(run, last=max(run.last, recorded or run.last), needed=run.needed or busy)
+        if now - run.last < self.keep:
+            return run
+        return replace(run, needed=needed(self.ctx, around, run, now))
 
     def _remove(self, runs: Sequence[Run], left: Sequence[str], lease: Lease) -> None:
         """Remove runs, and what earlier prunes have left of others."""
         root, repository = self.ctx.root, self.ctx.repository
-        require = partial(require_held, self.connections.store(), lease)
+        require = partial(lease.require_held, self.connections.store())
         if runs:
             require()
             gone = [AttemptArtifacts(root, repository, one.id, one.attempt) for one in runs]
@@ -306,7 +289,7 @@ class _Pruning:
             removal.end_removal(root, repository, name, partial(self.records.forget, name))
 
     def _with_caches(
-        self, pruned: Pruned, found: Sequence[Seen], before: datetime, lease: Lease | None
+        self, pruned: Pruned, found: Sequence[Run], before: datetime, lease: Lease | None
     ) -> Pruned:
         """Remove what is cached for none of the last marks; what fails there is only noted."""
         if not found:
@@ -320,23 +303,23 @@ class _Pruning:
                 while batch := list(islice(files, _BATCH)):
                     count, size = count + len(batch), size + sum(length for *_, length in batch)
                     if lease is not None:
-                        require_held(self.connections.store(), lease)
+                        lease.require_held(self.connections.store())
                         remove_objects(store, [key for _, key, _ in batch])
         except (LakegcError, pa.ArrowException) as error:
             notes = [f"some of what is cached stays: {error}"]
         return replace(pruned, cached=count, cached_size=size, notes=notes)
 
 
-def _last_marks(found: Sequence[Seen], namespace: str) -> list[AttemptArtifacts]:
+def _last_marks(found: Sequence[Run], namespace: str) -> list[AttemptArtifacts]:
     """The last successes, whose ranges the next mark will read again.
 
     Raises:
         IntegrityError: there is none, so nobody knows what it will read.
     """
     marks = [
-        (one.run.finished[SUCCESS], one.artifacts)
+        (one.finished[SUCCESS], one.artifacts)
         for one in found
-        if one.artifacts is not None and one.namespace == namespace and SUCCESS in one.run.finished
+        if one.artifacts is not None and one.namespace == namespace and SUCCESS in one.finished
     ]
     if not marks:
         raise IntegrityError("no mark tells what the next one will read")

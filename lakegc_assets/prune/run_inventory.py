@@ -7,9 +7,9 @@ where it shows every file that the manifests name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Final
 
@@ -36,38 +36,13 @@ _NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _LISTING: Final = "store_listing"
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A run as it was found."""
-
-    run: Run
-    #: By each of its manifests; empty where it has none.
-    namespace: str = ""
-    #: Its present attempt; None where nobody can tell which that is.
-    artifacts: AttemptArtifacts | None = None
-    #: Of its finished assets, by name.
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
-    #: All its attempts that have active commits.
-    marks: Sequence[Earlier] = ()
-    #: Bytes of each file of the attempt, by key; empty before they are listed.
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    def has_files_in(self, folder: str) -> bool:
-        """Return whether a folder, with a slash at its end, has any object."""
-        return any(key.startswith(folder) for key in self.sizes)
-
-    def folders_in(self, folder: str) -> set[str]:
-        """The folders in a folder, without slashes."""
-        inside = (k.removeprefix(folder) for k in self.sizes if k.startswith(folder))
-        return {key.partition("/")[0] for key in inside if "/" in key}
-
-    def restores(self) -> Sequence[str]:
-        """Ids of the restores of the run, in the order in which they began; by two listings."""
-        listed = [] if self.artifacts is None else restores(self.artifacts)
-        return sorted({*listed, *self.folders_in(f"{RESTORED}/")})
+def restores_of(run: Run) -> Sequence[str]:
+    """Ids of the restores of a run, in the order in which they began; by two listings."""
+    listed = [] if run.artifacts is None else restores(run.artifacts)
+    return sorted({*listed, *run.folders_in(f"{RESTORED}/")})
 
 
-def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Seen]:
+def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Run]:
     """The runs of a repository, with what their manifests say; those named in ``more``, too.
 
     Raises:
@@ -80,12 +55,12 @@ def look(root: ArtifactRoot, repository: str, more: AbstractSet[str]) -> list[Se
     for place in {one.namespace for one in found}:
         marks = [mark for one in found if one.namespace == place for mark in one.marks]
         unread |= {mark.attempt.run for mark in unread_marks(marks, is_whole)}
-    return [_needed_by_next(one) if one.run.id in unread else one for one in found]
+    return [_needed_by_next(run) if run.id in unread else run for run in found]
 
 
-def _needed_by_next(seen: Seen) -> Seen:
-    why = seen.run.needed or "the next mark reads its active_commits, which no later one has read"
-    return replace(seen, run=replace(seen.run, needed=why))
+def _needed_by_next(run: Run) -> Run:
+    why = run.needed or "the next mark reads its active_commits, which no later one has read"
+    return replace(run, needed=why)
 
 
 def _can_be_a_run(name: str) -> bool:
@@ -96,14 +71,14 @@ def _can_be_a_run(name: str) -> bool:
     return True
 
 
-def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:
+def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
     try:
         attempt, *before = root.attempts(repository, name)
     except RefusedError:
         # What has no attempt is no run.
         return None
     except IntegrityError as error:
-        return Seen(Run(name, "", _NEVER, needed=_unclear(error)))
+        return Run(name, "", _NEVER, needed=_unclear(error))
     manifests: dict[str, Manifest] = {}
     needed = ""
     for asset in (*MARK_ASSETS, SWEPT):
@@ -126,18 +101,20 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Seen | None:
     namespaces = namespaces or {mark.manifest.namespace for mark in marks}
     if len(namespaces) > 1:
         needed = f"its assets are of different namespaces: {', '.join(sorted(namespaces))}"
+    here = min(namespaces, default="")
     begun = _stamped(attempt.attempt.partition("-")[0])
-    run = Run(
+    return Run(
         id=name,
         attempt=attempt.attempt,
         last=max([begun, *(manifest.finished for manifest in manifests.values())]),
         finished={asset: manifest.finished for asset, manifest in manifests.items()},
         listing=listing,
         needed=needed,
+        namespace=here,
+        artifacts=attempt,
+        manifests=manifests,
+        marks=[mark for mark in marks if mark.manifest.namespace == here],
     )
-    here = min(namespaces, default="")
-    marks = [mark for mark in marks if mark.manifest.namespace == here]
-    return Seen(run, here, attempt, manifests, marks)
 
 
 def _unclear(error: Exception) -> str:
@@ -167,35 +144,30 @@ def _listing(manifest: Manifest | None) -> Listing | None:
     )
 
 
-def with_files(seen: Seen) -> Seen:
+def with_files(run: Run) -> Run:
     """A run with its files, and what only a listing of them shows.
 
     The run is needed where the listing cannot be believed.
     """
-    attempt = seen.artifacts
+    attempt = run.artifacts
     if attempt is None:
-        return seen
+        return run
     sizes: dict[str, int] = {}
-    last = seen.run.last
+    last = run.last
     for page in attempt.store().list():
         sizes.update(zip(page["key"].to_pylist(), page["size"].to_pylist(), strict=True))
         last = max([last, *page["last_modified"].to_pylist()])
-    seen = replace(seen, sizes=sizes)
-    run = replace(
-        seen.run,
-        last=last,
-        restored=max((_stamped(name[:16]) for name in seen.restores()), default=None),
-        needed=seen.run.needed or _not_shown(attempt, seen),
-    )
-    return replace(seen, run=run)
+    run = replace(run, sizes=sizes, last=last)
+    restored = max((_stamped(name[:16]) for name in restores_of(run)), default=None)
+    return replace(run, restored=restored, needed=run.needed or _not_shown(attempt, run))
 
 
-def _not_shown(attempt: AttemptArtifacts, seen: Seen) -> str:
+def _not_shown(attempt: AttemptArtifacts, run: Run) -> str:
     """Named objects that a listing lacks, in a sentence; empty where it has all."""
-    named = [f"{asset}/manifest.json" for asset in seen.manifests]
-    parts = (parts for one in seen.manifests.values() for parts in one.parts.values())
+    named = [f"{asset}/manifest.json" for asset in run.manifests]
+    parts = (parts for one in run.manifests.values() for parts in one.parts.values())
     named += [part.key for some in parts for part in some]
-    lacking = [key for key in named if key not in seen.sizes]
+    lacking = [key for key in named if key not in run.sizes]
     if not lacking:
         return ""
     return (

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.marked_objects import Candidates, marked_in_order, published_mark
+from lakegc_assets.mark.marked_objects import marked_in_order, published_mark
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backup_location import require_free_places, require_no_other_backup
 from lakegc_assets.recovery.backup_task import (
@@ -43,7 +44,7 @@ from lakegc_assets.recovery.backups import (
     folder_url,
     subject_of,
 )
-from lakegc_assets.recovery.copies import SHOWN, shown_copies
+from lakegc_assets.recovery.copies import shown_copies
 from lakegc_assets.recovery.portions import TASK_S, Cost, costs_of, cut_portions
 from lakegc_assets.recovery.workspace import LACKING, Workspace
 from lakegc_assets.run.connections import Connections
@@ -109,7 +110,7 @@ def make_backup(ctx: RunContext) -> Record | None:
     space = Workspace(ctx, attempt, f"{ASSET}/{session}/")
     candidates = chain["deletion_candidates"]
     marked = marked_in_order(ctx, attempt, candidates, f"{space.folder}marked/")
-    return _Creation(ctx, space, store, marked, session).run(record)
+    return _Creation(ctx, space, store, marked.select(*MARKED.names), session).run(record)
 
 
 def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool) -> Record:
@@ -161,19 +162,19 @@ class _Creation:
     ctx: RunContext
     space: Workspace
     store: ObjectStore
-    #: In the order of the addresses.
-    marked: Candidates
+    #: ``MARKED``, in the order of the addresses.
+    marked: Dataset
     #: Unique name of this try.
     session: str
 
     def run(self, record: Record) -> Record:
         """Copy what is not copied yet, list all copies, and finish."""
         earlier = journal.gather(self.space, self.store)
-        copied = self._verified(earlier) if earlier else []
-        tried: list[Part] = []
+        nothing = self.space.dataset((), OUTCOMES)
+        copied, tried = self._verified(earlier) if earlier.rows else nothing, nothing
         for number in count():
-            left = self._left([*copied, *tried])
-            if not left:
+            left = self._left(copied + tried)
+            if not left.rows:
                 break
             if number == _ROUNDS:
                 raise StorageError(
@@ -188,28 +189,22 @@ class _Creation:
 
     # What is done, by relations
 
-    def _verified(self, recorded: Sequence[Part]) -> list[Part]:
+    def _verified(self, recorded: Dataset) -> Dataset:
         """Of what was recorded, the copies that a listing of the backup shows, each once."""
-        space, marked = self.space, self.marked.parts
-        shown = space.dataset(shown_copies(space, self.store, marked), SHOWN)
-        rows, objects = space.dataset(recorded, OUTCOMES), space.dataset(marked, MARKED)
-        what, relation = "find what is copied", relations.verified
-        return space.derive("verified", OUTCOMES, what, relation, rows, objects, shown)
+        shown = shown_copies(self.space, self.store, self.marked)
+        inputs, what = (recorded, self.marked, shown), "find what is copied"
+        return self.space.derive("verified", OUTCOMES, what, relations.verified, *inputs)
 
-    def _left(self, done: Sequence[Part]) -> list[Part]:
+    def _left(self, done: Dataset) -> Dataset:
         """The objects left to copy, in the order of the addresses."""
-        if not done or not self.marked.rows:
-            return [part for part in self.marked.parts if part.rows]
-        marked, copied = (
-            self.space.dataset(self.marked.parts, MARKED),
-            self.space.dataset(done, OUTCOMES),
-        )
-        what = "find what is left to copy"
-        return self.space.derive("left", MARKED, what, relations.without, marked, copied)
+        if not done.rows or not self.marked.rows:
+            return self.marked
+        both, what = (self.marked, done), "find what is left to copy"
+        return self.space.derive("left", MARKED, what, relations.without, *both)
 
     # Copying
 
-    def _copy(self, name: str, left: Sequence[Part]) -> None:
+    def _copy(self, name: str, left: Dataset) -> None:
         """Let tasks copy objects.
 
         Raises:
@@ -255,17 +250,14 @@ class _Creation:
     def _finish(
         self,
         record: Record,
-        earlier: Sequence[Part],
-        copied: Sequence[Part],
-        tried: Sequence[Part],
+        earlier: Dataset,
+        copied: Dataset,
+        tried: Dataset,
     ) -> Record:
         """List all copies, and write the outcome of each marked object, the manifest last."""
-        verified = self._verified([*earlier, *tried])
+        verified = self._verified(earlier + tried)
         with self.space.frames() as frames:
-            there, claims, last = (
-                self.space.read(frames, parts, OUTCOMES)
-                for parts in (verified, [*copied, *tried], tried)
-            )
+            there, claims, last = map(frames.read, (verified, copied + tried, tried))
             gone = relations.lacking(relations.claimed(claims), there)
             (lost,) = frames.collect_rows(gone, LACKING, "look for copies that are gone")
             self._require_none_lost(lost["objects"], lost["first"])

@@ -8,7 +8,7 @@ being removed is judged once more, for what is still there, and goes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_parts
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backup_location import repository_at
@@ -30,20 +30,21 @@ from lakegc_assets.recovery.backups import (
     backup_at,
 )
 from lakegc_assets.recovery.copies import (
-    OBJECTS,
+    COPIES,
     held_objects,
     missing_objects,
     recorded_copies,
     scratch_space,
 )
 from lakegc_assets.recovery.liveness import NEEDED, needed_now
-from lakegc_assets.recovery.undeletion import Present, present
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.context import RunContext, placed
 from lakegc_assets.run.lock import repository_lock
+from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.removal import remove_listed, remove_objects
+from lakegc_assets.storage.values import ObjectInfo
 from lakegc_assets.wording import counted
 
 _SWEPT = "swept_set"
@@ -55,12 +56,8 @@ Context = Callable[[str, str], RunContext]
 Require = Callable[[], object]
 
 
-def _with_nobody(_: RunContext) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @dataclass(frozen=True)
-class Judged:
+class BackupVerdict:
     """The verdict on a backup."""
 
     found: Backup
@@ -86,9 +83,9 @@ class Pruning:
     #: Keeps sweeps and restores of a repository from beginning, or raises LakegcError where one is
     #: at work, or an alarm stands: a sweep may rely on the backup, a restore read it. It gives a
     #: function that raises once this holds no more, or None.
-    alone: Callable[[RunContext], AbstractContextManager[Require | None]] = _with_nobody
+    alone: Callable[[RunContext], AbstractContextManager[Require | None]] = lambda _: nullcontext()
 
-    def run(self) -> Iterator[Judged]:
+    def run(self) -> Iterator[BackupVerdict]:
         """Remove what is to go, one after the other; what became of each.
 
         Raises:
@@ -104,11 +101,11 @@ class Pruning:
             if not self.names or found.name in self.names:
                 yield self._prune(found)
 
-    def _prune(self, found: Backup) -> Judged:
+    def _prune(self, found: Backup) -> BackupVerdict:
         subject = found.record.subject
         ctx = self.context(subject.repository, subject.run)
         if kept := self._stays(ctx, found):
-            return Judged(found, kept)
+            return BackupVerdict(found, kept)
         with ExitStack() as stack:
             try:
                 # Also where it holds nothing: whoever is suspended may wake up to another backup.
@@ -121,9 +118,9 @@ class Pruning:
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
-                return Judged(found, kept)
+                return BackupVerdict(found, kept)
             remove(found, require or (lambda: None))
-            return Judged(found)
+            return BackupVerdict(found)
 
     def _stays(self, ctx: RunContext, found: Backup) -> str:
         """Why a backup stays, before anybody asks what of it is needed."""
@@ -200,24 +197,20 @@ def _needed(ctx: RunContext, found: Backup) -> str:
         )
     with scratch_space(ctx) as space:
         only = missing_objects(space, held_objects(space, found))
-        needed = needed_now(space, subject.namespace, only) if only else []
-        return _advice(space, found, needed) if needed else ""
+        needed = needed_now(space, subject.namespace, only) if only.rows else only
+        return _advice(space, found, needed) if needed.rows else ""
 
 
-def _advice(space: Workspace, found: Backup, needed: Sequence[Part]) -> str:
-    """Advice for getting needed objects out of a backup, as far as their copies are there.
-
-    ``needed``: files of ``NEEDED``.
-    """
+def _advice(space: Workspace, found: Backup, needed: Dataset) -> str:
+    """Advice for getting needed objects (``NEEDED``) out of a backup, as far as they are there."""
     restorable = found.record.finished is not None and not found.copy_of
     # A restore reads what is finished alone.
-    copied = recorded_copies(space, found) if restorable else []
-    both = space.dataset(needed, NEEDED), space.dataset(copied, OBJECTS)
-    what = "find the copies of what is needed"
-    parts = space.derive("advice", _RECORDED, what, relations.with_recorded, *both)
+    copied = recorded_copies(space, found) if restorable else space.dataset((), COPIES)
+    both, what = (needed, copied.select("address", "size")), "find the copies of what is needed"
+    wanted = space.derive("advice", _RECORDED, what, relations.with_recorded, *both)
     counts: Counter[str] = Counter()
     first: dict[str, Mapping[str, Any]] = {}
-    for row, there in _with_copies(space, found.store, parts):
+    for row, there in _with_copies(space, found.store, wanted):
         readable = there is not None and there.size == row["recorded"]
         state = "readable" if readable else "absent" if there is None else "by hand"
         for name in ("needed", state):
@@ -247,13 +240,13 @@ def _advice(space: Workspace, found: Backup, needed: Sequence[Part]) -> str:
 
 
 def _with_copies(
-    space: Workspace, backup: ObjectStore, parts: Sequence[Part]
-) -> Iterator[tuple[Mapping[str, Any], Present | None]]:
-    """Rows of some files, each with what the backup holds at its address."""
-    for table in read_parts(space.attempt.store(), parts):
+    space: Workspace, backup: ObjectStore, wanted: Dataset
+) -> Iterator[tuple[Mapping[str, Any], ObjectInfo | None]]:
+    """Rows of a dataset, each with what the backup holds at its address."""
+    for table in space.tables(wanted):
         for at in range(0, table.num_rows, _BATCH):
             rows = table.slice(at, _BATCH).to_pylist()
-            there = present(backup, [row["address"] for row in rows])
+            there = look_up(backup, [row["address"] for row in rows])
             yield from ((row, there[row["address"]]) for row in rows)
 
 

@@ -17,7 +17,13 @@ from lakegc_assets.mark.marked_objects import read_stretches
 from lakegc_assets.recovery import journal
 from lakegc_assets.recovery.backups import FOLDER, MANIFEST
 from lakegc_assets.recovery.journal import Outcome
-from lakegc_assets.recovery.portions import HOPELESS, Portion, Streak, batches, hopeless_kind
+from lakegc_assets.recovery.portions import (
+    HOPELESS,
+    CircuitBreaker,
+    Portion,
+    batches,
+    hopeless_kind,
+)
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.copies import Copied, copy_object
@@ -76,7 +82,7 @@ def copy_portions(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
     return TaskResult()
 
 
-class Pace:
+class BandwidthLimiter:
     """Lets objects begin one after the other, so that no more bytes than allowed ever went by.
 
     An object begins when its own bytes are paid for: however fast it is copied then, all that was
@@ -116,8 +122,8 @@ class CopyingTask:
         self._target = to.open(orders.backup_url)
         self._artifacts = to.open(orders.artifacts_url)
         self._log = None if orders.log_url is None else to.open(orders.log_url)
-        self._pace = Pace(orders.rate)
-        self._denied = Streak()
+        self._pace = BandwidthLimiter(orders.rate)
+        self._denied = CircuitBreaker()
 
     def begin(self, portion: Portion) -> bool:
         """Take a portion, unless another task, or another attempt of this one, has it."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
@@ -163,6 +164,11 @@ class Backup:
         subject = self.record.subject
         made = f"{subject.repository}/{subject.run}"
         return "" if made == self.name else made
+
+    @property
+    def outcomes(self) -> Dataset:
+        """The outcome of each marked object (``OUTCOMES``)."""
+        return Dataset(self.store.url, self.record.parts, OUTCOMES)
 
     def require_digest(self, found: KeyDigest) -> None:
         """Compare the addresses of the copies with the manifest.

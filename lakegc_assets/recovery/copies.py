@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -16,7 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, read_parts
+from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
@@ -37,6 +37,7 @@ SHOWN: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "size", "
 COPIES: Final = pa.schema([OUTCOMES.field(name) for name in COPIED])
 #: An object that something holds a copy of.
 OBJECTS: Final = pa.schema([("address", pa.string()), ("size", pa.int64())])
+_OBJECT: Final = ("address", "size")
 #: Work of reading a copy, and of looking an object up, in seconds of one core.
 _ROW_S: Final = 2e-6
 _LOOK_S: Final = 1e-5
@@ -44,19 +45,17 @@ _LOOK_S: Final = 1e-5
 _ASKED: Final = 100
 
 
-def shown_copies(space: Workspace, backup: ObjectStore, objects: Sequence[Part]) -> list[Part]:
-    """List the copies of some objects, whether they were recorded or not.
+def shown_copies(space: Workspace, backup: ObjectStore, objects: Dataset) -> Dataset:
+    """List the copies of some objects, whether they were recorded or not (``SHOWN``).
 
-    ``objects``: files below the attempt, in the order of the addresses.
-
-    Returns:
-        Files of ``SHOWN``.
+    ``objects``: in the order of the addresses.
 
     Raises:
         IntegrityError: a file is missing or changed.
     """
     task = partial(_shown_copies, space.below("shown"), backup.url)
-    return list(chain(*space.in_pieces("list the copies", task, objects, _ROW_S)))
+    found = space.in_pieces("list the copies", task, objects, _ROW_S)
+    return space.dataset(chain(*found), SHOWN)
 
 
 def _shown_copies(folder: Folder, backup_url: str, piece: Sequence[Stretch]) -> list[Part]:
@@ -64,21 +63,18 @@ def _shown_copies(folder: Folder, backup_url: str, piece: Sequence[Stretch]) -> 
     return folder.write(SHOWN, _listed(folder.connections.open(backup_url), addresses))
 
 
-def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> list[Part]:
-    """The copies of a finished backup, as its manifest says.
+def verified_copies(space: Workspace, backup: Backup, *, listed: bool) -> Dataset:
+    """The copies of a finished backup, as its manifest says (``COPIES``).
 
     ``listed``: only those count that a listing shows now as they were made.
-
-    Returns:
-        Files of ``COPIES``.
 
     Raises:
         IntegrityError: something changed or removed the record of which they are.
     """
     task = partial(_verified_copies, space.below("copies"), backup.store.url, listed=listed)
-    found = space.in_pieces("read what the backup holds", task, backup.record.parts, _ROW_S)
+    found = space.in_pieces("read what the backup holds", task, backup.outcomes, _ROW_S)
     backup.require_digest(sum((digest for _, digest in found), KeyDigest()))
-    return list(chain(*(parts for parts, _ in found)))
+    return space.dataset(chain(*(parts for parts, _ in found)), COPIES)
 
 
 def _verified_copies(
@@ -110,18 +106,13 @@ def _listed(store: ObjectStore, addresses: pa.ChunkedArray) -> list[pa.Table]:
     return tables
 
 
-@contextmanager
-def scratch_space(ctx: RunContext) -> Iterator[Workspace]:
-    """A new folder of the artifacts, which is emptied at the end."""
+def scratch_space(ctx: RunContext) -> Workspace:
+    """A new folder of the artifacts, to be used within ``with``."""
     folder = AttemptArtifacts(ctx.root, ctx.repository, NEEDED, secrets.token_hex(8))
-    space = Workspace(ctx, folder, "")
-    try:
-        yield space
-    finally:
-        space.clear()
+    return Workspace(ctx, folder, "")
 
 
-def recorded_copies(space: Workspace, found: Backup) -> list[Part]:
+def recorded_copies(space: Workspace, found: Backup) -> Dataset:
     """The copies that a backup says it has (``COPIES``); an address may stand there twice.
 
     Raises:
@@ -131,34 +122,30 @@ def recorded_copies(space: Workspace, found: Backup) -> list[Part]:
         return verified_copies(space, found, listed=False)
     # Only its journal has them, and that may name an object twice.
     recorded = journal.gather(space, found.store)
-    rows = space.dataset(recorded, OUTCOMES)
-    return space.derive("copied", COPIES, "find what was copied", relations.claimed, rows)
+    return space.derive("copied", COPIES, "find what was copied", relations.claimed, recorded)
 
 
-def held_objects(space: Workspace, found: Backup) -> list[Part]:
+def held_objects(space: Workspace, found: Backup) -> Dataset:
     """Objects that a backup can give back (``OBJECTS``): all copies, or those still there.
 
     What was copied and not recorded any more may be the only copy all the same.
     """
     finished = found.state == "finished"
-    listed = space.below("listed").write(OBJECTS, _copies(found.store))
+    listed = space.write_tables("listed", OBJECTS, _copies(found.store))
     try:
         copied = recorded_copies(space, found)
     except IntegrityError:
-        if finished or listed:
+        if finished or listed.rows:
             raise
         # What says what was copied goes when all copies are gone.
-        return []
-    if not finished and not listed:
+        return listed
+    if not finished and not listed.rows:
         _require_gone(space, found.store, copied)
     return _held(space, copied, listed, finished=finished)
 
 
-def _held(
-    space: Workspace, copied: Sequence[Part], listed: Sequence[Part], *, finished: bool
-) -> list[Part]:
-    held = partial(relations.held, finished=finished)
-    both = (space.dataset(parts, OBJECTS) for parts in (copied, listed))
+def _held(space: Workspace, copied: Dataset, listed: Dataset, *, finished: bool) -> Dataset:
+    held, both = partial(relations.held, finished=finished), (copied.select(*_OBJECT), listed)
     return space.derive("held", OBJECTS, "find what the backup holds", held, *both)
 
 
@@ -169,14 +156,14 @@ def _copies(store: ObjectStore) -> Iterator[pa.Table]:
         yield pa.table([rows["key"], rows["size"]], schema=OBJECTS)
 
 
-def _require_gone(space: Workspace, store: ObjectStore, copied: Sequence[Part]) -> None:
+def _require_gone(space: Workspace, store: ObjectStore, copied: Dataset) -> None:
     """Ask for some copies that a listing does not show: it may have been empty for no reason.
 
     Raises:
         StorageError: one is there.
     """
-    step = max(1, sum(part.rows for part in copied) // _ASKED)
-    for rows in read_parts(space.attempt.store(), copied, ["address"]):
+    step = max(1, copied.rows // _ASKED)
+    for rows in space.tables(copied.select("address")):
         for address in rows["address"].to_pylist()[::step]:
             if store.exists(address):
                 raise StorageError(
@@ -184,16 +171,14 @@ def _require_gone(space: Workspace, store: ObjectStore, copied: Sequence[Part]) 
                 )
 
 
-def missing_objects(space: Workspace, objects: Sequence[Part]) -> list[Part]:
-    """Of some objects those that the store does not hold, or holds with another size.
+def missing_objects(space: Workspace, objects: Dataset) -> Dataset:
+    """Of some objects those that the store does not hold, or holds with another size, in order.
 
-    ``objects``: files of ``OBJECTS``, in the order of the addresses, each once.
-
-    Returns:
-        Files of ``OBJECTS``, in the same order.
+    ``objects``: ``OBJECTS``, in the order of the addresses, each once.
     """
     task = partial(_missing, space.below("missing"))
-    return list(chain(*space.in_pieces("look objects up", task, objects, _LOOK_S)))
+    found = space.in_pieces("look objects up", task, objects, _LOOK_S)
+    return space.dataset(chain(*found), OBJECTS)
 
 
 def _missing(folder: Folder, piece: Sequence[Stretch]) -> list[Part]:
@@ -202,7 +187,7 @@ def _missing(folder: Folder, piece: Sequence[Stretch]) -> list[Part]:
     return folder.write(OBJECTS, [rows.filter(strings.among(rows["address"], gone))])
 
 
-def only_copies(space: Workspace, found: Backup) -> list[Part]:
+def only_copies(space: Workspace, found: Backup) -> Dataset:
     """The objects of a backup that the store does not hold any more (``OBJECTS``), in order.
 
     Raises:
@@ -210,4 +195,4 @@ def only_copies(space: Workspace, found: Backup) -> list[Part]:
         StorageError: a store did not answer.
     """
     copied = recorded_copies(space, found)
-    return missing_objects(space, _held(space, copied, (), finished=True))
+    return missing_objects(space, _held(space, copied, space.dataset((), OBJECTS), finished=True))

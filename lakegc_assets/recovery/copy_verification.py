@@ -26,7 +26,7 @@ _FILES: Final = 8
 MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
-class Proof:
+class CopyVerifier:
     """Evidence about the copies in one backup."""
 
     def __init__(self, store: ObjectStore) -> None:

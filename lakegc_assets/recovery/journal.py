@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.recovery.backups import FOLDER, OUTCOMES
 from lakegc_assets.recovery.workspace import Workspace
@@ -52,8 +52,8 @@ def record(backup: ObjectStore, name: str, outcomes: Sequence[Outcome]) -> None:
     write_values(backup, f"{_LEDGER}{name}.parquet", [(*one, now) for one in outcomes], OUTCOMES)
 
 
-def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> list[Part]:
-    """The rows of a journal, as files of a workspace (``OUTCOMES``).
+def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> Dataset:
+    """The rows of a journal, copied to a workspace (``OUTCOMES``).
 
     A damaged file of the journal counts as absent: what it says is copied again.
 
@@ -61,7 +61,8 @@ def gather(space: Workspace, backup: ObjectStore, prefix: str = "") -> list[Part
     """
     url, prefix = backup.url, f"{_LEDGER}{prefix}"
     files = RecordFiles(space.connections, url, prefix, OUTCOMES, skip_damaged=True)
-    return files.gather(space.ctx.tasks, space.attempt.url, space.below("journal").name)
+    parts = files.gather(space.ctx.tasks, space.attempt.url, space.below("journal").name)
+    return space.dataset(parts, OUTCOMES)
 
 
 def for_each(backup: ObjectStore, function: Callable[[str, pa.Table], R]) -> list[R]:

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, write_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness
@@ -36,17 +37,14 @@ _ASKING_S: Final = 600.0
 _ROW_S: Final = 1e-6
 
 
-def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> list[Part]:
-    """The objects among some that must not be lost.
+def needed_now(space: Workspace, namespace: str, objects: Dataset) -> Dataset:
+    """The objects among some that must not be lost (``NEEDED``), each address once, in order.
 
     Staged objects are read before the commits, so that what is committed meanwhile is seen. Tagged
     commits count, whatever the settings say, and so does what is not known.
 
-    ``objects``: files of address and size, relative to the namespace; an address may be there with
-    several sizes.
-
-    Returns:
-        Files of ``NEEDED``, each address once, in order.
+    ``objects``: address and size, relative to the namespace; an address may be there with several
+    sizes.
 
     Raises:
         RefusedError: the repository is at another namespace now.
@@ -84,13 +82,13 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
     why = pa.repeat(pa.scalar("it is pinned"), len(pins))
     listed = listed_once(staged.listed, lists.tries)
     named = [
-        _served(ctx, space, liveness, rows, listed),
+        _served(ctx, space, liveness, rows.parts, listed),
         pa.table([pins, why], schema=NEEDED),
     ]
     with space.frames() as frames:
         found = mark_relations.came_back(
-            space.read(frames, rows, LISTING),
-            [(space.read(frames, parts, HASHES), reason) for parts, reason in sets],
+            frames.read(rows),
+            [(frames.read(space.dataset(parts, HASHES)), reason) for parts, reason in sets],
             [frames.create(last_parts)],
             [frames.create(some.cast(NEEDED)) for some in named],
         )
@@ -98,13 +96,11 @@ def needed_now(space: Workspace, namespace: str, objects: Sequence[Part]) -> lis
         return space.write(frames, ordered, "needed", NEEDED, "find what is needed")
 
 
-def _as_listed(space: Workspace, objects: Sequence[Part]) -> list[Part]:
+def _as_listed(space: Workspace, objects: Dataset) -> Dataset:
     """Rows of ``LISTING`` for address and size, the etags of which nobody knows."""
-    task, seconds = (
-        partial(_rows_of, space.below("objects")),
-        sum(part.rows for part in objects) * _ROW_S,
-    )
-    return space.ctx.tasks.run_or_call("hash addresses", task, objects, seconds)
+    task, seconds = partial(_rows_of, space.below("objects")), objects.rows * _ROW_S
+    parts = space.ctx.tasks.run_or_call("hash addresses", task, objects.parts, seconds)
+    return space.dataset(parts, LISTING)
 
 
 def _rows_of(folder: Folder, part: Part) -> Part:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part, read_part, read_parts
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.copies import (
@@ -17,7 +17,7 @@ from lakegc_assets.recovery.copies import (
     missing_objects,
     scratch_space,
 )
-from lakegc_assets.recovery.liveness import needed_now
+from lakegc_assets.recovery.liveness import NEEDED, needed_now
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.command_line import command_line
@@ -60,18 +60,15 @@ def prune_trash(ctx: RunContext, namespace: str, require: Callable[[], None]) ->
     if not folders:
         return Pruned(0, "")
     with scratch_space(ctx) as space:
-        found = space.below("trash").write(OBJECTS, _found(store, folders))
+        found = space.write_tables("trash", OBJECTS, _found(store, folders))
         needed = _needed(space, namespace, found)
-        files = space.attempt.store()
 
         def stays(addresses: strings.Strings) -> strings.Strings:
-            among = [
-                strings.among(addresses, rows["address"]) for rows in read_parts(files, needed)
-            ]
+            among = [strings.among(addresses, rows["address"]) for rows in space.tables(needed)]
             return reduce(pc.or_, among, pa.repeat(pa.scalar(False), len(addresses)))
 
         removed = sum(remove_trash(store, folder, stays, require) for folder in folders)
-        return Pruned(removed, _kept(ctx, files, needed))
+        return Pruned(removed, _kept(space, needed))
 
 
 def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
@@ -81,25 +78,23 @@ def _found(store: ObjectStore, folders: Sequence[str]) -> Iterator[pa.Table]:
             yield pa.table([addresses_in(batch, folder), batch["size"]], schema=OBJECTS)
 
 
-def _needed(space: Workspace, namespace: str, found: Sequence[Part]) -> list[Part]:
-    """Files of ``NEEDED``: what of the trash is needed and not in the store."""
-    trash = space.dataset(found, OBJECTS)
+def _needed(space: Workspace, namespace: str, trash: Dataset) -> Dataset:
+    """Objects of the trash that are needed and not in the store (``NEEDED``)."""
     once = space.derive("once", OBJECTS, "put the trash in order", relations.each_once, trash)
-    if not (missing := missing_objects(space, once)):
-        return []
-    only, what = space.dataset(missing, OBJECTS), "find what only the trash holds"
-    lost = space.derive("lost", OBJECTS, what, relations.chosen, trash, only)
+    missing, what = missing_objects(space, once), "find what only the trash holds"
+    if not missing.rows:
+        return space.dataset((), NEEDED)
+    lost = space.derive("lost", OBJECTS, what, relations.chosen, trash, missing)
     return needed_now(space, namespace, lost)
 
 
-def _kept(ctx: RunContext, files: ObjectStore, needed: Sequence[Part]) -> str:
-    if not needed:
+def _kept(space: Workspace, needed: Dataset) -> str:
+    if not needed.rows:
         return ""
-    first = read_part(files, needed[0]).slice(0, 1).to_pylist()[0]
+    ctx, first = space.ctx, next(space.tables(needed)).slice(0, 1).to_pylist()[0]
     asked = ctx.repository, "--run", "RUN", "--address", first["address"]
     restoring = command_line("restore", *asked, settings=ctx.given_settings)
-    rows = sum(part.rows for part in needed)
-    objects = counted(rows, "object of the trash is", "objects of the trash are")
+    objects = counted(needed.rows, "object of the trash is", "objects of the trash are")
     return (
         f"{objects} needed now and not in the store, and stay though older than trash_days: "
         f"{first['address']!r} for one ({first['why']}). "

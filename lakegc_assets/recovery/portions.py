@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.recovery.workspace import Workspace
@@ -59,28 +60,24 @@ class Portion(NamedTuple):
     stretch: Stretch
 
 
-def costs_of(space: Workspace, parts: Sequence[Part], cost: Cost) -> list[float]:
-    """The work for each of some files of an attempt."""
-    task = partial(_cost_of, space.connections, space.attempt.url, cost)
-    return space.ctx.tasks.run_or_call("add the work up", task, parts, _reading(parts))
+def costs_of(space: Workspace, rows: Dataset, cost: Cost) -> list[float]:
+    """The work for each file of a dataset."""
+    task = partial(_cost_of, space.connections, rows.url, cost)
+    return space.ctx.tasks.run_or_call("add the work up", task, rows.parts, rows.rows * _READ_S)
 
 
 def cut_portions(
-    space: Workspace, parts: Sequence[Part], cost: Cost, costs: Sequence[float], count: float
+    space: Workspace, rows: Dataset, cost: Cost, costs: Sequence[float], count: float
 ) -> list[Portion]:
-    """Cut files into some ``count`` portions of about equal work, each of one stretch of rows.
+    """Cut a dataset into some ``count`` portions of about equal work, each of one stretch of rows.
 
-    ``costs``: what ``costs_of`` gives for them.
+    ``costs``: what ``costs_of`` gives for it.
     """
     total = sum(costs)
-    inputs = [(p, max(1, ceil(c * count / total))) for p, c in zip(parts, costs, strict=True)]
-    task = partial(_cut, space.connections, space.attempt.url, cost)
-    cuts = space.ctx.tasks.run_or_call("cut the work", task, inputs, _reading(parts))
+    inputs = [(p, max(1, ceil(c * count / total))) for p, c in zip(rows.parts, costs, strict=True)]
+    task = partial(_cut, space.connections, rows.url, cost)
+    cuts = space.ctx.tasks.run_or_call("cut the work", task, inputs, rows.rows * _READ_S)
     return [Portion(*one) for one in enumerate(stretch for cut in cuts for stretch in cut)]
-
-
-def _reading(parts: Sequence[Part]) -> float:
-    return sum(part.rows for part in parts) * _READ_S
 
 
 def _costs(connections: Connections, url: str, cost: Cost, part: Part) -> npt.NDArray[np.float64]:
@@ -131,7 +128,7 @@ def hopeless_code(code: str) -> bool:
     return named or error_class(code) in HOPELESS
 
 
-class Streak:
+class CircuitBreaker:
     """Objects in a row that met what no other gets past either; threads may share it."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
-from lakegc_assets.recovery.undeletion import Brought
+from lakegc_assets.recovery.undeletion import RestoreOutcome
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.records import RecordFiles, read_whole, write_values
@@ -39,7 +39,7 @@ _THREADS: Final = 16
 
 
 @dataclass(frozen=True)
-class Begun:
+class RestoreRequest:
     """A restore that was begun: what was asked for, as JSON values, and when, by the store's clock.
 
     ``objects`` is the ``KeyDigest`` of their addresses, as text.
@@ -66,7 +66,7 @@ def restores(attempt: AttemptArtifacts) -> list[str]:
     return sorted(prefix.removeprefix(f"{ASSET}/").rstrip("/") for prefix in prefixes)
 
 
-def begin(attempt: AttemptArtifacts, begun: Begun, name: str, patience: timedelta) -> str:
+def begin(attempt: AttemptArtifacts, begun: RestoreRequest, name: str, patience: timedelta) -> str:
     """The id of a restore: that of one that did not finish and is about the same, else a new one.
 
     ``name``: end of a new id. One that began longer ago than ``patience`` is not continued: its pin
@@ -90,7 +90,11 @@ def begin(attempt: AttemptArtifacts, begun: Begun, name: str, patience: timedelt
 
 
 def record(
-    artifacts: ObjectStore, ledger: str, name: str, sizes: Sequence[int], found: Sequence[Brought]
+    artifacts: ObjectStore,
+    ledger: str,
+    name: str,
+    sizes: Sequence[int],
+    found: Sequence[RestoreOutcome],
 ) -> None:
     """Make outcomes of a batch durable: they are all in the ledger when this returns, or none is.
 

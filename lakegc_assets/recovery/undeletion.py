@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.recovery.copy_verification import MD5, Proof
+from lakegc_assets.recovery.copy_verification import MD5, CopyVerifier
+from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import (
@@ -26,18 +24,13 @@ from lakegc_assets.storage.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from lakegc_assets.storage.values import Lost, UndeleteOutcome
+from lakegc_assets.storage.values import Lost, ObjectInfo, UndeleteOutcome
 
 #: Where an object came back from.
 KEPT: Final = "store"
 BACKUP: Final = "backup"
 #: Where objects may come back from, in the order in which a restore names them.
 SOURCES: Final = ("versions", "trash", "soft_delete", "backup")
-#: One object in so many came back, where a listing costs less than asking for each of them.
-_SPARSE: Final = 20
-#: How many objects are listed before it shows how close together they lie, and how few are asked.
-_GLANCE: Final = 1000
-_FEW: Final = 4
 _THREADS: Final = 16
 #: Bytes that may be read in vain, sooner than it is asked whether something is at their key.
 _SMALL: Final = 1 << 16
@@ -54,7 +47,7 @@ Verdict = Literal["versions", "trash", "soft_delete", "backup", "lost", "not_kno
 
 
 @dataclass(frozen=True)
-class Brought:
+class RestoreOutcome:
     """The outcome of one object that was to come back."""
 
     key: str
@@ -68,26 +61,19 @@ class Brought:
     detail: str | None = None
 
 
-class Present(NamedTuple):
-    """The object at a key: size in bytes, and etag."""
-
-    size: int
-    etag: str
-
-
 @dataclass(frozen=True)
-class Copies:
+class BackupCopies:
     """Verified copies of objects."""
 
     store: ObjectStore
     #: Of the copies, by key; what has none was not copied.
     etags: Mapping[str, str]
-    proof: Proof
+    proof: CopyVerifier
 
 
 def bring_back(
-    store: ObjectStore, objects: Sequence[Lost], copies: Copies | None = None
-) -> list[Brought]:
+    store: ObjectStore, objects: Sequence[Lost], copies: BackupCopies | None = None
+) -> list[RestoreOutcome]:
     """Bring objects back where nothing is now. What goes wrong is an outcome, never an exception.
 
     Each key once. ``copies``: where the store retains nothing, or does not answer.
@@ -106,7 +92,7 @@ def bring_back(
     )
     for at, one in zip(wanting, found, strict=True):
         brought[at] = one
-    seen = {key: one for key, one in there.items() if isinstance(one, Present)}
+    seen = {key: one for key, one in there.items() if isinstance(one, ObjectInfo)}
     # What is there may be a copy that went wrong in an earlier try; or nothing, if the store lied.
     odd = [
         at
@@ -122,8 +108,8 @@ def bring_back(
 
 
 def _without_copies(
-    store: ObjectStore, objects: Sequence[Lost], brought: Sequence[Brought]
-) -> list[Brought]:
+    store: ObjectStore, objects: Sequence[Lost], brought: Sequence[RestoreOutcome]
+) -> list[RestoreOutcome]:
     """Bring back what the store was not asked for (``_given_back``), and has no good copy.
 
     A store that keeps nothing of what is deleted today may have kept what was deleted before.
@@ -137,7 +123,7 @@ def _without_copies(
 
 
 def _given_back(
-    store: ObjectStore, objects: Sequence[Lost], copies: Copies | None
+    store: ObjectStore, objects: Sequence[Lost], copies: BackupCopies | None
 ) -> Sequence[UndeleteOutcome]:
     """Undelete; a store that retains nothing is asked only for objects without a copy.
 
@@ -151,98 +137,68 @@ def _given_back(
 
 
 def _verified(
-    one: Lost, answer: UndeleteOutcome, there: Mapping[str, Present | str | None]
-) -> Brought:
+    one: Lost, answer: UndeleteOutcome, there: Mapping[str, ObjectInfo | str | None]
+) -> RestoreOutcome:
     """The outcome of an object, after a comparison of what the store gave back with the mark."""
     if answer.outcome not in _BACK:
-        return Brought(one.key, answer.outcome, None, answer.error_code, answer.detail)
+        return RestoreOutcome(one.key, answer.outcome, None, answer.error_code, answer.detail)
     found = there.get(one.key)
     if isinstance(found, str):
-        return Brought(one.key, "failed", None, "NotVerified", found)
+        return RestoreOutcome(one.key, "failed", None, "NotVerified", found)
     if answer.outcome == "already_there":
         # A list of versions may be older than the delete, and what is no object may be in the way.
-        return _nothing_there(one) if found is None else Brought(one.key, answer.outcome)
+        return _nothing_there(one) if found is None else RestoreOutcome(one.key, answer.outcome)
     if found is None or found.size != one.size:
         came = "is gone again" if found is None else f"came back with {found.size} bytes"
         detail = f"it {came}, and had {one.size}"
-        return Brought(one.key, "failed", None, "NotVerified", detail)
-    return Brought(one.key, "restored", KEPT)
+        return RestoreOutcome(one.key, "failed", None, "NotVerified", detail)
+    return RestoreOutcome(one.key, "restored", KEPT)
 
 
-def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | str | None]:
+def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, ObjectInfo | str | None]:
     """The objects at some keys, None for none; or why that is unknown."""
     try:
-        return present(store, keys)
+        return look_up(store, keys)
     except (StorageError, ConfigurationError):
         # One that cannot be looked at says nothing of the others.
         found = thread_map(partial(_asked_or_why, store), keys, _THREADS)
         return dict(zip(keys, found, strict=True))
 
 
-def _asked_or_why(store: ObjectStore, key: str) -> Present | str | None:
+def _asked_or_why(store: ObjectStore, key: str) -> ObjectInfo | str | None:
     try:
-        return _asked(store, key)
+        return look_up(store, [key])[key]
     except (StorageError, ConfigurationError) as error:
         return f"it could not be looked at: {error}"
 
 
-def present(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, Present | None]:
-    """The objects at some keys, None for none."""
-    found: dict[str, Present | None] = dict(_listed(store, keys)) if len(keys) > _FEW else {}
-    unlisted = [key for key in keys if key not in found]
-    return found | dict(
-        zip(unlisted, thread_map(partial(_asked, store), unlisted, _THREADS), strict=True)
-    )
-
-
-def _listed(store: ObjectStore, keys: Sequence[str]) -> dict[str, Present]:
-    """List the stretch of some keys, until a page shows too few of them."""
-    wanted, listed = pa.array(keys, pa.string()), 0
-    found: dict[str, Present] = {}
-    # All keys in between begin like the first one.
-    for page in store.list(start_after=min(keys)[:-1] or None, end_before=max(keys) + "\0"):
-        listed += page.num_rows
-        rows = page.filter(pc.is_in(page["key"], wanted))
-        columns = (rows[name].to_pylist() for name in ("key", "size", "etag"))
-        found |= {key: Present(size, etag) for key, size, etag in zip(*columns, strict=True)}
-        if listed >= _GLANCE and len(found) * _SPARSE < listed:
-            break
-    return found
-
-
-def _asked(store: ObjectStore, key: str) -> Present | None:
-    try:
-        info = store.head(key)
-    except ObjectNotFoundError:
-        return None
-    return Present(info.size, info.etag)
-
-
-def _differs(one: Lost, found: Present | None) -> bool:
+def _differs(one: Lost, found: ObjectInfo | None) -> bool:
     """True if the object at a key may be another one, or is unknown."""
     return found is None or (found.size, found.etag) != (one.size, one.etag)
 
 
-def _nothing_there(one: Lost) -> Brought:
+def _nothing_there(one: Lost) -> RestoreOutcome:
     detail = "the store says that something is at its key, and shows nothing there"
-    return Brought(one.key, "failed", None, "NotThere", detail)
+    return RestoreOutcome(one.key, "failed", None, "NotThere", detail)
 
 
 def _compared(
-    store: ObjectStore, one: Lost, found: Present | None, copies: Copies | None
-) -> Brought:
+    store: ObjectStore, one: Lost, found: ObjectInfo | None, copies: BackupCopies | None
+) -> RestoreOutcome:
     """The outcome of an object that is said to be there: with why it is not what was marked."""
     try:
-        found = found or _asked(store, one.key)
+        found = found or look_up(store, [one.key])[one.key]
         if found is None:
             return _nothing_there(one)
         detail = _difference(store, one, found, copies)
     except (StorageError, ConfigurationError) as error:
         detail = f"whether it is the one that was marked could not be found out: {error}"
-    return Brought(one.key, "already_there", detail=detail)
+    return RestoreOutcome(one.key, "already_there", detail=detail)
 
 
-def _difference(store: ObjectStore, one: Lost, found: Present, copies: Copies | None) -> str | None:
+def _difference(
+    store: ObjectStore, one: Lost, found: ObjectInfo, copies: BackupCopies | None
+) -> str | None:
     """Why what is at a key is not what was marked; None where nothing shows that it is not."""
     if found.size != one.size:
         return f"{ANOTHER}: it has {found.size} bytes, and {one.size} were marked"
@@ -253,7 +209,7 @@ def _difference(store: ObjectStore, one: Lost, found: Present, copies: Copies | 
     return None
 
 
-def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
+def _known(one: Lost, copies: BackupCopies | None) -> Mapping[str, str]:
     """Checksums of an object that was marked, as far as anybody names them."""
     known = {"md5": one.etag} if MD5.fullmatch(one.etag) else {}
     if copies is not None and one.key in copies.etags:
@@ -262,7 +218,9 @@ def _known(one: Lost, copies: Copies | None) -> Mapping[str, str]:
     return known
 
 
-def _else_copied(store: ObjectStore, one: Lost, answer: Brought, copies: Copies | None) -> Brought:
+def _else_copied(
+    store: ObjectStore, one: Lost, answer: RestoreOutcome, copies: BackupCopies | None
+) -> RestoreOutcome:
     """An object that the store did not give back: there after all, or copied from a backup."""
     try:
         # Whether something is there the store says when it is put, too; a small one is read in vain
@@ -271,20 +229,22 @@ def _else_copied(store: ObjectStore, one: Lost, answer: Brought, copies: Copies 
         copied = copies is not None and one.key in copies.etags
         if not (small and copied) and store.exists(one.key):
             return (
-                answer if answer.error_code == "NotVerified" else Brought(one.key, "already_there")
+                answer
+                if answer.error_code == "NotVerified"
+                else RestoreOutcome(one.key, "already_there")
             )
         if copies is None or one.key not in copies.etags:
             return answer
         _copy(store, one, copies)
     except PreconditionFailedError:
-        return Brought(one.key, "already_there")
+        return RestoreOutcome(one.key, "already_there")
     except (StorageError, ConfigurationError) as error:
         code = _CODES.get(type(error)) or type(error).__name__.removesuffix("Error")
-        return Brought(one.key, "failed", None, code, f"{error}{_left(store, one)}")
-    return Brought(one.key, "restored", BACKUP)
+        return RestoreOutcome(one.key, "failed", None, code, f"{error}{_left(store, one)}")
+    return RestoreOutcome(one.key, "restored", BACKUP)
 
 
-def _copy(store: ObjectStore, one: Lost, copies: Copies) -> None:
+def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:
     """Copy an object from a backup, by the etag that was recorded or one that is proven."""
     copied = partial(
         copy_object, copies.store, one.key, store, one.key, size=one.size, if_absent=True
@@ -326,7 +286,9 @@ def _source(store: ObjectStore) -> Verdict:
     return "trash" if kind == "trash" else "soft_delete" if kind == "soft_delete" else "versions"
 
 
-def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) -> list[Forecast]:
+def forecast(
+    store: ObjectStore, gone: Sequence[Lost], copies: BackupCopies | None
+) -> list[Forecast]:
     """Foresee the outcomes for objects that are gone, by the requests that a restore would make.
 
     Returns:
@@ -344,11 +306,11 @@ def forecast(store: ObjectStore, gone: Sequence[Lost], copies: Copies | None) ->
     return ends if copies is None else _else_in_backup(ends, copies)
 
 
-def _else_in_backup(ends: Sequence[Forecast], copies: Copies) -> list[Forecast]:
+def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Forecast]:
     """Foresee the outcomes for objects that the store does not give back, by their backup."""
     asked = [e.one.key for e in ends if e.verdict not in SOURCES and e.one.key in copies.etags]
     try:
-        there = present(copies.store, asked) if asked else {}
+        there = look_up(copies.store, asked)
     except (StorageError, ConfigurationError) as error:
         why = f"the backup could not be looked at: {error}"
         return [e._replace(verdict="not_known", why=why) if e.one.key in asked else e for e in ends]
@@ -357,14 +319,16 @@ def _else_in_backup(ends: Sequence[Forecast], copies: Copies) -> list[Forecast]:
     )
 
 
-def _by_copy(end: Forecast, copy: Present | None, copies: Copies) -> Forecast:
+def _by_copy(end: Forecast, copy: ObjectInfo | None, copies: BackupCopies) -> Forecast:
     """Foresee the outcome for an object, by its copy in a backup."""
     one = end.one
     if copy is None:
         return end._replace(why="its copy in the backup is gone")
     try:
         recorded = copies.etags[one.key]
-        if copy == (one.size, recorded) or copies.proof.etag(one, recorded) is not None:
+        if (copy.size, copy.etag) == (one.size, recorded) or copies.proof.etag(
+            one, recorded
+        ) is not None:
             return Forecast(one, "backup")
     except (StorageError, ConfigurationError) as error:
         return Forecast(one, "not_known", str(error))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import ROWS_EACH, Part, write_tables
+from lakegc_assets.engine.datasets import ROWS_EACH, Part, read_parts, write_tables
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -46,7 +47,10 @@ class Folder(NamedTuple):
 
 @dataclass(frozen=True)
 class Workspace:
-    """A folder of an attempt, with a slash at its end; no other try has it."""
+    """A folder of an attempt, with a slash at its end; no other try has it.
+
+    Used within ``with`` it is a temporary one, which is emptied at the end.
+    """
 
     ctx: RunContext
     attempt: AttemptArtifacts
@@ -65,19 +69,24 @@ class Workspace:
         """The data frames of the run, to be used within ``with``."""
         return self.ctx.frames()
 
-    def dataset(self, parts: Sequence[Part], schema: pa.Schema) -> Dataset:
+    def dataset(self, parts: Iterable[Part], schema: pa.Schema) -> Dataset:
         """Files of the attempt, as relations take them."""
-        return Dataset(self.attempt.url, parts, schema)
+        return Dataset(self.attempt.url, list(parts), schema)
 
-    def read(self, frames: Session, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
-        """The rows of files of the attempt."""
-        return frames.read(self.dataset(parts, schema))
+    def tables(self, rows: Dataset) -> Iterator[pa.Table]:
+        """The rows of a dataset of the attempt, a file at a time."""
+        return read_parts(self.attempt.store(), rows.parts, rows.schema.names)
+
+    def write_tables(self, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> Dataset:
+        """Write rows to files below a name in the folder."""
+        return self.dataset(self.below(name).write(schema, tables), schema)
 
     def write(
         self, frames: Session, frame: DataFrame, name: str, schema: pa.Schema, what: str
-    ) -> list[Part]:
+    ) -> Dataset:
         """Compute a frame, and write its rows to files below a name in the folder."""
-        return frames.write(frame, self.attempt.url, f"{self.folder}{name}/", schema, what)
+        folder = f"{self.folder}{name}/"
+        return self.dataset(frames.write(frame, self.attempt.url, folder, schema, what), schema)
 
     def derive(
         self,
@@ -86,22 +95,26 @@ class Workspace:
         what: str,
         relation: Callable[..., DataFrame],
         *datasets: Dataset,
-    ) -> list[Part]:
+    ) -> Dataset:
         """Write the rows that a relation gives of some datasets, as ``write`` does."""
         with self.frames() as frames:
             return self.write(frames, relation(*map(frames.read, datasets)), name, schema, what)
 
     def in_pieces(
-        self, what: str, task: Callable[[Sequence[Stretch]], R], parts: Sequence[Part], row_s: float
+        self, what: str, task: Callable[[Sequence[Stretch]], R], rows: Dataset, row_s: float
     ) -> list[R]:
-        """Call a task with pieces of files: some for each thread, none too large.
+        """Call a task with pieces of a dataset: some for each thread, none too large.
 
         ``row_s``: work for a row, in seconds of one core.
         """
-        threads, rows = self.ctx.settings.backup_list_threads, sum(part.rows for part in parts)
-        pieces = stretches(parts, max(_PIECE, min(ROWS_EACH, -(-rows // threads))))
-        return self.ctx.tasks.run_or_call(what, task, pieces, rows * row_s, threads)
+        threads = self.ctx.settings.backup_list_threads
+        pieces = stretches(rows.parts, max(_PIECE, min(ROWS_EACH, -(-rows.rows // threads))))
+        return self.ctx.tasks.run_or_call(what, task, pieces, rows.rows * row_s, threads)
 
-    def clear(self) -> None:
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         """Delete all files of the folder; a warning says where that fails."""
         remove(self.attempt.store(), self.folder)

@@ -1,11 +1,16 @@
-"""Says before a sweep whether what it deletes can be had back, and for how long."""
+"""Says whether what a sweep deletes can be had back: before it in words, after it until when."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from lakegc_assets.storage.values import Recovery
-from lakegc_assets.wording import duration
+from lakegc_assets.wording import counted, duration
+
+#: Rules may say more days than the calendar has.
+_MOST_DAYS: Final = 36_500
 
 
 def with_trash(recovery: Recovery, stays: timedelta) -> Recovery:
@@ -30,3 +35,61 @@ def whether_undone(recovery: Recovery, backup_url: str | None) -> str:
         )
     ends = "" if recovery.days is None else f" for {duration(timedelta(days=recovery.days))}"
     return f"this sweep can be undone{ends}: {recovery.notice}"
+
+
+def kept_until(since: datetime, days: float) -> datetime:
+    """The end of a period that began then; at most a hundred years later."""
+    return since + timedelta(days=min(days, _MOST_DAYS))
+
+
+def recovery_facts(recovery: Recovery, since: datetime) -> dict[str, object]:
+    """The recovery facts in the manifest of a sweep: kind, days, notice, and until when.
+
+    ``since`` is when the first object may have been deleted, UTC.
+    """
+    until = None if recovery.days is None else kept_until(since, recovery.days)
+    return {**recovery._asdict(), "until": until and until.isoformat()}
+
+
+def undoable(facts: Mapping[str, Any], now: datetime) -> str:
+    """A sentence about what a sweep deleted, by the facts of its manifest."""
+    return f"{_of_this_try(facts, now)}{_of_earlier_tries(facts.get('perhaps_kept', 0))}"
+
+
+def _of_this_try(facts: Mapping[str, Any], now: datetime) -> str:
+    recovery, backup = facts["recovery"], facts["backup"]
+    in_backup = f"from the backup {backup} until that is pruned" if backup else ""
+    in_backup += _but_for(facts.get("not_in_backup", 0)) if backup else ""
+    if recovery["kind"] == "nothing":
+        if in_backup:
+            return f"what was deleted can be had back {in_backup}"
+        return f"what was deleted cannot be had back: {recovery['notice']}"
+    if recovery["kind"] == "unknown":
+        if in_backup:
+            return f"what was deleted can be had back {in_backup}"
+        return f"whether what was deleted can be had back is not known: {recovery['notice']}"
+    more = _but_for(facts.get("not_kept", 0)) + (f"; and {in_backup}" if in_backup else "")
+    what = recovery["kind"].replace("_", " ")
+    if recovery["until"] is None:
+        return f"what was deleted can be had back ({what}), until when is not known{more}"
+    until = datetime.fromisoformat(recovery["until"])
+    verb = "can" if now < until else "could"
+    return f"what was deleted {verb} be had back until {until:%Y-%m-%d %H:%M} UTC ({what}){more}"
+
+
+def _but_for(objects: int) -> str:
+    """A clause on the objects that cannot be had back from there; older sweeps have no number."""
+    if not objects:
+        return ""
+    those = counted(objects, "object", "objects")
+    are = "is" if objects == 1 else "are"
+    return f", but for {those} that an earlier try deleted, and that {are} not there"
+
+
+def _of_earlier_tries(objects: int) -> str:
+    if not objects:
+        return ""
+    return (
+        f"; of {counted(objects, 'object')} that an earlier try deleted nobody knows whether the "
+        f"store kept {'it' if objects == 1 else 'them'}: its settings may have been others then"
+    )

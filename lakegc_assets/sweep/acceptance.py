@@ -13,7 +13,6 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
-from lakegc_assets.mark.marked_objects import Candidates
-from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Verdict, bring_back, present
+from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.undeletion import Verdict, bring_back
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.run.records import read_rows
 from lakegc_assets.storage.base import ObjectStore
@@ -44,7 +43,7 @@ from lakegc_assets.sweep.delta import SPARED
 from lakegc_assets.sweep.hold import ACCEPTED, HOLD, LOST, RECORDS, Hold, HoldError, find_hold
 from lakegc_assets.sweep.lease import leased
 from lakegc_assets.sweep.ledger import ASSET, Outcome
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.lost_objects import LOST as ROWS
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost, foresee
 from lakegc_assets.wording import counted
@@ -84,7 +83,7 @@ class Alarm:
     values: Mapping[str, Any]
     states: Mapping[str, str]
     rows: pa.Table
-    proof: Proof | None = None
+    proof: CopyVerifier | None = None
     unread: str = ""
     problems: Sequence[str] = ()
 
@@ -221,7 +220,7 @@ def _brought_back(store: ObjectStore, alarm: Alarm) -> Alarm:
             if one.outcome == "failed":
                 problems.append(f"{one.key}: {one.error_code}: {one.detail}")
     for unasked in _batches([address for address, state in states.items() if state == UNKNOWN]):
-        there = present(store, unasked)
+        there = look_up(store, unasked)
         states |= {address: BACK for address, found in there.items() if found is not None}
     return replace(alarm, states=states, problems=problems)
 
@@ -256,23 +255,20 @@ def _of_mark(ctx: RunContext, values: Mapping[str, Any], named: set[str]) -> Ala
             if f"/{MISSING}" in key:
                 named |= set(read_rows(artifacts, key, SPARED)["address"].to_pylist())
     addresses = pa.chunked_array([pa.array(sorted(named), pa.string())])
-    with _recorded(ctx, attempt, chain) as recorded:
-        rows, proof, problem = find_lost(recorded, chain, addresses)
+    with _workspace(ctx, attempt) as space:
+        rows, proof, problem = find_lost(_recorded(space, chain), chain, addresses)
     if proof is None and not problem and (url := relied_on(artifacts)):
         problem = f"its sweep had a backup at {url}, and backup_url is not set"
     return Alarm(values, dict.fromkeys(sorted(named), UNKNOWN), rows, proof, problem)
 
 
-@contextmanager
-def _recorded(
-    ctx: RunContext, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
-) -> Iterator[Recorded]:
-    """The ledger of the sweep of a mark, in a workspace that is emptied at the end."""
-    space = Workspace(ctx, attempt, f"{ASSET}/{secrets.token_hex(8)}/")
-    try:
-        yield Recorded(space, Candidates(chain["deletion_candidates"].parts["data"]))
-    finally:
-        space.clear()
+def _workspace(ctx: RunContext, attempt: AttemptArtifacts) -> Workspace:
+    """A new folder of the sweep of a mark, to be used within ``with``."""
+    return Workspace(ctx, attempt, f"{ASSET}/{secrets.token_hex(8)}/")
+
+
+def _recorded(space: Workspace, chain: Mapping[str, Manifest]) -> LedgerState:
+    return LedgerState(space, space.dataset(chain["deletion_candidates"].parts["data"], LISTING))
 
 
 def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool) -> None:
@@ -306,8 +302,8 @@ def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
         return
     attempt = ctx.root.attempt(ctx.repository, alarm.run)
     chain = attempt.chain("gc_report", ctx.connections.namespace_url)
-    with _recorded(replace(ctx, run=alarm.run), attempt, chain) as recorded:
-        done = ledger.done(recorded.outcomes_of(rows["address"]))["address"]
+    with _workspace(replace(ctx, run=alarm.run), attempt) as space:
+        done = ledger.done(_recorded(space, chain).outcomes_of(rows["address"]))["address"]
     rows = rows.filter(pc.invert(strings.among(rows["address"], done)))
     outcomes = [
         Outcome(address, size, "already_missing", detail=LOST)

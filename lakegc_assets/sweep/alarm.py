@@ -30,7 +30,7 @@ from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delta import CAME_BACK, SPARED, DeltaMark, Deltas
+from lakegc_assets.sweep.delta import CAME_BACK, SPARED, DeltaMark, DeltaMarks
 from lakegc_assets.sweep.hold import (
     HOLD,
     add_alarm,
@@ -40,7 +40,7 @@ from lakegc_assets.sweep.hold import (
     without_accepted,
 )
 from lakegc_assets.sweep.ledger import PUT_BACK, Outcome
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.lost_objects import as_lost, copies_of, find_lost
 from lakegc_assets.wording import counted
 
@@ -108,7 +108,7 @@ class Holder:
         return ", ".join(f"{name} {value!r}" for name, value in known.items() if value)
 
 
-def raise_alarm_if_needed(deltas: Deltas, recorded: Recorded) -> None:
+def raise_alarm_if_needed(deltas: DeltaMarks, recorded: LedgerState) -> None:
     """Compute the live set once more; put back what it needs and is gone, else hold all sweeps.
 
     All candidates are looked at, not only those that the ledger calls deleted: a sweep that was
@@ -135,8 +135,8 @@ def raise_alarm_if_needed(deltas: Deltas, recorded: Recorded) -> None:
 class _LastLook:
     """A delta mark after a sweep, and the objects that it found alive and missing."""
 
-    deltas: Deltas
-    recorded: Recorded
+    deltas: DeltaMarks
+    recorded: LedgerState
     delta: DeltaMark
 
     @property
@@ -179,12 +179,11 @@ class _LastLook:
     def _missing(self) -> pa.Table:
         """Of what is certainly alive, what the store does not have (``CAME_BACK``)."""
         spared, attempt = self.delta.spared, self.recorded.space.attempt
-        rows = sum(part.rows for part in spared)
-        tasks = max(1, min(self.ctx.settings.sweep_num_partitions, rows // _EACH))
+        tasks = max(1, min(self.ctx.settings.sweep_num_partitions, spared.rows // _EACH))
         folder = f"{self.deltas.folder}after/gone/"
         task = partial(_gone, self.recorded.space.connections, attempt.url, folder)
-        pieces = stretches(spared, -(-rows // tasks))
-        gone = self.ctx.tasks.run("look objects up", task, pieces, rows * _LOOKUP_S)
+        pieces = stretches(spared.parts, -(-spared.rows // tasks))
+        gone = self.ctx.tasks.run("look objects up", task, pieces, spared.rows * _LOOKUP_S)
         parts = [part for one in gone for part in one]
         return pa.concat_tables([_NOTHING, *read_parts(attempt.store(), parts)])
 
@@ -281,7 +280,7 @@ class _LastLook:
 
 
 def put_back(
-    recorded: Recorded, chain: Mapping[str, Manifest], missing: pa.ChunkedArray
+    recorded: LedgerState, chain: Mapping[str, Manifest], missing: pa.ChunkedArray
 ) -> dict[str, str]:
     """Put objects back where nothing is now.
 

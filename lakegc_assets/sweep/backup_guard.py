@@ -8,30 +8,29 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import RefusedError
-from lakegc_assets.recovery.backups import OUTCOMES, Backup, find_backup, folder_url, subject_of
-from lakegc_assets.recovery.copies import COPIES, verified_copies
+from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
+from lakegc_assets.recovery.copies import verified_copies
 from lakegc_assets.recovery.relations import chosen
-from lakegc_assets.run.artifacts import LISTING, Manifest
+from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import ledger, relations
-from lakegc_assets.sweep.ledger_state import Recorded, totals_of
+from lakegc_assets.sweep.ledger_state import LedgerState, totals_of
 from lakegc_assets.wording import counted
 
 #: Written before the first delete of a sweep that relies on a backup.
 _BEGUN: Final = f"{ledger.ASSET}/backup.json"
 #: Columns of what was to be copied to a backup, and of what it lacks.
-_TOLD: Final = pa.schema([OUTCOMES.field(name) for name in ("address", "outcome", "error_code")])
+_TOLD: Final = ("address", "outcome", "error_code")
 LACKING: Final = pa.schema([("address", pa.string()), ("size", pa.int64()), ("why", pa.string())])
 
 
 def spare_what_is_not_backed_up(
-    recorded: Recorded, chain: Mapping[str, Manifest], sweep: str
+    recorded: LedgerState, chain: Mapping[str, Manifest], sweep: str
 ) -> tuple[str | None, int]:
     """Record as spared what the backup of a mark does not hold as it was copied.
 
@@ -63,16 +62,16 @@ def spare_what_is_not_backed_up(
         )
     backup.require_of(subject_of(chain))
     spared, gone = _lacking(recorded, backup)
-    for number, part in enumerate(spared):
+    for number, rows in enumerate(recorded.space.tables(spared)):
         name = f"{sweep}-0000-backup-{number:05d}"
-        ledger.record_spared(artifacts, name, read_part(artifacts, part), ctx.clocks)
+        ledger.record_spared(artifacts, name, rows, ctx.clocks)
     artifacts.put(_BEGUN, json.dumps({"backup": backup.store.url}).encode())
-    if count := sum(part.rows for part in spared):
+    if count := spared.rows:
         ctx.log.warning("%s spared: not in the backup", counted(count, "object is", "objects are"))
     return backup.store.url, gone
 
 
-def _lacking(recorded: Recorded, backup: Backup) -> tuple[list[Part], int]:
+def _lacking(recorded: LedgerState, backup: Backup) -> tuple[Dataset, int]:
     """Objects to spare since a backup lacks them (``LACKING``), and the number already gone."""
     space = recorded.space
     held = verified_copies(space, backup, listed=True)
@@ -81,16 +80,15 @@ def _lacking(recorded: Recorded, backup: Backup) -> tuple[list[Part], int]:
         LACKING,
         "compare the mark with its backup",
         relations.not_backed_up,
-        space.dataset(recorded.marked.parts, LISTING),
-        space.dataset(held, COPIES),
-        Dataset(backup.store.url, backup.record.parts, _TOLD),
+        recorded.marked,
+        held,
+        backup.outcomes.select(*_TOLD),
     )
     recorded.read()
-    if not lacking or not recorded.parts:
+    if not lacking.rows or not recorded.rows.rows:
         return lacking, 0
     with space.frames() as frames:
-        some = space.read(frames, lacking, LACKING)
-        done = space.read(frames, recorded.parts, ledger.SWEPT)
+        some, done = frames.read(lacking), frames.read(recorded.rows)
         what = "leave out what is done"
         spared = space.write(frames, relations.remaining(some, done), "lacking", LACKING, what)
         found = totals_of(frames, relations.outcomes(chosen(done, some)))

@@ -9,7 +9,7 @@ it stops, and the sweep takes a new one. If the lease is lost, it stops, and so 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,23 +18,27 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import read_part
-from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.storage.base import ObjectStore
-from lakegc_assets.storage.errors import (
-    EXPIRED,
-    AccessDeniedError,
-    ObjectLockedError,
-    StoreThrottledError,
-    StoreUnavailableError,
-    error_class,
-)
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.delta_extension import Extender, Found, Known, TooMuchError, read_known
+from lakegc_assets.sweep.delete_answers import (
+    NOT_SENT,
+    hopeless,
+    is_refused_with_others,
+    sort_answers,
+)
+from lakegc_assets.sweep.delta_extension import (
+    AddedObjects,
+    Extender,
+    KnownCommits,
+    TooMuchError,
+    read_known,
+)
 from lakegc_assets.sweep.hold import read_hold
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.ledger import Outcome
@@ -46,7 +50,7 @@ from lakegc_assets.sweep.liveness_look import (
     judge,
     seen_now,
 )
-from lakegc_assets.sweep.rate_limit import Pace
+from lakegc_assets.sweep.rate_limit import RateLimiter
 from lakegc_assets.sweep.store_comparison import REWRITTEN, Compared, Marked, Prefetch, compare
 from lakegc_assets.sweep.task_orders import (
     LOST,
@@ -61,23 +65,6 @@ from lakegc_assets.sweep.task_orders import (
     summed,
 )
 
-#: How often a key is sent before its failure counts, where the store may yet take it.
-TRIES: Final = 8
-#: Another call before failed as a whole.
-NOT_SENT: Final = "NotSent"
-#: Answers after which a key is sent again although the store did not ask for less.
-_AGAIN: Final = frozenset({"409", "ConditionalRequestConflict", EXPIRED, NOT_SENT})
-#: Answers that ask for less without saying so.
-_LATE: Final = frozenset(
-    {"408", "504", "GatewayTimeout", "OperationTimedOut", "RequestTimeout", "Timeout"}
-)
-#: Failures that no other task gets past.
-_HOPELESS: Final = {
-    AccessDeniedError,
-    ConfigurationError,
-    StoreThrottledError,
-    StoreUnavailableError,
-}
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
 #: Requests with one key each have less time, so that many of them follow one look.
@@ -89,96 +76,6 @@ _COMPARED_TIME: Final = CHECK_LIFETIME - CHECK_TIME
 _LOOKS: Final = 8
 #: How often of these it may be that the answers were slow.
 _SLOW_LOOKS: Final = 3
-
-
-class Sorted(NamedTuple):
-    """The outcomes of a batch.
-
-    Attributes:
-        outcomes: to be recorded.
-        again: to be sent again.
-        failed: what the store could not take now; those that ask for less first.
-        slow: whether it asks for less.
-        unanswered: whether the store may yet carry out what it was asked for.
-    """
-
-    outcomes: list[Outcome]
-    again: list[Marked]
-    failed: list[DeleteOutcome]
-    slow: bool
-    unanswered: bool = False
-
-
-def sort_answers(
-    batch: Sequence[Marked],
-    answers: Sequence[DeleteOutcome],
-    space_of: Callable[[Marked, DeleteOutcome], str],
-) -> Sorted:
-    """Tell what is done from what is to be sent again.
-
-    ``answers``: for all of the batch, or for a part where the others were not sent. ``space_of``:
-    what becomes of the space of an object that was deleted, in words.
-    """
-    told = {answer.key: answer for answer in answers}
-    outcomes: list[Outcome] = []
-    again: list[Marked] = []
-    for marked in batch:
-        answer = told.get(marked.address)
-        if answer is None:
-            again.append(marked)
-            continue
-        tried = marked._replace(tries=marked.tries + 1)
-        if tried.tries < TRIES and _worth_another_try(answer):
-            again.append(tried)
-        else:
-            outcomes.append(_outcome(marked, answer, space_of))
-    failed = [answer for answer in answers if _worth_another_try(answer)]
-    slow = [answer for answer in failed if _asks_for_less(answer)]
-    unanswered = any(
-        _kind(answer) is StoreUnavailableError and answer.error_code != EXPIRED
-        for answer in answers
-    )
-    return Sorted(outcomes, again, slow or failed, bool(slow), unanswered)
-
-
-def is_refused_with_others(answer: DeleteOutcome) -> bool:
-    """True of a key whose request a store has refused as a whole: something in it is locked."""
-    return answer.outcome == "failed" and _kind(answer) is ObjectLockedError
-
-
-def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """One of some outcomes after which no other batch fares better; what is locked is none."""
-    failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
-    if len(failed) == len(outcomes) > 1:
-        return failed[0]
-    return next((outcome for outcome in failed if _kind(outcome) in _HOPELESS), None)
-
-
-def _outcome(
-    marked: Marked, answer: DeleteOutcome, space_of: Callable[[Marked, DeleteOutcome], str]
-) -> Outcome:
-    detail = answer.detail
-    if answer.outcome == "spared":
-        detail = f"{REWRITTEN}: {detail}"
-    elif answer.outcome == "deleted":
-        detail = space_of(marked, answer)
-    return Outcome(
-        marked.address, marked.size, answer.outcome, answer.error_code, detail, answer.version
-    )
-
-
-def _kind(answer: DeleteOutcome | Outcome) -> type[LakegcError] | None:
-    return error_class(answer.error_code) if answer.error_code else None
-
-
-def _worth_another_try(answer: DeleteOutcome) -> bool:
-    return answer.outcome == "failed" and (
-        _kind(answer) in {StoreThrottledError, StoreUnavailableError} or answer.error_code in _AGAIN
-    )
-
-
-def _asks_for_less(answer: DeleteOutcome) -> bool:
-    return _kind(answer) is StoreThrottledError or answer.error_code in _LATE
 
 
 @dataclass(frozen=True)
@@ -215,7 +112,7 @@ class TaskClients:
         return cls(to.client(), deleting, to.store(), artifacts, orders.clocks)
 
 
-class Ready(NamedTuple):
+class CheckedBatch(NamedTuple):
     """A batch after the look at lakeFS and at the lease.
 
     Attributes:
@@ -248,7 +145,7 @@ class DeletingTask:
         self._orders = orders
         self._number = number
         self._reach = reach
-        self._pace = Pace(
+        self._pace = RateLimiter(
             reach.artifacts,
             orders.notes,
             number,
@@ -265,10 +162,10 @@ class DeletingTask:
         self._store_time = orders.taken.store_time
         self._deadline: Mapping[str, Any] = {}
         self._delta = orders.delta
-        self._known: Known | None = None
+        self._known: KnownCommits | None = None
         self._ranges: AbstractSet[str] = frozenset()
         #: What extensions of the delta mark keep alive, and what of the present stretch that is.
-        self._found: list[Found] = []
+        self._found: list[AddedObjects] = []
         self._spared: dict[str, str] = {}
         #: What the store has refused together with something that is locked: sent one by one.
         self._alone: set[str] = set()
@@ -498,12 +395,12 @@ def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
     return {"expires_s": int(orders.expires_s - look.took), "since": look.now.store_time}
 
 
-def _sorted(batch: Sequence[Compared], since: float, spared: Mapping[str, str]) -> Ready:
+def _sorted(batch: Sequence[Compared], since: float, spared: Mapping[str, str]) -> CheckedBatch:
     """Tell what needs no delete, or may have none, from what is to be sent.
 
     ``since``: what was compared by then says nothing any more. ``spared``: why some objects stay.
     """
-    ready = Ready([], [], [])
+    ready = CheckedBatch([], [], [])
     for marked, state, asked in batch:
         why = spared.get(marked.address) or (REWRITTEN if state == "rewritten" else None)
         if asked <= since:

@@ -9,12 +9,13 @@ read, so the cost follows what changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 
@@ -35,7 +36,6 @@ from lakegc_assets.mark.live_ranges import (
     read_path_ranges,
 )
 from lakegc_assets.mark.lookups import Inquiry
-from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.metaranges import COUNTED, path_ranges
 from lakegc_assets.mark.references import REFERENCES, References, read_references
 from lakegc_assets.mark.served import answered, inquire, read_compared
@@ -55,10 +55,8 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
 from lakegc_assets.sweep import relations
-from lakegc_assets.sweep.delta_extension import HELD, Known, KnownFiles, write_known
+from lakegc_assets.sweep.delta_extension import HELD, CommitFiles, KnownCommits, write_known
 from lakegc_assets.sweep.liveness_look import Fingerprint, fingerprint_of
-
-T = TypeVar("T")
 
 STAGED: Final = "it is staged on a branch now"
 SPARED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
@@ -82,20 +80,20 @@ class DeltaMark:
     Attributes:
         seen: the HEADs, rules and protecting tags that it is about.
         taken: when it began.
-        spared: files of what came back to life (``CAME_BACK``), below the attempt.
+        spared: what came back to life (``CAME_BACK``), below the attempt.
         known: writes what tasks need to extend it; None where they cannot.
         liveness: the active commits that it found; they say who needs an object.
     """
 
     seen: Fingerprint
     taken: Moment
-    spared: Sequence[Part]
-    known: Callable[[], KnownFiles] | None = None
+    spared: Dataset
+    known: Callable[[], CommitFiles] | None = None
     liveness: Liveness | None = None
 
 
 @dataclass
-class Deltas:
+class DeltaMarks:
     """The delta marks of one sweep.
 
     Attributes:
@@ -135,7 +133,7 @@ class Deltas:
         """The connections that tasks use."""
         return self.ctx.connections
 
-    def take(self, candidates: Candidates, name: str, unread: list[str] | None = None) -> DeltaMark:
+    def take(self, candidates: Dataset, name: str, unread: list[str] | None = None) -> DeltaMark:
         """Find which of some marked objects are alive now.
 
         HEADs that move meanwhile are no harm: what it is about is what it read last, and staged
@@ -152,25 +150,23 @@ class Deltas:
         ctx.check_clocks(ctx.client, ctx.connections.store())
         taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
-
-        def staged_now() -> tuple[Staged, int]:
+        staged, listed = Staged(), 0
+        with _noted(unread, "what is staged"):
             files = prepare_uncommitted(ctx)
-            found = read_staged(ctx, artifacts, f"{folder}staged/", files.keys)
-            return found, listed_once(found.listed, files.tries)
-
-        staged, listed = _or_noted(unread, "what is staged", staged_now, (Staged(), 0))
-        start = datetime.fromisoformat(str(self.chain["store_listing"].facts["start"]))
+            staged = read_staged(ctx, artifacts, f"{folder}staged/", files.keys)
+            listed = listed_once(staged.listed, files.tries)
+        start = self.chain["store_listing"].start
         liveness = self._liveness(start, unread)
         known = self._known(liveness, start)
         self._read_new_ranges(known, folder, unread)
-        below = partial(self._read_paths, liveness, folder)
-        _or_noted(unread, "what commits hold below the paths of rules", below, None)
-        references = partial(read_references, ctx, artifacts, folder, start, unread)
-        others = _or_noted(unread, "what other repositories name", references, References())
-        served = partial(self._served, candidates, liveness, f"{folder}served/", listed)
-
-        named = [_or_noted(unread, "what lakeFS serves", served, _NOTHING)]
-        named.append(pinned(ctx.connections.store()))
+        with _noted(unread, "what commits hold below the paths of rules"):
+            self._read_paths(liveness, folder)
+        others, served = References(), SPARED.empty_table()
+        with _noted(unread, "what other repositories name"):
+            others = read_references(ctx, artifacts, folder, start, unread)
+        with _noted(unread, "what lakeFS serves"):
+            served = self._served(candidates, liveness, f"{folder}served/", listed)
+        named = [served, pinned(ctx.connections.store())]
         back = self._came_back(candidates, staged, others, named, folder)
         tags = liveness.tags
         if not ctx.settings.protect_tags:
@@ -197,9 +193,12 @@ class Deltas:
     def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:
         """The active commits by the age they had at the mark; where they are unknown, the HEADs."""
         ctx = self.ctx
-        find = partial(find_liveness, ctx, start, self._marked, self._commits)
-        liveness = _or_noted(unread, "which commits are active", find, None)
-        if liveness is None:
+        try:
+            liveness = find_liveness(ctx, start, self._marked, self._commits)
+        except LakegcError as error:
+            if unread is None:
+                raise
+            unread.append(f"which commits are active: {error}")
             # No rules mean that all counts: what is not known now, the mark knew.
             raw = self.chain["active_commits"].facts["rules"]
             rules = None if raw is None else Rules.parse(raw)
@@ -207,9 +206,9 @@ class Deltas:
         self._commits = liveness.commits
         return liveness
 
-    def _known(self, liveness: Liveness, start: datetime) -> Known:
+    def _known(self, liveness: Liveness, start: datetime) -> KnownCommits:
         """The same as tasks extend it, by the age that commits had at the mark."""
-        return Known(
+        return KnownCommits(
             liveness.rules,
             start,
             liveness.heads,
@@ -221,12 +220,12 @@ class Deltas:
 
     def _came_back(
         self,
-        candidates: Candidates,
+        candidates: Dataset,
         staged: Staged,
         others: References,
         named: Sequence[pa.Table],
         folder: str,
-    ) -> list[Part]:
+    ) -> Dataset:
         """Marked objects that are alive now; without live inputs nothing is computed."""
         of_kinds = (
             (self._runs, HELD),
@@ -237,24 +236,25 @@ class Deltas:
         unresolved = {*self._last_parts, *staged.unresolved, *others.unresolved}
         named = [rows.cast(SPARED) for rows in named if rows.num_rows]
         references = [part for part in others.parts if part.rows]
-        if not candidates.rows or not (live or unresolved or named or references):
-            return []
         url = self.attempt.url
+        if not candidates.rows or not (live or unresolved or named or references):
+            return Dataset(url, [], CAME_BACK)
         with self.ctx.frames() as frames:
             some = [frames.create(rows) for rows in named]
             if references:
                 some.append(relations.referenced(frames.read(Dataset(url, references, REFERENCES))))
             ends = pa.table([pa.array(sorted(unresolved), pa.string())], schema=_LAST_PARTS)
             back = mark_relations.came_back(
-                frames.read(candidates.dataset(self.attempt)),
+                frames.read(candidates),
                 [(frames.read(Dataset(url, parts, HASHES)), why) for parts, why in live],
                 [frames.create(ends)] if unresolved else [],
                 some,
             )
             what = "find what came back to life"
-            return frames.write(back, url, f"{folder}spared/", CAME_BACK, what)
+            parts = frames.write(back, url, f"{folder}spared/", CAME_BACK, what)
+            return Dataset(url, parts, CAME_BACK)
 
-    def _read_new_ranges(self, known: Known, folder: str, unread: list[str] | None) -> None:
+    def _read_new_ranges(self, known: KnownCommits, folder: str, unread: list[str] | None) -> None:
         """Read the ranges that are live now and that nobody has read yet."""
         every = every_range(self.chain["store_listing"], known.rules)
         ids = known.metaranges()
@@ -316,7 +316,7 @@ class Deltas:
 
     @reads_tables
     def _served(
-        self, candidates: Candidates, liveness: Liveness, folder: str, staged: int
+        self, candidates: Dataset, liveness: Liveness, folder: str, staged: int
     ) -> pa.Table:
         """Objects that lakeFS serves, or may serve, although nothing lists them.
 
@@ -343,15 +343,14 @@ class Deltas:
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])
 _NO_RANGES: Final = COUNTED.empty_table()
 _OF_PATHS: Final = ("range_id", "pattern")
-_NOTHING: Final = SPARED.empty_table()
 
 
-def _or_noted(unread: list[str] | None, what: str, read: Callable[[], T], otherwise: T) -> T:
-    """The result of a read; or a default, where errors are noted and not raised."""
-    if unread is None:
-        return read()
+@contextmanager
+def _noted(unread: list[str] | None, what: str) -> Iterator[None]:
+    """Note an error, and go on behind the block, where errors are noted and not raised."""
     try:
-        return read()
+        yield
     except LakegcError as error:
+        if unread is None:
+            raise
         unread.append(f"{what}: {error}")
-        return otherwise

@@ -70,7 +70,7 @@ _LOOKS: Final = pa.schema([("size", pa.int64()), ("etag_hash", pa.int64())])
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownCommits:
     """The known commits of a repository.
 
     Attributes:
@@ -97,12 +97,12 @@ class Known:
         return {self.commits[commit].metarange_id for commit in self.active} - {""}
 
 
-def with_commits(known: Known, read: Mapping[str, Commit]) -> Known:
+def with_commits(known: KnownCommits, read: Mapping[str, Commit]) -> KnownCommits:
     """The same with more commits, none of which is active yet."""
     return replace(known, commits={**known.commits, **read})
 
 
-def moved_aside(known: Known, heads: Mapping[str, str]) -> list[str]:
+def moved_aside(known: KnownCommits, heads: Mapping[str, str]) -> list[str]:
     """Branches that are gone, or whose last HEAD is not in their main ancestry any more.
 
     ``known``: with the commits of the new HEADs, which are those of ``heads``.
@@ -121,7 +121,9 @@ def _is_behind(commits: Mapping[str, Commit], earlier: str, head: str) -> bool:
     return current == earlier
 
 
-def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) -> Known:
+def extended(
+    known: KnownCommits, heads: Mapping[str, str], listed: Mapping[str, str]
+) -> KnownCommits:
     """Extend the known commits by the current branches; live commits stay live.
 
     ``known``: with the commits of the new HEADs, and of the list. ``listed``: lakeFS's list of
@@ -148,7 +150,7 @@ def extended(known: Known, heads: Mapping[str, str], listed: Mapping[str, str]) 
 
 
 def _paths(
-    known: Known, heads: Mapping[str, str], alive: AbstractSet[str]
+    known: KnownCommits, heads: Mapping[str, str], alive: AbstractSet[str]
 ) -> Mapping[str, AbstractSet[str]]:
     if known.rules is None or not known.retain.paths:
         return known.paths
@@ -159,7 +161,7 @@ def _paths(
     }
 
 
-def more_paths(before: Known, after: Known) -> list[str]:
+def more_paths(before: KnownCommits, after: KnownCommits) -> list[str]:
     """Patterns of paths below which commits have something that were not known to."""
     return sorted(
         pattern
@@ -169,7 +171,7 @@ def more_paths(before: Known, after: Known) -> list[str]:
 
 
 @dataclass(frozen=True)
-class KnownFiles:
+class CommitFiles:
     """A snapshot of known commits; keys of files are relative to the attempt.
 
     Attributes:
@@ -179,15 +181,15 @@ class KnownFiles:
         ranges: file of the ids of the ranges whose entries were looked at.
     """
 
-    known: Known
+    known: KnownCommits
     commits: Part
     heads: Part
     ranges: Part
 
 
 def write_known(
-    artifacts: ObjectStore, folder: str, known: Known, ranges: AbstractSet[str]
-) -> KnownFiles:
+    artifacts: ObjectStore, folder: str, known: KnownCommits, ranges: AbstractSet[str]
+) -> CommitFiles:
     """Write what is known.
 
     ``ranges``: ids of the ranges whose entries were looked at.
@@ -200,7 +202,7 @@ def write_known(
         )
         for commit in known.commits.values()
     ]
-    return KnownFiles(
+    return CommitFiles(
         known=replace(known, heads={}, commits={}, active=frozenset(), paths={}),
         commits=write_values(artifacts, folder, commits, _COMMITS),
         heads=write_values(artifacts, folder, list(known.heads.items()), _HEADS),
@@ -208,7 +210,7 @@ def write_known(
     )
 
 
-def read_known(artifacts: ObjectStore, files: KnownFiles) -> tuple[Known, AbstractSet[str]]:
+def read_known(artifacts: ObjectStore, files: CommitFiles) -> tuple[KnownCommits, AbstractSet[str]]:
     """Read the known commits, and the ranges whose entries were read.
 
     Raises:
@@ -241,7 +243,7 @@ class TooMuchError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class AddedObjects:
     """Objects that ranges keep alive.
 
     Attributes:
@@ -300,8 +302,8 @@ class Extender:
     repository: str
 
     def extend(
-        self, known: Known, ranges: AbstractSet[str], seen: Mapping[str, str]
-    ) -> tuple[Known, Found]:
+        self, known: KnownCommits, ranges: AbstractSet[str], seen: Mapping[str, str]
+    ) -> tuple[KnownCommits, AddedObjects]:
         """Extend the known commits by the current branches, and find the objects that these add.
 
         ``ranges``: those whose entries were looked at. ``seen``: HEAD of each branch when the look
@@ -331,15 +333,15 @@ class Extender:
         return known, self._read_added(known.metaranges() - alive, ranges)
 
     def _followed(
-        self, known: Known, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
-    ) -> tuple[Known, list[str]]:
+        self, known: KnownCommits, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
+    ) -> tuple[KnownCommits, list[str]]:
         """Extend the known commits by the current branches; return branches set aside, too."""
         if heads == known.heads and not listed:
             return known, []
         known = self._with_logs(known, {*listed, *heads.values()})
         return extended(known, heads, listed), moved_aside(known, heads)
 
-    def _with_logs(self, known: Known, commits: Collection[str]) -> Known:
+    def _with_logs(self, known: KnownCommits, commits: Collection[str]) -> KnownCommits:
         roots = sorted(set(commits) - known.commits.keys())
         read = load_commits(self.client, self.repository, roots, known.commits.keys())
         return with_commits(known, read) if read else known
@@ -359,7 +361,7 @@ class Extender:
         return listed, later
 
     @reads_tables
-    def _read_added(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> Found:
+    def _read_added(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> AddedObjects:
         """Objects that the ranges of some metaranges keep alive, without those read before."""
         if len(metaranges) > _MOST:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
@@ -376,7 +378,7 @@ class Extender:
         decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
         hashes = [unsigned(d.rows["hash"]) for d in decoded]
         looks = [d.rows.select(_LOOKS.names) for d in decoded]
-        return Found(
+        return AddedObjects(
             ranges=entries.keys(),
             hashes=np.concatenate([np.empty(0, np.uint64), *hashes]),
             last_parts={last for d in decoded for last in d.facts["unresolved"]},

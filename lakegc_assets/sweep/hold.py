@@ -96,14 +96,14 @@ def find_hold(store: ObjectStore) -> Hold | None:
         return None
 
 
-def read_hold(store: ObjectStore) -> str | None:
-    """The content of the hold; None without one, or where it was accepted.
+def read_hold(store: ObjectStore) -> Hold | None:
+    """The hold that stops sweeps; None without one, or where it was accepted.
 
     Raises:
         StorageError: nobody can tell.
     """
     found = find_hold(store)
-    return None if found is None or found.acceptance is not None else found.text
+    return None if found is None or found.acceptance is not None else found
 
 
 def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
@@ -113,9 +113,9 @@ def require_no_hold(ctx: RunContext, store: ObjectStore) -> None:
         HoldError: there is a hold; what happened, and what to do.
         StorageError: nobody can tell.
     """
-    text = read_hold(store)
-    if text is not None:
-        raise HoldError(hold_message(ctx, Hold(text), f"{store.url}/{HOLD}"))
+    hold = read_hold(store)
+    if hold is not None:
+        raise HoldError(hold_message(ctx, hold, f"{store.url}/{HOLD}"))
 
 
 def write_hold(store: ObjectStore, what: Mapping[str, object]) -> None:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
 from lakegc_assets.engine.progress import PROGRESS
@@ -122,6 +121,22 @@ class Lease:
             raise LeaseLostError(
                 f"the lease on {self._store.url} was lost: {self._lost}. Nothing is deleted "
                 "without it; what was done is recorded. Sweep again",
+            )
+
+    def require_held(self, store: ObjectStore | None = None) -> None:
+        """Ask the store whether a prune may go on: this process may have been suspended unnoticed.
+
+        ``store``: rooted at the namespace, as it is known now; None for that of the lease.
+
+        Raises:
+            LeaseLostError: somebody else may be at work.
+            LakegcError: nobody can tell.
+        """
+        store = store or self._store
+        if why := lost(store, self.token, self.round, store.server_time()):
+            raise LeaseLostError(
+                f"the lease on {store.url} was lost: {why}. What was not removed yet stays: prune "
+                "again"
             )
 
     def begin_round(self, number: int) -> None:
@@ -419,28 +434,11 @@ def leased(
     )
 
 
-def require_held(store: ObjectStore, lease: Lease) -> None:
-    """Ask the store whether a prune may go on: this process may have been suspended unnoticed.
-
-    Args:
-        store: rooted at the storage namespace.
-        lease: under which the prune removes.
-
-    Raises:
-        LeaseLostError: somebody else may be at work.
-        LakegcError: nobody can tell.
-    """
-    if why := lost(store, lease.token, lease.round, store.server_time()):
-        raise LeaseLostError(
-            f"the lease on {store.url} was lost: {why}. What was not removed yet stays: prune again"
-        )
-
-
 @contextmanager
 def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
     """Keep sweeps and restores of a repository from beginning meanwhile, from wherever.
 
-    Gives what raises LeaseLostError once it does not (``require_held``).
+    Gives what raises LeaseLostError once it does not (``Lease.require_held``).
 
     Raises:
         RefusedError: somebody is at work, or an alarm has not been looked at.
@@ -450,7 +448,7 @@ def leased_to_prune(ctx: RunContext) -> Iterator[Callable[[], None]]:
     store = ctx.connections.store()
     with leased(ctx, store, doing="prune") as lease:
         require_no_hold(ctx, store)
-        yield partial(require_held, store, lease)
+        yield lease.require_held
 
 
 def back_up(ctx: RunContext) -> Record | None:

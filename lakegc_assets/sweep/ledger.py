@@ -117,7 +117,7 @@ def ledger_keys(store: ObjectStore) -> list[str]:
 def read(attempt: AttemptArtifacts) -> pa.Table:
     """One outcome for each recorded address (``SWEPT``): what was done, else the last.
 
-    For people, who ask for it seldom: a sweep has it in files (``ledger_state.Recorded``).
+    For people, who ask for it seldom: a sweep has it in files (``ledger_state.LedgerState``).
 
     Raises:
         IntegrityError: a file is damaged.

@@ -20,7 +20,6 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.relations import chosen, without
 from lakegc_assets.recovery.workspace import Folder, Workspace
 from lakegc_assets.run.artifacts import LISTING
@@ -76,7 +75,7 @@ def totals_of(frames: Session, outcomes: DataFrame) -> list[Total]:
 
 
 @dataclass
-class Recorded:
+class LedgerState:
     """The ledger of the sweep of a mark, and what the mark names.
 
     The small files of the ledger are put together in larger ones, each of them once. What was read
@@ -84,17 +83,16 @@ class Recorded:
 
     Attributes:
         space: of the sweep that reads it: its folder has the sweep's short name.
-        marked: all that the mark names.
-        parts: what was read so far (``SWEPT``), files of the workspace.
+        marked: all that the mark names (``LISTING``).
+        rows: what was read so far (``SWEPT``).
     """
 
     space: Workspace
-    marked: Candidates
+    marked: Dataset
 
     def __post_init__(self) -> None:
         """Begin with all that is marked."""
-        self.parts: list[Part] = []
-        self._of_others: list[Part] = []
+        self.rows = self._of_others = self.space.dataset((), SWEPT)
         self._known: set[str] = set()
         self._left, self._applied, self._compared = self.marked, 0, -1
 
@@ -113,41 +111,37 @@ class Recorded:
         own = f"{FOLDER}{PurePosixPath(self.space.folder).name}-"
         new = [key for key in ledger_keys(self.space.attempt.store()) if key not in self._known]
         others = self._together([key for key in new if not key.startswith(own)])
-        self.parts += others + self._together([key for key in new if key.startswith(own)])
+        self.rows += others + self._together([key for key in new if key.startswith(own)])
         self._known.update(new)
         self._of_others += others
 
-    def _together(self, keys: Sequence[str]) -> list[Part]:
+    def _together(self, keys: Sequence[str]) -> Dataset:
         pieces = [keys[at : at + _TOGETHER] for at in range(0, len(keys), _TOGETHER)]
         task, seconds = partial(_put_together, self.space.below("ledger")), len(keys) * _FILE_S
-        tasks = self.ctx.tasks
-        return list(chain(*tasks.run_or_call("read the ledger", task, pieces, seconds, _TASKS)))
+        found = self.ctx.tasks.run_or_call("read the ledger", task, pieces, seconds, _TASKS)
+        return self.space.dataset(chain(*found), SWEPT)
 
-    def remaining(self, name: str) -> Candidates:
-        """The objects that are left to do, in files below a name in the workspace.
+    def remaining(self, name: str) -> Dataset:
+        """The objects that are left to do (``LISTING``), in files below a name in the workspace.
 
         Raises:
             IntegrityError: a file is damaged.
             StorageError: the store did not answer.
         """
         self.read()
-        new = self.parts[self._applied :]
-        if new and self._left.rows:
-            both = self._listed(self._left), self.space.dataset(new, SWEPT)
-            what = "find what is left to do"
-            left = self.space.derive(name, LISTING, what, relations.remaining, *both)
-            self._left, self._applied = Candidates(left), self._applied + len(new)
+        new = self.space.dataset(self.rows.parts[self._applied :], SWEPT)
+        if new.rows and self._left.rows:
+            both, what = (self._left, new), "find what is left to do"
+            self._left = self.space.derive(name, LISTING, what, relations.remaining, *both)
+            self._applied = len(self.rows.parts)
         return self._left
 
-    def without_spared(
-        self, remaining: Candidates, spared: Sequence[Part], name: str
-    ) -> Candidates:
+    def without_spared(self, remaining: Dataset, spared: Dataset, name: str) -> Dataset:
         """Of what is left to do that which a delta mark does not spare (``CAME_BACK``)."""
-        if not spared:
+        if not spared.rows:
             return remaining
-        both = self._listed(remaining), self.space.dataset(spared, _ADDRESSES)
-        what = "leave out what came back to life"
-        return Candidates(self.space.derive(name, LISTING, what, without, *both))
+        both, what = (remaining, spared.select("address")), "leave out what came back to life"
+        return self.space.derive(name, LISTING, what, without, *both)
 
     def require_whole(self) -> None:
         """Compare the outcomes with what was marked.
@@ -156,11 +150,11 @@ class Recorded:
             IntegrityError: they are not of the same objects.
         """
         self.read()
-        if self._compared == len(self.parts):
+        if self._compared == len(self.rows.parts):
             return
         marked = self.marked.rows
         with self.space.frames() as frames:
-            both = relations.compared(self._ledger(frames), frames.read(self._listed(self.marked)))
+            both = relations.compared(frames.read(self.rows), frames.read(self.marked))
             what = "compare the outcomes with the mark"
             (found,) = frames.collect_rows(both, _COMPARED, what)
         if found != {"recorded": marked, "strangers": 0, "untold": 0}:
@@ -170,7 +164,7 @@ class Recorded:
                 f"{marked}, of which {found['untold']} have none: the ledger is damaged. Nothing "
                 "more was deleted",
             )
-        self._compared = len(self.parts)
+        self._compared = len(self.rows.parts)
 
     def write(self) -> list[Part]:
         """The one outcome of each object that counts, as files of the asset.
@@ -180,7 +174,7 @@ class Recorded:
         """
         attempt = self.space.attempt
         with self.space.frames() as frames:
-            found = relations.outcomes(self._ledger(frames))
+            found = relations.outcomes(frames.read(self.rows))
             folder, what = f"{ASSET}/data/", "write the outcomes"
             parts = frames.write(found, attempt.url, folder, SWEPT, what)
         if (rows := sum(part.rows for part in parts)) != self.marked.rows:
@@ -193,17 +187,17 @@ class Recorded:
     def totals(self) -> list[Total]:
         """Totals of the outcomes so far."""
         self.read()
-        return self._totals(self.parts)
+        return self._totals(self.rows)
 
     def totals_of_others(self) -> list[Total]:
         """The same of what others than this sweep have recorded, as it was read last."""
         return self._totals(self._of_others)
 
-    def _totals(self, parts: Sequence[Part]) -> list[Total]:
-        if not parts:
+    def _totals(self, recorded: Dataset) -> list[Total]:
+        if not recorded.rows:
             return []
         with self.space.frames() as frames:
-            return totals_of(frames, relations.outcomes(self.space.read(frames, parts, SWEPT)))
+            return totals_of(frames, relations.outcomes(frames.read(recorded)))
 
     def gone(self) -> int:
         """The number of objects recorded as gone."""
@@ -212,12 +206,12 @@ class Recorded:
     def totals_in(self, swept: Sequence[Part]) -> list[Total]:
         """Totals of the outcomes in files of the asset."""
         with self.space.frames() as frames:
-            return totals_of(frames, self.space.read(frames, swept, SWEPT))
+            return totals_of(frames, frames.read(self.space.dataset(swept, SWEPT)))
 
     def put_back(self, swept: Sequence[Part], most: int) -> list[dict[str, str]]:
         """Address and detail of the first of what was put back, by files of the asset."""
         with self.space.frames() as frames:
-            back = relations.put_back(self.space.read(frames, swept, SWEPT), most)
+            back = relations.put_back(frames.read(self.space.dataset(swept, SWEPT)), most)
             return frames.collect_rows(back, _PUT_BACK, "name what was put back")
 
     # A few objects by their names
@@ -226,43 +220,37 @@ class Recorded:
         """Rows of the mark for a few objects (``LISTING``)."""
         with self.space.frames() as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = chosen(frames.read(self._listed(self.marked)), some)
+            found = chosen(frames.read(self.marked), some)
             return frames.collect(found, LISTING, "look marked objects up")
 
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
         """Outcomes of a few objects (``SWEPT``)."""
         self.read()
-        if not self.parts:
+        if not self.rows.rows:
             return SWEPT.empty_table()
         with self.space.frames() as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = relations.outcomes(chosen(self._ledger(frames), some))
+            found = relations.outcomes(chosen(frames.read(self.rows), some))
             return frames.collect(found, SWEPT, "look outcomes up")
 
-    def thought_gone(self, alive: Sequence[Part], missing: pa.ChunkedArray) -> pa.Table:
+    def thought_gone(self, alive: Dataset, missing: pa.ChunkedArray) -> pa.Table:
         """Of what is alive and there that which the ledger calls gone (``CAME_BACK``).
 
         ``alive``: what a delta mark found (``CAME_BACK``). ``missing``: addresses of what the store
         does not have.
         """
-        if not alive:
+        if not alive.rows:
             return _NOTHING
         self.read()
-        if not self.parts:
+        if not self.rows.rows:
             return _NOTHING
         with self.space.frames() as frames:
             found = relations.thought_gone(
-                relations.outcomes(self._ledger(frames)),
-                self.space.read(frames, alive, CAME_BACK),
+                relations.outcomes(frames.read(self.rows)),
+                frames.read(alive),
                 frames.create(pa.table([missing], schema=_ADDRESSES)),
             )
             return frames.collect(found, CAME_BACK, "find what is back")
-
-    def _listed(self, some: Candidates) -> Dataset:
-        return self.space.dataset(some.parts, LISTING)
-
-    def _ledger(self, frames: Session) -> DataFrame:
-        return self.space.read(frames, self.parts, SWEPT)
 
 
 def _put_together(folder: Folder, keys: Sequence[str]) -> list[Part]:

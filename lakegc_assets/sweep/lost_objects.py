@@ -8,21 +8,22 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup, find_backup, folder_url, subject_of
 from lakegc_assets.recovery.copies import COPIES, verified_copies
-from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Copies, Forecast, Present, forecast, present
+from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.undeletion import BackupCopies, Forecast, forecast
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.values import Lost
+from lakegc_assets.storage.values import Lost, ObjectInfo
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 
 #: An object as it was marked; the id under which the store retains it; and the etag of its copy.
 LOST: Final = pa.schema(
@@ -38,23 +39,23 @@ LOST: Final = pa.schema(
 
 def usable_copies(
     space: Workspace, chain: Mapping[str, Manifest]
-) -> tuple[Backup | None, Sequence[Part], str]:
+) -> tuple[Backup | None, Dataset, str]:
     """The backup of a mark, with its copies (``COPIES``); and why there is none if one should be.
 
     What is wrong with it is no error: the store may have kept the objects.
     """
-    ctx = space.ctx
+    ctx, none = space.ctx, space.dataset((), COPIES)
     url = ctx.settings.backup_url
     try:
         # What a prune has left is what somebody needs.
         backup = find_backup(ctx.root.stores, url, ctx.repository, ctx.run, removing=True)
         if backup is None:
             why = f"there is no finished backup of {ctx.run!r} below {url}"
-            return None, (), "" if url is None else why
+            return None, none, "" if url is None else why
         backup.require_of(subject_of(chain))
         return backup, verified_copies(space, backup, listed=False), ""
     except LakegcError as error:
-        return None, (), f"the backup is not used: {error}"
+        return None, none, f"the backup is not used: {error}"
 
 
 def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
@@ -77,8 +78,8 @@ def other_backup(ctx: RunContext, attempt: AttemptArtifacts) -> str:
 
 
 def find_lost(
-    recorded: Recorded, chain: Mapping[str, Manifest], addresses: pa.ChunkedArray
-) -> tuple[pa.Table, Proof | None, str]:
+    recorded: LedgerState, chain: Mapping[str, Manifest], addresses: pa.ChunkedArray
+) -> tuple[pa.Table, CopyVerifier | None, str]:
     """A few marked objects with all that is known for bringing them back.
 
     Returns:
@@ -98,10 +99,10 @@ def find_lost(
     marked = recorded.marked_as(addresses)
     with space.frames() as frames:
         found = relations.lost_objects(
-            frames.create(marked), frames.create(swept), space.read(frames, copies, COPIES)
+            frames.create(marked), frames.create(swept), frames.read(copies)
         )
         rows = frames.collect(found, LOST, "find versions and copies")
-    return rows, None if backup is None else Proof(backup.store), problem
+    return rows, None if backup is None else CopyVerifier(backup.store), problem
 
 
 def as_lost(rows: pa.Table) -> list[Lost]:
@@ -111,23 +112,23 @@ def as_lost(rows: pa.Table) -> list[Lost]:
 
 
 def foresee(
-    store: ObjectStore, rows: pa.Table, addresses: Sequence[str], proof: Proof | None
-) -> tuple[Mapping[str, Present | None], list[Forecast]]:
+    store: ObjectStore, rows: pa.Table, addresses: Sequence[str], proof: CopyVerifier | None
+) -> tuple[Mapping[str, ObjectInfo | None], list[Forecast]]:
     """Look what is at some addresses, and find how what is gone of ``rows`` (``LOST``) would end.
 
     Raises:
         StorageError: the store does not say what is there.
     """
-    there = present(store, addresses)
+    there = look_up(store, addresses)
     absent = pa.array([address for address, one in there.items() if one is None], pa.string())
     gone = rows.filter(pc.is_in(rows["address"], absent))
     return there, forecast(store, as_lost(gone), copies_of(gone, proof))
 
 
-def copies_of(rows: pa.Table, proof: Proof | None) -> Copies | None:
+def copies_of(rows: pa.Table, proof: CopyVerifier | None) -> BackupCopies | None:
     """The copies of rows of ``LOST``, with evidence of all copies in their backup."""
     if proof is None:
         return None
     known = rows.filter(pc.is_valid(rows["copy_etag"]))
     etags = dict(zip(known["address"].to_pylist(), known["copy_etag"].to_pylist(), strict=True))
-    return Copies(proof.store, etags, proof)
+    return BackupCopies(proof.store, etags, proof)

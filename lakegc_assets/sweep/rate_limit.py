@@ -105,7 +105,7 @@ def _share_in(artifacts: ObjectStore, note: str) -> float:
     return float(json.loads(artifacts.get(note))["share"])
 
 
-class Pace:
+class RateLimiter:
     """The notes and the pace of one attempt of a task.
 
     ``folder``: of the notes of this round. ``limits``: of the whole job. ``share``: of these, to

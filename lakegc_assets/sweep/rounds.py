@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final
 
 from lakegc_assets.checks.evaluation import evaluate, require_passed
-from lakegc_assets.engine.datasets import read_part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
-from lakegc_assets.mark.marked_objects import Candidates, stretches
+from lakegc_assets.mark.marked_objects import stretches
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import (
     AccessDeniedError,
@@ -23,11 +23,11 @@ from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.deletion import delete_portion
-from lakegc_assets.sweep.delta import DeltaMark, Deltas
+from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.hold import require_no_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.ledger import GONE
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets.sweep.rate_limit import Limits, share_after
 from lakegc_assets.sweep.task_orders import (
@@ -83,8 +83,8 @@ class StoreCapabilities:
 class Rounds:
     """The rounds of one sweep."""
 
-    recorded: Recorded
-    deltas: Deltas
+    recorded: LedgerState
+    deltas: DeltaMarks
     lease: Lease
     means: StoreCapabilities
     _evaluated: bool = False
@@ -120,7 +120,7 @@ class Rounds:
             ended_early = self._round(number, remaining)
             why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
-    def _round(self, number: int, remaining: Candidates) -> Mapping[str, str]:
+    def _round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
         self.ctx.clocks.resumed()
@@ -142,12 +142,13 @@ class Rounds:
 
     def _record_spared(self, name: str, delta: DeltaMark) -> None:
         """Record what is spared, with the reasons."""
-        store = self.recorded.space.attempt.store()
-        for number, part in enumerate(delta.spared):
-            rows = read_part(store, part)
-            ledger.record_spared(store, f"{name}-{number:05d}", rows, self.ctx.clocks)
+        space = self.recorded.space
+        for number, rows in enumerate(space.tables(delta.spared)):
+            ledger.record_spared(
+                space.attempt.store(), f"{name}-{number:05d}", rows, self.ctx.clocks
+            )
 
-    def _delete(self, number: int, delta: DeltaMark, survivors: Candidates) -> Mapping[str, str]:
+    def _delete(self, number: int, delta: DeltaMark, survivors: Dataset) -> Mapping[str, str]:
         self.lease.require()
         orders = self._orders(number, delta)
         portions = self._portions(survivors)
@@ -189,7 +190,7 @@ class Rounds:
             clocks=self.ctx.clocks,
         )
 
-    def _portions(self, survivors: Candidates) -> list[Portion]:
+    def _portions(self, survivors: Dataset) -> list[Portion]:
         """The survivors for tasks, each with those of one stretch of addresses."""
         most, batch = self.ctx.settings.sweep_num_partitions, self.ctx.settings.sweep_batch
         batches = -(-survivors.rows // batch)

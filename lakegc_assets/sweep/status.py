@@ -195,7 +195,7 @@ def deleted_so_far(attempt: AttemptArtifacts) -> int:
 
 
 @dataclass(frozen=True)
-class Try:
+class SweepTry:
     """One try of a sweep.
 
     Attributes:
@@ -215,7 +215,7 @@ class Try:
         return json.dumps(asdict(self), indent=1, default=str).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Try:
+    def from_bytes(cls, data: bytes) -> SweepTry:
         """Read a stored try.
 
         Raises:
@@ -234,7 +234,7 @@ def recorded_try(ctx: RunContext) -> Iterator[None]:
     Raises:
         BaseException: what ended the try.
     """
-    begun = Try(ctx.clocks.now(), command(ctx))
+    begun = SweepTry(ctx.clocks.now(), command(ctx))
     key = f"{FOLDER}{begun.begun:%Y%m%dT%H%M%S%f}Z-{secrets.token_hex(4)}.json"
     _write(ctx, key, begun)
     error = ""
@@ -247,7 +247,7 @@ def recorded_try(ctx: RunContext) -> Iterator[None]:
         _write(ctx, key, replace(begun, ended=ctx.clocks.now(), error=error))
 
 
-def last_try(attempt: AttemptArtifacts) -> Try | None:
+def last_try(attempt: AttemptArtifacts) -> SweepTry | None:
     """The try that began last; None where none is known.
 
     Raises:
@@ -258,11 +258,11 @@ def last_try(attempt: AttemptArtifacts) -> Try | None:
     if not keys:
         return None
     with suppress(ValueError, TypeError, KeyError):
-        return Try.from_bytes(store.get(max(keys)))
+        return SweepTry.from_bytes(store.get(max(keys)))
     return None
 
 
-def _write(ctx: RunContext, key: str, one: Try) -> None:
+def _write(ctx: RunContext, key: str, one: SweepTry) -> None:
     try:
         ctx.root.attempt(ctx.repository, ctx.run).store().put(key, one.to_bytes())
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is what counts

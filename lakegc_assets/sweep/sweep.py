@@ -22,13 +22,12 @@ from lakegc_assets.mark.committed import READ_UNTIL
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.marked_objects import marked_in_order
 from lakegc_assets.recovery.old_trash import prune_trash
-from lakegc_assets.recovery.undo_window import recovery_facts
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.settings import recorded_retain
-from lakegc_assets.run.undo import whether_undone, with_trash
+from lakegc_assets.run.undo import recovery_facts, whether_undone, with_trash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.probes import (
     Condition,
@@ -40,12 +39,12 @@ from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
-from lakegc_assets.sweep.delta import Deltas
+from lakegc_assets.sweep.delta import DeltaMarks
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
-from lakegc_assets.sweep.lease import Lease, leased, require_held
+from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lease_record import PROBES
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK
-from lakegc_assets.sweep.ledger_state import Recorded, Total
+from lakegc_assets.sweep.ledger_state import LedgerState, Total
 from lakegc_assets.sweep.rate_limit import in_flight, settle
 from lakegc_assets.sweep.rounds import Rounds, StoreCapabilities
 from lakegc_assets.sweep.status import OWNER, Ending, unswept_mark
@@ -90,11 +89,11 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     ctx, marked = _as_marked(ctx, chain), chain["deletion_candidates"]
     space = Workspace(ctx, attempt, f"{ASSET}/{lease.sweep}/")
     candidates = marked_in_order(ctx, attempt, marked, f"{space.folder}marked/")
-    recorded = Recorded(space, candidates)
+    recorded = LedgerState(space, candidates)
     backup, not_in_backup = spare_what_is_not_backed_up(recorded, chain, lease.sweep)
     began = ctx.connections.store().server_time()
     means, recovery = _capabilities(recorded, lease, began)
-    deltas = Deltas(ctx, chain, attempt, space.folder)
+    deltas = DeltaMarks(ctx, chain, attempt, space.folder)
     rounds = Rounds(recorded, deltas, lease, means)
     look = partial(raise_alarm_if_needed, deltas, recorded)
     ending = Ending(ctx, attempt, recorded.gone, look)
@@ -134,7 +133,7 @@ def _as_marked(ctx: RunContext, chain: Mapping[str, Manifest]) -> RunContext:
 
 
 def _capabilities(
-    recorded: Recorded, lease: Lease, began: datetime
+    recorded: LedgerState, lease: Lease, began: datetime
 ) -> tuple[StoreCapabilities, Recovery]:
     """Capabilities of the store, and the recovery options for what is deleted there, as probed."""
     ctx, connections = recorded.ctx, recorded.space.connections
@@ -153,7 +152,7 @@ def _capabilities(
 
 
 def _facts_of(
-    recorded: Recorded,
+    recorded: LedgerState,
     parts: Sequence[Part],
     means: StoreCapabilities,
     recovery: Recovery,
@@ -271,7 +270,7 @@ def _deleted(totals: Sequence[Total], *, kept: bool) -> int:
 
 
 def _put_back(
-    recorded: Recorded, parts: Sequence[Part], swept: Sequence[Total]
+    recorded: LedgerState, parts: Sequence[Part], swept: Sequence[Total]
 ) -> list[dict[str, str]]:
     """The first of what is back because it is needed: address and why, which is told, too."""
     count = sum(total.objects for total in swept if total.outcome == PUT_BACK)
@@ -312,8 +311,7 @@ def _prune_trash(ctx: RunContext, lease: Lease) -> None:
     """Remove the trash of earlier sweeps that is too old; what fails is left to the next sweep."""
     try:
         # Who has lost it may prune what somebody restores.
-        require = partial(require_held, ctx.connections.store(), lease)
-        pruned = prune_trash(ctx, ctx.connections.namespace_url, require)
+        pruned = prune_trash(ctx, ctx.connections.namespace_url, lease.require_held)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep is done
         ctx.log.warning("old trash stays until the next sweep: %s", error)
         return

@@ -12,7 +12,7 @@ from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.probes import Condition
 from lakegc_assets.storage.values import NO_PROTECTION, DataProtection
-from lakegc_assets.sweep.delta_extension import KnownFiles
+from lakegc_assets.sweep.delta_extension import CommitFiles
 from lakegc_assets.sweep.lease_record import sweep_of
 from lakegc_assets.sweep.ledger import DONE, Outcome
 from lakegc_assets.sweep.liveness_look import Fingerprint
@@ -67,7 +67,7 @@ class Orders:
     batch: int
     limits: Limits
     share: float = 1.0
-    known: KnownFiles | None = None
+    known: CommitFiles | None = None
     expires_s: float | None = None
     trash: str | None = None
     protection: DataProtection = NO_PROTECTION

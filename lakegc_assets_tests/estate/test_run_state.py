@@ -18,8 +18,8 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord
 from lakegc_assets.sweep.ledger import Outcome, read, record
-from lakegc_assets.sweep.rate_limit import Limits, Pace, round_folder
-from lakegc_assets.sweep.status import FOLDER, Try, last_try, recorded_try
+from lakegc_assets.sweep.rate_limit import Limits, RateLimiter, round_folder
+from lakegc_assets.sweep.status import FOLDER, SweepTry, last_try, recorded_try
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import RUN, Marked, SmallLake
 from lakegc_assets_tests.left import BEGAN, swept
@@ -55,7 +55,7 @@ def deleted(attempt: AttemptArtifacts, *outcomes: str) -> None:
 
 
 def tried(attempt: AttemptArtifacts, error: str = "", *, ended: bool = True) -> None:
-    one = Try(BEGAN, _COMMAND, BEGAN + timedelta(hours=1) if ended else None, error)
+    one = SweepTry(BEGAN, _COMMAND, BEGAN + timedelta(hours=1) if ended else None, error)
     attempt.store().put(f"{FOLDER}1.json", one.to_bytes())
 
 
@@ -180,7 +180,7 @@ def test_what_is_missing_after_a_kill_may_have_been_deleted(root: ArtifactRoot) 
     attempt = published(root, "repo", "m1")
     deleted(attempt, "deleted", "already_missing", "already_missing", "spared")
     assert deleted_or_missing(attempt, read(attempt)).num_rows == 0
-    notes = Pace(attempt.store(), round_folder("killed", 1), 0, Limits(1, 1))
+    notes = RateLimiter(attempt.store(), round_folder("killed", 1), 0, Limits(1, 1))
     notes.begin()
     # It was killed after these were found missing.
     assert deleted_or_missing(attempt, read(attempt)).num_rows == 0

@@ -244,7 +244,7 @@ def test_of_a_repository_that_was_never_marked_there_is_nothing_to_tell(
 
     monkeypatch.setattr(module, "leased", unwanted)
     monkeypatch.setattr(ArtifactRoot, "runs", lambda _root, _repository: [])
-    assert estate.prune() == Pruned([], [])
+    assert estate.prune() == Pruned(REPOSITORY, [], [])
 
 
 def test_too_short_a_time_is_refused(estate: Estate) -> None:

@@ -85,8 +85,7 @@ class Place:
         """Its verified copies."""
         ctx = self.context()
         with scratch_space(ctx.connect()) as space:
-            parts = verified_copies(space, self.found, listed=False)
-            tables = list(read_parts(space.attempt.store(), parts))
+            tables = list(space.tables(verified_copies(space, self.found, listed=False)))
         return pa.concat_tables([COPIES.empty_table(), *tables])
 
     def contents(self) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.recovery.backup_pruning import Pruning
 from lakegc_assets.recovery.copies import OBJECTS, scratch_space
 from lakegc_assets.recovery.liveness import needed_now
@@ -61,9 +60,8 @@ def needed(ctx: RunContext, objects: pa.Table) -> dict[str, str]:
     """Those of some objects (address, size) that are needed now, and why."""
     ctx = ctx.connect()
     with scratch_space(ctx) as space:
-        parts = space.below("asked").write(OBJECTS, [objects])
-        found = needed_now(space, ctx.connections.namespace_url, parts)
-        tables = list(read_parts(space.attempt.store(), found))
+        asked = space.write_tables("asked", OBJECTS, [objects])
+        tables = list(space.tables(needed_now(space, ctx.connections.namespace_url, asked)))
     return {row["address"]: row["why"] for table in tables for row in table.to_pylist()}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Copies, bring_back
+from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.undeletion import BackupCopies, bring_back
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
 
@@ -39,7 +39,7 @@ def test_one_that_keeps_nothing_is_asked_only_for_what_has_no_copy(
     backup = LocalStore(tmp_path / "backup", "file:///backup")
     etag = backup.put("a", b"what was marked")
     lost = [Lost(key=key, size=15, etag=etag) for key in ("a", "b")]
-    found = bring_back(store, lost, Copies(backup, {"a": etag}, Proof(backup)))
+    found = bring_back(store, lost, BackupCopies(backup, {"a": etag}, CopyVerifier(backup)))
     assert [(one.key, one.outcome) for one in found] == [("a", "restored"), ("b", "not_kept")]
     assert store.get("a") == b"what was marked"
     assert store.asked == asked
@@ -63,7 +63,7 @@ def test_one_that_keeps_nothing_today_is_asked_for_what_has_lost_its_copy(tmp_pa
     backup.delete_many(["gone"])
     backup.put("changed", b"another content")
     lost = [Lost(key=key, size=15, etag="e") for key in etags]
-    found = bring_back(store, lost, Copies(backup, etags, Proof(backup)))
+    found = bring_back(store, lost, BackupCopies(backup, etags, CopyVerifier(backup)))
     assert [(one.outcome, one.source) for one in found] == [
         ("restored", "backup"),
         ("restored", "store"),
@@ -103,7 +103,7 @@ def test_what_is_listed_as_free_is_written_without_asking_and_nothing_is_overwri
     store.put(keys[4], b"what is there")
     store.asked, store.blind = [], blind
     lost = [Lost(key, 15, etags.get(key, "none")) for key in [*keys, "data/no copy"]]
-    found = bring_back(store, lost, Copies(backup, etags, Proof(backup)))
+    found = bring_back(store, lost, BackupCopies(backup, etags, CopyVerifier(backup)))
     outcomes = ["restored"] * 9 + ["not_kept"]
     outcomes[4] = "already_there"
     assert [one.outcome for one in found] == outcomes

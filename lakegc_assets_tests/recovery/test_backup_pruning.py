@@ -20,7 +20,6 @@ import requests
 from lakegc_assets.cli.backups import not_held
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
-from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.graveler.entry import Entry
 from lakegc_assets.lakefs.client import LakeFSClient
@@ -274,7 +273,7 @@ def test_what_only_the_backup_holds(place: Place, marked: Marked) -> None:
 
     def only() -> list[str]:
         with scratch_space(ctx.connect()) as space:
-            tables = list(read_parts(space.attempt.store(), only_copies(space, found)))
+            tables = list(space.tables(only_copies(space, found)))
         return [address for table in tables for address in table["address"].to_pylist()]
 
     assert only() == []

@@ -13,11 +13,11 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.recovery import backup_task, journal
 from lakegc_assets.recovery.backup_creation import make_backup
-from lakegc_assets.recovery.copy_verification import Proof
+from lakegc_assets.recovery.copy_verification import CopyVerifier
 from lakegc_assets.recovery.journal import Outcome
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.recovery.undeletion import Copies, bring_back
+from lakegc_assets.recovery.undeletion import BackupCopies, bring_back
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.files import may_be_moved
 from lakegc_assets.storage.local import LocalStore
@@ -112,7 +112,7 @@ def test_the_etag_of_the_object_proves_the_copy_where_it_is_its_md5(
     checksum = md5(content).hexdigest()
     lost = [Lost(key, len(content), checksum) for key in ("same", "other", "longer", "none")]
     recorded = dict.fromkeys(("same", "other", "longer", "none"), "another")
-    found = bring_back(store, lost, Copies(backup, recorded, Proof(backup)))
+    found = bring_back(store, lost, BackupCopies(backup, recorded, CopyVerifier(backup)))
     told = [(one.outcome, one.error_code) for one in found]
     changed = ("failed", "CopyChanged")
     assert told == [("restored", None), changed, changed, ("failed", "CopyMissing")]
@@ -145,7 +145,7 @@ def test_what_is_damaged_in_the_journal_proves_nothing(
         file = tmp_path / f"backup/_lakegc/ledger/{batch}.parquet"
         file.write_bytes(damaged(file.read_bytes()))
     lost = [Lost(key, 7, "etag") for key in etags]
-    copies = Copies(backup, {**etags, "other": "another"}, Proof(backup))
+    copies = BackupCopies(backup, {**etags, "other": "another"}, CopyVerifier(backup))
     found = bring_back(store, lost, copies)
     results_of = [(one.outcome, one.error_code) for one in found]
     assert results_of == [("restored", None), ("failed", "CopyChanged")]

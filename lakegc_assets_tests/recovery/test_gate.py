@@ -12,7 +12,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, Record
-from lakegc_assets.recovery.undo_window import undoable
+from lakegc_assets.run.undo import undoable
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed
@@ -125,7 +125,7 @@ def test_a_sweep_that_was_killed_keeps_what_it_did(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.sweep.ledger_state.Recorded.write", die)
+        patch.setattr("lakegc_assets.sweep.ledger_state.LedgerState.write", die)
         with pytest.raises(Killed):
             sweep(place.context())
     place.store.delete_many([min(marked.candidates)])
@@ -143,7 +143,7 @@ def test_what_an_earlier_try_deleted_without_a_backup_is_not_said_to_be_in_it(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.sweep.ledger_state.Recorded.write", die)
+        patch.setattr("lakegc_assets.sweep.ledger_state.LedgerState.write", die)
         with pytest.raises(Killed):
             sweep(place.context(backup_url=None, trash_days=0))
     make_backup(place.context())

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.recovery import (
     backup_creation,
     backup_pruning,
@@ -24,6 +24,8 @@ from lakegc_assets.recovery import (
 )
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.backups import find_backup
+from lakegc_assets.recovery.liveness import NEEDED
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.storage import local
 from lakegc_assets.storage.files import link_new, replace
 from lakegc_assets_tests.files import contents
@@ -138,9 +140,9 @@ def test_a_prune_killed_at_every_line(
     shutil.copytree(place.url, whole)
     asked: list[int] = []
 
-    def nobody(_space: object, _namespace: str, objects: Sequence[Part]) -> list[Part]:
-        asked.append(sum(part.rows for part in objects))
-        return []
+    def nobody(space: Workspace, _namespace: str, objects: Dataset) -> Dataset:
+        asked.append(objects.rows)
+        return space.dataset((), NEEDED)
 
     monkeypatch.setattr(backup_pruning, "needed_now", nobody)
     for address in marked.candidates:

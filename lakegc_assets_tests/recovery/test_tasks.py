@@ -18,9 +18,9 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.recovery import backup_task, journal
 from lakegc_assets.recovery.backup_task import (
+    BandwidthLimiter,
     CopyingTask,
     Orders,
-    Pace,
 )
 from lakegc_assets.recovery.portions import Portion, batches, equal_stretches
 from lakegc_assets.run.connections import Connections
@@ -81,7 +81,7 @@ class Clock:
 @given(st.lists(st.integers(0, 10_000_000), max_size=40), st.floats(1e3, 1e9))
 def test_no_more_bytes_than_allowed_ever_went_by(sizes: list[int], rate: float) -> None:
     clock = Clock()
-    pace = Pace(rate, clock, clock.wait)
+    pace = BandwidthLimiter(rate, clock, clock.wait)
     begun = 0
     for size in sizes:
         pace.wait(size)
@@ -91,12 +91,12 @@ def test_no_more_bytes_than_allowed_ever_went_by(sizes: list[int], rate: float) 
 
 def test_threads_share_the_rate_and_no_rate_is_no_wait() -> None:
     clock = Clock()
-    pace = Pace(1000.0, clock, clock.wait)
+    pace = BandwidthLimiter(1000.0, clock, clock.wait)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(pace.wait, [100] * 50))
     assert clock.now >= 5.0 - 1e-9
     clock = Clock()
-    Pace(None, clock, clock.wait).wait(1 << 50)
+    BandwidthLimiter(None, clock, clock.wait).wait(1 << 50)
     assert clock.now == 0
 
 

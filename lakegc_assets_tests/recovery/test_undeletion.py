@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.undeletion import Copies, bring_back
+from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.undeletion import BackupCopies, bring_back
 from lakegc_assets.storage.errors import PreconditionFailedError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, ObjectInfo, Recovery, UndeleteOutcome
@@ -62,9 +62,9 @@ def lost(etag: str = "e") -> list[Lost]:
     return [Lost(KEY, len(CONTENT), etag)]
 
 
-def copies(folder: Path) -> Copies:
+def copies(folder: Path) -> BackupCopies:
     backup = LocalStore(folder / "backup", "file:///backup")
-    return Copies(backup, {KEY: backup.put(KEY, CONTENT)}, Proof(backup))
+    return BackupCopies(backup, {KEY: backup.put(KEY, CONTENT)}, CopyVerifier(backup))
 
 
 @pytest.fixture

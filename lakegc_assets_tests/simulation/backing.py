@@ -23,6 +23,7 @@ from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.themes import BACKUP_THEMES
 from lakegc_assets_tests.simulation.world import Result, World, run_to_end
 
 _RUN: Final = "mark-1"
@@ -32,41 +33,6 @@ _TRASH: Final = 2
 #: After so many seconds an operator tries again; of so many choices the others are not to.
 _PAUSES: Final = (5.0, 60.0, 400.0)
 _PATIENT: Final = 6
-
-
-class Theme(NamedTuple):
-    """What may happen in a run.
-
-    Attributes:
-        faults: of calls.
-        changes: that writers make.
-        odds: how probable a fault is.
-        others: how probable it is that another operator comes.
-    """
-
-    faults: frozenset[str]
-    changes: tuple[str, ...]
-    odds: float
-    others: float
-
-
-THEMES: Final = (
-    Theme(frozenset({"kill", "lost answer", "unavailable"}), ("waits", "revert"), 0.01, 0.2),
-    Theme(frozenset({"kill", "freeze"}), ("rewritten", "waits", "reset"), 0.006, 0.8),
-    Theme(
-        frozenset({"late", "freeze", "kill", "partial", "SlowDown"}),
-        ("link", "revert", "new branch", "rules"),
-        0.03,
-        0.1,
-    ),
-    Theme(frozenset({"cut page", "stale list"}), ("waits", "rewritten"), 0.01, 0.2),
-    Theme(
-        frozenset({"kill", "freeze", "lost answer", "cut page", "stale list"}),
-        ("revert", "new branch", "link", "waits"),
-        0.006,
-        0.9,
-    ),
-)
 
 
 class Beginning(NamedTuple):
@@ -84,20 +50,13 @@ def interleave_backups(
     beginning: Beginning,
     tell: Callable[[str], None] | None = None,
 ) -> Result:
-    """Run one interleaving to its end.
-
-    Args:
-        choices: of it.
-        number: of its theme.
-        beginning: of its world.
-        tell: is told of every step, in words.
-    """
-    theme = THEMES[number]
+    """Run one interleaving to its end; ``tell`` is told of every step, in words."""
+    theme = BACKUP_THEMES[number]
     odds = (0.01, 0.03, 0.1, 0.3)[choices.pick(4)]
     buckets = {**beginning.buckets, "backup": {}}
     files = beginning.files.copy()
     world = BackupWorld(
-        choices, beginning.lake.copy(), buckets, odds, theme.odds, tell=tell, files=files
+        choices, beginning.lake.copy(), buckets, odds, theme.odds or 0.0, tell=tell, files=files
     )
     world.oracle.marked[_RUN] = beginning.marked
     world.watch()

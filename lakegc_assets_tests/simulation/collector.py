@@ -62,19 +62,10 @@ def _no_spark() -> Any:
 
 
 def context(world: World, run: str, batch: int, tasks: int = 1, **settings: Any) -> RunContext:
-    """A run in a world.
-
-    Args:
-        world: in which it runs.
-        run: id of the mark.
-        batch: keys in a request.
-        tasks: that delete, at most.
-        settings: besides those of the world.
-    """
+    """A run in a world; ``settings`` come besides those of the world."""
     # Here a commit is one step, so that none is under way between two looks.
-    fixed = {"longest_commit_seconds": 0}
     given = {
-        **fixed,
+        "longest_commit_seconds": 0,
         "sweep_batch": batch,
         "sweep_num_partitions": tasks,
         **world.settings,

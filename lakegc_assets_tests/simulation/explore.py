@@ -97,13 +97,7 @@ class Explored:
 
 
 def explore(depth: int, names: Sequence[str] = CHANGES, arguments: int = 2) -> Explored:
-    """Run every plan of at most ``depth`` changes.
-
-    Args:
-        depth: the most changes of a plan.
-        names: of the changes.
-        arguments: how many of each are tried.
-    """
+    """Run every plan of at most ``depth`` changes, each with so many ``arguments``."""
     explored = Explored()
     seen: set[tuple[int, int]] = set()
 

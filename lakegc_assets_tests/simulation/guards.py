@@ -9,9 +9,8 @@ from typing import Any, Final
 from unittest import mock
 
 from lakegc_assets.engine import datasets
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.mark import commits, committed, refs, uncommitted
-from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.references import References
 from lakegc_assets.recovery import (
     backup_creation,
@@ -20,7 +19,9 @@ from lakegc_assets.recovery import (
     old_trash,
 )
 from lakegc_assets.recovery.backups import Backup, State
+from lakegc_assets.recovery.liveness import NEEDED
 from lakegc_assets.recovery.restore import restored_set
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.retention.union import UnitedActiveCommits, unite
 from lakegc_assets.run import artifacts, pins
 from lakegc_assets.run.artifacts import LISTING
@@ -43,7 +44,7 @@ from lakegc_assets_tests.simulation.current_world import world
 from lakegc_assets_tests.simulation.interleaving import MORE, SHAPES, THEMES
 from lakegc_assets_tests.simulation.mark_guards import MARK_GUARDS
 from lakegc_assets_tests.simulation.mark_stages import READING
-from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+from lakegc_assets_tests.simulation.themes import MARK_THEMES
 from lakegc_assets_tests.simulation.world import World
 
 Patch = tuple[object, str, object]
@@ -120,11 +121,12 @@ def _last_try(real: Callable[..., None]) -> Callable[..., None]:
     return collect
 
 
-def _uncounted(ctx: Any, attempt: Any, marked: Any, folder: str) -> Candidates:
+def _uncounted(ctx: Any, attempt: Any, marked: Any, folder: str) -> Dataset:
     """What a mark names, whatever its manifest says."""
     with ctx.frames() as frames:
-        found = frames.read(Candidates(marked.parts["data"]).dataset(attempt))
-        return Candidates(frames.write(found, attempt.url, folder, LISTING, "read"))
+        found = frames.read(Dataset(attempt.url, marked.parts["data"], LISTING))
+        parts = frames.write(found, attempt.url, folder, LISTING, "read")
+        return Dataset(attempt.url, parts, LISTING)
 
 
 def _unchecked(store: Any, part: Any) -> bytes:
@@ -150,11 +152,11 @@ def _any_server(*_args: Any) -> str:
     return ""
 
 
-def _none_needed(*_args: Any) -> list[Part]:
+def _none_needed(space: Workspace, *_args: Any) -> Dataset:
     actor = world().scheduler.current
     assert actor is not None
     actor.facts["needed"] = world().oracle.now().step
-    return []
+    return space.dataset((), NEEDED)
 
 
 def _by_manifest(store: Any) -> Any:
@@ -222,10 +224,10 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "gate of the backup": Guard(
         ((sweep, "spare_what_is_not_backed_up", lambda *_: ("unchecked", 0)),),
-        theme=THEMES + len(MARKING),
+        theme=THEMES + len(MARK_THEMES),
     ),
     "pins before what comes back": Guard(
-        ((restored_set, "_pin", lambda *_: None),), theme=THEMES + len(MARKING)
+        ((restored_set, "_pin", lambda *_: None),), theme=THEMES + len(MARK_THEMES)
     ),
     "comparison before a batch": Guard(
         ((store_comparison.Comparison, "compare", _uncompared),), theme=MORE + 3
@@ -266,7 +268,7 @@ GUARDS: Final[dict[str, Guard]] = {
             (module, "backup_at", _by_manifest)
             for module in (backups, backup_creation, backup_pruning)
         ),
-        theme=THEMES + len(MARKING) + 1,
+        theme=THEMES + len(MARK_THEMES) + 1,
     ),
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
     "lease check in the prune": Guard(((lease, "lost", lambda *_: ""),), theme=MORE - 1),

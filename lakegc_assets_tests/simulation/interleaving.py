@@ -11,20 +11,24 @@ from typing import Final
 from lakegc_assets.mark.reasons import CANDIDATES
 from lakegc_assets_tests.simulation import elsewhere, row_files
 from lakegc_assets_tests.simulation.actors import HANDED_S, write
-from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backing import Beginning, interleave_backups
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import attempt, collect, context
 from lakegc_assets_tests.simulation.current_world import inside
 from lakegc_assets_tests.simulation.lake import DAY, MAIN, Entry, Lake
 from lakegc_assets_tests.simulation.mark_stages import make
-from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.marking import interleave_marks
 from lakegc_assets_tests.simulation.oracle import START
 from lakegc_assets_tests.simulation.pruning import prune
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import Process
-from lakegc_assets_tests.simulation.themes import LATER, SWEEPS, Theme
+from lakegc_assets_tests.simulation.themes import (
+    BACKUP_THEMES,
+    LATER_THEMES,
+    MARK_THEMES,
+    SWEEP_THEMES,
+    Theme,
+)
 from lakegc_assets_tests.simulation.world import BASE, Result, World, run_to_end
 
 RUN: Final = "mark-1"
@@ -36,15 +40,15 @@ _PAUSES: Final = (5.0, 60.0, 400.0)
 _PATIENT: Final = 8
 #: How many kinds there are of a sweep alone; behind them come those of marks, then of backups, and
 #: then some more of a sweep alone.
-THEMES: Final = len(SWEEPS)
-MORE: Final = THEMES + len(MARKING) + len(BACKING)
+THEMES: Final = len(SWEEP_THEMES)
+MORE: Final = THEMES + len(MARK_THEMES) + len(BACKUP_THEMES)
 #: How often each kind comes: one of a sweep twice as often as others, since its rare moments are
 #: rarest; one that always makes two marks half as often, since it takes longest.
 _WEIGHTS: Final = (
-    *(4 for _ in SWEEPS),
-    *(1 if theme.again == 1.0 else 2 for theme in MARKING),
-    *(2 for _ in BACKING),
-    *(2 for _ in LATER),
+    *(4 for _ in SWEEP_THEMES),
+    *(1 if theme.again == 1.0 else 2 for theme in MARK_THEMES),
+    *(2 for _ in BACKUP_THEMES),
+    *(2 for _ in LATER_THEMES),
 )
 
 
@@ -75,20 +79,15 @@ SHAPES: Final = (
 
 
 def interleave(choices: Choices, tell: Callable[[str], None] | None = None) -> Result:
-    """Run one interleaving to its end.
-
-    Args:
-        choices: of it.
-        tell: is told of every step, in words.
-    """
+    """Run one interleaving to its end; ``tell`` is told of every step, in words."""
     shape = SHAPES[choices.pick(len(SHAPES))]
     number = choices.among(_WEIGHTS)
-    if THEMES <= number < THEMES + len(MARKING):
+    if THEMES <= number < THEMES + len(MARK_THEMES):
         return interleave_marks(choices, number - THEMES, tell)
     begun = _beginning(shape, World.shadow_rule, World.diff_witness)
-    if THEMES + len(MARKING) <= number < MORE:
-        return interleave_backups(choices, number - THEMES - len(MARKING), begun, tell)
-    theme = SWEEPS[number] if number < THEMES else LATER[number - MORE]
+    if THEMES + len(MARK_THEMES) <= number < MORE:
+        return interleave_backups(choices, number - THEMES - len(MARK_THEMES), begun, tell)
+    theme = SWEEP_THEMES[number] if number < THEMES else LATER_THEMES[number - MORE]
     fault = (0.0, 0.01, 0.03, 0.1)[choices.pick(4)] if theme.odds is None else theme.odds
     odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)], fault
     world = World(

@@ -44,10 +44,7 @@ READING: Final = (listing, uncommitted, commits, committed, candidates)
 def mark(ctx: RunContext, world: MarkWorld, *, resume: bool) -> str:
     """Make a mark; how it ended: "" for well, else the error.
 
-    Args:
-        ctx: of the run.
-        world: in which it is made.
-        resume: go on behind the last stage that finished, as a retry from failure does.
+    ``resume``: go on behind the last stage that finished, as a retry from failure does.
     """
 
     def work() -> None:

@@ -7,18 +7,15 @@ uploaded in parts has the time at which its upload began.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.mark.installation import MARKER
-from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.lake import DAY, Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.oracle import Since
-from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.store import Kept, SimStore
 from lakegc_assets_tests.simulation.world import BASE, PREFIX, World
 
@@ -43,17 +40,8 @@ class MarkWorld(World):
     oracle: MarkOracle
     earlier_marks = True
 
-    def __init__(
-        self,
-        choices: Choices,
-        lake: Lake,
-        buckets: Mapping[str, Mapping[str, Kept]],
-        switch: float = 0.0,
-        fault: float = 0.0,
-        tell: Callable[[str], None] | None = None,
-        files: RowFiles | None = None,
-    ) -> None:
-        super().__init__(choices, lake, buckets, switch, fault, tell, files)
+    def __init__(self, *given: Any, **how: Any) -> None:
+        super().__init__(*given, **how)
         self.oracle = MarkOracle(self)
         self.slice = ("", float("-inf"))
         self.promised: list[str] = []

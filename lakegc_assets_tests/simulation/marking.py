@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.settings import Mode
 from lakegc_assets_tests.simulation import elsewhere
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.collector import collect, context
@@ -23,6 +22,7 @@ from lakegc_assets_tests.simulation.mark_world import MarkWorld
 from lakegc_assets_tests.simulation.row_files import RowFiles
 from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.themes import MARK_THEMES, Theme
 from lakegc_assets_tests.simulation.world import BASE, Result, run_to_end
 
 _TRIES: Final = 2
@@ -33,107 +33,16 @@ _PATIENT: Final = 6
 _DAYS: Final = (1.2, 2.5, 8.0, 0.02)
 
 
-class Theme(NamedTuple):
-    """What may happen in a run.
-
-    Attributes:
-        faults: of calls.
-        changes: that writers make; all if none are named.
-        odds: how probable a fault is.
-        others: how probable it is that another collector makes the same mark, or another.
-        again: how probable it is that a second mark follows.
-        trial: whether objects of any age may be candidates.
-        switch: how probable it is that another goes on at a step; None for any of some.
-        every_slice: whether slices are listed that are too new by their names.
-        mode: what may become a candidate.
-        unlike: ``others`` where other repositories are on the server, ``servers`` where another
-            server has the namespace, too.
-        tags: whether they protect.
-    """
-
-    faults: frozenset[str] = frozenset()
-    changes: tuple[str, ...] = ()
-    odds: float = 0.05
-    others: float = 0.1
-    again: float = 0.15
-    trial: bool = False
-    switch: float | None = None
-    every_slice: bool = False
-    mode: Mode = "unified"
-    unlike: str = ""
-    tags: bool = False
-
-
-_MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
-THEMES: Final = (
-    Theme(
-        frozenset({
-            "freeze", "slow", "unavailable", "kill", "lost answer", "cut list", "cut rows",
-            "cut file", "order-dependent walk", "no location", "cut page", "stale list",
-            "clock jumps",
-        }),
-        odds=0.01,
-    ),
-    Theme(frozenset({"cut rows", "no location", "cut list"}), _MOVES, odds=0.2),
-    Theme(frozenset({"freeze"}), ("upload in parts", "handed out", "upload", "waits"), odds=0.02),
-    Theme(frozenset({"kill", "lost answer", "unavailable"}), others=0.8, odds=0.01),
-    Theme(
-        frozenset({"kill", "clock jumps"}),
-        ("written hours later", "written to an old slice", "came back", "rules"),
-        odds=0.003,
-        again=1.0,
-        switch=0.01,
-    ),
-    Theme(frozenset({"freeze", "slow"}), ("upload", "upload in parts", "commit"), 0.02, trial=True),
-    Theme(frozenset({"freeze"}), ("commit", "merge"), odds=0.03),
-    Theme(
-        frozenset({"kill"}),
-        ("written hours later",),
-        odds=0.002,
-        again=1.0,
-        switch=0.01,
-        every_slice=True,
-    ),
-    Theme(frozenset({"kill", "cut rows"}), odds=0.01, again=0.3, mode="uncommitted"),
-    Theme(frozenset({"kill", "freeze"}), odds=0.01, again=0.3, mode="committed"),
-    Theme(
-        frozenset({"kill", "freeze"}),
-        (
-            "staged elsewhere", "imported elsewhere", "committed elsewhere", "reset elsewhere",
-            "branch elsewhere", "rules elsewhere", "repository made", "repository deleted",
-            "link", "reset",
-        ),
-        odds=0.005,
-        again=0.3,
-        unlike="others",
-    ),
-    Theme(frozenset({"kill", "lost answer", "freeze"}), odds=0.005, others=1.0, unlike="servers"),
-    Theme(
-        frozenset({"kill", "freeze"}),
-        ("tag", "tag removed", "deleted branch", "set back", "commit", "merge"),
-        odds=0.01,
-        again=0.3,
-        tags=True,
-    ),
-    Theme(frozenset({"clock jumps"}), ("handed out", "upload in parts", "link"), odds=0.3),
-)  # fmt: skip
-
-
 def interleave_marks(
     choices: Choices, number: int, tell: Callable[[str], None] | None = None
 ) -> Result:
-    """Run one interleaving to its end.
-
-    Args:
-        choices: of it.
-        number: of its theme.
-        tell: is told of every step, in words.
-    """
-    theme = THEMES[number]
+    """Run one interleaving to its end; ``tell`` is told of every step, in words."""
+    theme = MARK_THEMES[number]
     lake, bucket, promised = _beginning()
-    odds = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
+    switch = (0.03, 0.08, 0.2, 0.4)[choices.pick(4)] if theme.switch is None else theme.switch
+    odds = switch, theme.odds or 0.0
     buckets = {"lake": bucket, "artifacts": dict[str, Kept]()}
-    world = MarkWorld(choices, lake.copy(), buckets, odds, theme.odds, tell=tell, files=RowFiles())
+    world = MarkWorld(choices, lake.copy(), buckets, *odds, tell=tell, files=RowFiles())
     world.scheduler.far = world.scheduler.odds
     world.begin_serials()
     world.promised.append(promised)
@@ -157,10 +66,7 @@ def interleave_marks(
 
 def _make_unlike(world: MarkWorld, theme: Theme) -> None:
     """What is unlike other worlds."""
-    if theme.mode != "unified":
-        world.settings["mode"] = theme.mode
-    if theme.tags:
-        world.settings["protect_tags"] = True
+    world.settings.update(theme.settings)
     world.unlike = theme.unlike
     if theme.unlike == "others":
         elsewhere.begin(world)

@@ -10,10 +10,7 @@ def minimal(
 ) -> list[int]:
     """The same choices with as many as possible set to 0, and none behind the last that matters.
 
-    Args:
-        made: choices with which it fails.
-        fails: whether it fails with some choices.
-        most: of the tries.
+    ``most``: of the tries.
     """
     best = _cut(list(made))
     tries = 0

@@ -68,10 +68,7 @@ def read_schedules() -> dict[str, RecordedSchedule]:
 def record(found: Mapping[str, RecordedSchedule], most: int, guard: str) -> RecordedSchedule:
     """Find a schedule that breaks a promise without a guard, and make it minimal.
 
-    Args:
-        found: what is recorded, by guard.
-        most: interleavings that are run.
-        guard: that is switched off.
+    ``found``: what is recorded, by guard. ``most``: interleavings that are run.
     """
     if (moved := _shifted(guard, found.get(guard))) is not None:
         return moved

@@ -17,12 +17,12 @@ from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.engine import tasks
 from lakegc_assets.mark import commits, earlier_marks, report
 from lakegc_assets.recovery import backup_pruning
+from lakegc_assets.run import object_lookup
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.storage import parquet
 from lakegc_assets.sweep import (
     lease,
     rounds,
-    store_comparison,
     sweep,
 )
 from lakegc_assets_tests.simulation import row_files
@@ -74,7 +74,7 @@ def _replaced() -> list[tuple[object, str, object]]:
         (tasks, "ThreadPoolExecutor", Pool),
         (rounds, "_BATCHES", 1),
         (rounds, "evaluate", lambda *_: _PASSED),
-        (store_comparison, "_FEW", _Few(store_comparison._FEW)),
+        (object_lookup, "_FEW", _Few(object_lookup._FEW)),
         (commits, "latest_marks", _latest(earlier_marks.latest_marks)),
     ]
 

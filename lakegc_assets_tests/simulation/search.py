@@ -48,15 +48,10 @@ class Report:
 
     def add(self, seed: str, ended: Result) -> None:
         """Take one interleaving."""
-        oracle = ended.world.oracle
-        self.interleavings += 1
-        self.steps += ended.world.scheduler.steps
-        self.finished += len(oracle.finished)
-        self.window += len(oracle.window)
-        self.close += bool(oracle.close)
-        self.covered.update(ended.world.covered)
-        if ended.failure:
-            self.failures.append((seed, ended.choices, ended.failure))
+        oracle, steps = ended.world.oracle, ended.world.scheduler.steps
+        met = len(oracle.finished), len(oracle.window), int(bool(oracle.close))
+        failures = [(seed, ended.choices, ended.failure)] if ended.failure else []
+        self.merge(Report(1, steps, *met, ended.world.covered, failures))
 
     def merge(self, other: Report) -> None:
         """Take those of another process."""
@@ -77,13 +72,7 @@ def collect_little() -> None:
 
 
 def search(first: int, runs: int, guard: str | None = None) -> Report:
-    """Run interleavings in this process, until one fails.
-
-    Args:
-        first: seed.
-        runs: how many.
-        guard: that is switched off; None for none.
-    """
+    """Run interleavings in this process from a first seed on, until one fails."""
     report = Report()
     close: list[Sequence[int]] = []
     with without(guard):

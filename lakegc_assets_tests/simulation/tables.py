@@ -23,7 +23,7 @@ from lakegc_assets.run.artifacts import UNCOMMITTED
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, hash_table, key_digest
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
-from lakegc_assets.sweep.delta_extension import Found, TooMuchError
+from lakegc_assets.sweep.delta_extension import AddedObjects, TooMuchError
 from lakegc_assets_tests.simulation import row_files
 from lakegc_assets_tests.simulation.client import NAMESPACE, REPOSITORY
 from lakegc_assets_tests.simulation.current_world import world
@@ -72,11 +72,11 @@ class SimTables:
         return Staged(parts, runs, frozenset(), len(rows), digest)
 
     @staticmethod
-    def read_added(_extender: Any, metaranges: Any, ranges: Any) -> Found:
+    def read_added(_extender: Any, metaranges: Any, ranges: Any) -> AddedObjects:
         if len(metaranges) > world().most_metaranges:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
         found = _ranges_of(metaranges) - set(ranges)
-        return Found(found, *_extension(tuple(sorted(found))))
+        return AddedObjects(found, *_extension(tuple(sorted(found))))
 
     @staticmethod
     def read_full(_links: Any, ranges: Iterable[Any], _namespace: Any) -> Iterator[Any]:

@@ -16,16 +16,15 @@ from lakegc_assets.run.pins import PINS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.simulation import row_files, seams
-from lakegc_assets_tests.simulation.backing import THEMES as BACKING
 from lakegc_assets_tests.simulation.backup_world import BackupOracle, BackupWorld
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.client import NAMESPACE
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
-from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.store import Kept
+from lakegc_assets_tests.simulation.themes import BACKUP_THEMES, MARK_THEMES
 from lakegc_assets_tests.simulation.world import Result
 
-_FIRST = THEMES + len(MARKING)
+_FIRST = THEMES + len(MARK_THEMES)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +68,7 @@ def test_two_who_begin_a_backup_at_a_time_finish_one(monkeypatch: pytest.MonkeyP
 
 
 def test_interleavings_with_backups_break_no_promise() -> None:
-    seeds = [(seed, _FIRST + seed % len(BACKING)) for seed in range(30)]
+    seeds = [(seed, _FIRST + seed % len(BACKUP_THEMES)) for seed in range(30)]
     ended = [interleave(Choices(seed, (seed % 4, theme))) for seed, theme in seeds]
     assert [one.failure for one in ended] == [None] * len(ended)
     # Some of them restore all that was swept.
@@ -91,7 +90,7 @@ def test_a_world_knows_which_objects_a_stale_list_of_pins_does_not_protect() -> 
 def test_prunes_remove_backups_and_keep_those_that_are_needed() -> None:
     seen: set[str] = set()
     for seed in range(80):
-        ended = interleave(Choices(seed, (seed % 4, _FIRST + len(BACKING) - 1)))
+        ended = interleave(Choices(seed, (seed % 4, _FIRST + len(BACKUP_THEMES) - 1)))
         assert ended.failure is None
         seen |= {what for how, what in ended.world.covered if how == "prune"}
         if {"backup kept", "backup removed"} <= seen:

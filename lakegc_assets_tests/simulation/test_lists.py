@@ -11,11 +11,12 @@ from lakegc_assets.engine.datasets import Part
 from lakegc_assets.run.records import RecordFiles
 from lakegc_assets.sweep import sweep
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger import SWEPT
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets_tests.simulation import seams
 from lakegc_assets_tests.simulation.choices import Choices
 from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
-from lakegc_assets_tests.simulation.marking import THEMES as MARKING
+from lakegc_assets_tests.simulation.themes import MARK_THEMES
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def _simulated() -> Iterator[None]:
 def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read: Callable[[Any], None] = Recorded.read
+    read: Callable[[Any], None] = LedgerState.read
     looked: list[bool] = []
 
     def looking(*args: Any) -> None:
@@ -36,12 +37,12 @@ def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
 
     monkeypatch.setattr(sweep, "raise_alarm_if_needed", looking)
 
-    def lacking(of: Recorded) -> None:
+    def lacking(of: LedgerState) -> None:
         read(of)
         if looked:
-            of.parts.clear()
+            of.rows = of.space.dataset((), SWEPT)
 
-    monkeypatch.setattr(Recorded, "read", lacking)
+    monkeypatch.setattr(LedgerState, "read", lacking)
     ended = interleave(Choices())
     assert looked
     assert ended.world.oracle.deletes.keys() == ended.world.oracle.marked["mark-1"]
@@ -59,7 +60,7 @@ def test_a_backup_is_finished_whose_journal_was_not_shown_at_once(
         return [] if len(asked) == 2 else found
 
     monkeypatch.setattr(RecordFiles, "gather", lacking)
-    ended = interleave(Choices(None, (0, THEMES + len(MARKING))))
+    ended = interleave(Choices(None, (0, THEMES + len(MARK_THEMES))))
     assert len(asked) > 2
     assert ended.failure is None
     assert "all/repo/mark-1/_lakegc/manifest.json" in ended.world.buckets["backup"]

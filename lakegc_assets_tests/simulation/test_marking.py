@@ -13,10 +13,10 @@ from lakegc_assets_tests.simulation.interleaving import THEMES, interleave
 from lakegc_assets_tests.simulation.lake import Lake
 from lakegc_assets_tests.simulation.mark_oracle import MarkOracle
 from lakegc_assets_tests.simulation.mark_world import MarkWorld
-from lakegc_assets_tests.simulation.marking import THEMES as MARKING
 from lakegc_assets_tests.simulation.oracle import Since
 from lakegc_assets_tests.simulation.scheduler import Process
 from lakegc_assets_tests.simulation.store import STALE_S
+from lakegc_assets_tests.simulation.themes import MARK_THEMES
 from lakegc_assets_tests.simulation.world import Result
 
 
@@ -43,7 +43,7 @@ def test_a_dull_interleaving_marks_what_is_dead_and_old() -> None:
     assert not marked & _oracle(ended).live.keys()
 
 
-@pytest.mark.parametrize("theme", range(len(MARKING)))
+@pytest.mark.parametrize("theme", range(len(MARK_THEMES)))
 def test_interleavings_of_marks_break_no_promise(theme: int) -> None:
     ended = [interleave(Choices(seed, (0, THEMES + theme))) for seed in range(8)]
     assert [one.failure for one in ended] == [None] * len(ended)
@@ -84,17 +84,19 @@ def test_what_lakefs_hid_may_be_committed_and_set_back_before_its_diff_is_asked_
     assert {way for one in hidden for way in _oracle(ended).live[one]} == {"dangling"}
 
 
-def _theme(**what: str) -> int:
+def _theme(**what: object) -> int:
     """The number of a kind of interleaving that is of marks."""
     (number,) = [
-        n for n, one in enumerate(MARKING) if all(getattr(one, k) == v for k, v in what.items())
+        n for n, one in enumerate(MARK_THEMES) if all(getattr(one, k) == v for k, v in what.items())
     ]
     return THEMES + number
 
 
 def test_a_dull_mark_of_each_mode_names_what_is_its_business() -> None:
     named = {
-        mode: _oracle(interleave(Choices(None, (0, _theme(mode=mode))))).marked["mark-1"]
+        mode: _oracle(interleave(Choices(None, (0, _theme(settings=(("mode", mode),)))))).marked[
+            "mark-1"
+        ]
         for mode in ("uncommitted", "committed")
     }
     whole = _oracle(interleave(Choices(None, (0, THEMES)))).marked["mark-1"]

@@ -16,7 +16,7 @@ from lakegc_assets_tests.simulation.interleaving import MORE, interleave
 from lakegc_assets_tests.simulation.minimal import minimal
 from lakegc_assets_tests.simulation.recorded_schedules import read_schedules
 from lakegc_assets_tests.simulation.search import in_words, search
-from lakegc_assets_tests.simulation.themes import LATER
+from lakegc_assets_tests.simulation.themes import LATER_THEMES
 from lakegc_assets_tests.simulation.world import Result
 
 _FOUND = sorted(guard for guard, recorded in read_schedules().items() if recorded.schedule)
@@ -42,7 +42,7 @@ def test_interleavings_break_no_promise() -> None:
     assert {fault for fault, _ in report.covered} >= {"freeze", "late", "kill", "writer"}
 
 
-@pytest.mark.parametrize("theme", range(len(LATER)))
+@pytest.mark.parametrize("theme", range(len(LATER_THEMES)))
 def test_interleavings_of_later_kinds_break_no_promise(theme: int) -> None:
     ended = [_ended(Choices(seed, (seed % 5, MORE + theme))) for seed in range(6)]
     assert [one.failure for one in ended] == [None] * len(ended)
@@ -51,7 +51,7 @@ def test_interleavings_of_later_kinds_break_no_promise(theme: int) -> None:
 
 def _unlike(what: str) -> int:
     """The number of a kind of interleaving."""
-    return MORE + [theme.unlike for theme in LATER].index(what)
+    return MORE + [theme.unlike for theme in LATER_THEMES].index(what)
 
 
 def _spared(ended: Result) -> str:

@@ -1,4 +1,4 @@
-"""The kinds of interleavings of a sweep alone: who is there, what they do, and what may fail."""
+"""The kinds of interleavings: who is there, what they do, and what may fail."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ class Theme(NamedTuple):
         early: whether much may happen from the start on, not only from the first delta mark.
         others: how probable it is that another collector comes.
         odds: how probable a fault is; None for any of some.
-        settings: of the sweeps, where they are not the usual ones.
+        settings: of the runs, where they are not the usual ones.
         unlike: in what the world is unlike others: ``single`` for a store that honours etags in
             deletes of one key only, ``trash`` for one that moves what is deleted, ``drift`` for
             clocks that do, ``listed`` where batches are compared by listings, ``others`` where
             other repositories are on the server, ``many`` for two more collectors, ``gone`` where
-            it is known of an owner of the lease whose process was killed that it is gone.
+            it is known of an owner of the lease whose process was killed that it is gone,
+            ``servers`` where another server has the namespace, too.
+        again: how probable it is that a second mark follows.
+        trial: whether objects of any age may be candidates.
+        switch: how probable it is that another goes on at a step; None for any of some.
+        every_slice: whether slices are listed that are too new by their names.
     """
 
     faults: frozenset[str] = frozenset(_FAULTS)
@@ -34,11 +39,15 @@ class Theme(NamedTuple):
     odds: float | None = None
     settings: tuple[tuple[str, Any], ...] = ()
     unlike: str = ""
+    again: float = 0.15
+    trial: bool = False
+    switch: float | None = None
+    every_slice: bool = False
 
 
 _WALK: Final = frozenset({"order-dependent walk"})
 _LIVE: Final = ("revert", "new branch", "link", "rules")
-SWEEPS: Final = (
+SWEEP_THEMES: Final = (
     Theme(),
     Theme(others=1.0, early=True),
     Theme(frozenset({"freeze", "slow"}), ("link", "revert", "rules"), odds=0.15),
@@ -52,7 +61,7 @@ SWEEPS: Final = (
     Theme(frozenset({"kill", "freeze"}), ("restore", "revert", "waits"), odds=0.1),
 )
 #: Those that came behind the kinds of marks and backups, whose numbers kept schedules have.
-LATER: Final = (
+LATER_THEMES: Final = (
     Theme(
         frozenset({"freeze", "give up", "unavailable"}),
         ("tag", "tag removed", "deleted branch", "waits"),
@@ -118,3 +127,87 @@ LATER: Final = (
         unlike="gone",
     ),
 )  # fmt: skip
+_MOVES: Final = ("commit", "merge", "deleted branch", "reset", "set back", "new branch", "revert")
+MARK_THEMES: Final = (
+    Theme(
+        frozenset({
+            "freeze", "slow", "unavailable", "kill", "lost answer", "cut list", "cut rows",
+            "cut file", "order-dependent walk", "no location", "cut page", "stale list",
+            "clock jumps",
+        }),
+        odds=0.01,
+    ),
+    Theme(frozenset({"cut rows", "no location", "cut list"}), _MOVES, odds=0.2),
+    Theme(frozenset({"freeze"}), ("upload in parts", "handed out", "upload", "waits"), odds=0.02),
+    Theme(frozenset({"kill", "lost answer", "unavailable"}), others=0.8, odds=0.01),
+    Theme(
+        frozenset({"kill", "clock jumps"}),
+        ("written hours later", "written to an old slice", "came back", "rules"),
+        odds=0.003,
+        again=1.0,
+        switch=0.01,
+    ),
+    Theme(
+        frozenset({"freeze", "slow"}),
+        ("upload", "upload in parts", "commit"),
+        odds=0.02,
+        trial=True,
+    ),
+    Theme(frozenset({"freeze"}), ("commit", "merge"), odds=0.03),
+    Theme(
+        frozenset({"kill"}),
+        ("written hours later",),
+        odds=0.002,
+        again=1.0,
+        switch=0.01,
+        every_slice=True,
+    ),
+    Theme(
+        frozenset({"kill", "cut rows"}),
+        odds=0.01,
+        again=0.3,
+        settings=(("mode", "uncommitted"),),
+    ),
+    Theme(frozenset({"kill", "freeze"}), odds=0.01, again=0.3, settings=(("mode", "committed"),)),
+    Theme(
+        frozenset({"kill", "freeze"}),
+        (
+            "staged elsewhere", "imported elsewhere", "committed elsewhere", "reset elsewhere",
+            "branch elsewhere", "rules elsewhere", "repository made", "repository deleted",
+            "link", "reset",
+        ),
+        odds=0.005,
+        again=0.3,
+        unlike="others",
+    ),
+    Theme(frozenset({"kill", "lost answer", "freeze"}), odds=0.005, others=1.0, unlike="servers"),
+    Theme(
+        frozenset({"kill", "freeze"}),
+        ("tag", "tag removed", "deleted branch", "set back", "commit", "merge"),
+        odds=0.01,
+        again=0.3,
+        settings=(("protect_tags", True),),
+    ),
+    Theme(frozenset({"clock jumps"}), ("handed out", "upload in parts", "link"), odds=0.3),
+)  # fmt: skip
+BACKUP_THEMES: Final = (
+    Theme(
+        frozenset({"kill", "lost answer", "unavailable"}),
+        ("waits", "revert"),
+        odds=0.01,
+        others=0.2,
+    ),
+    Theme(frozenset({"kill", "freeze"}), ("rewritten", "waits", "reset"), odds=0.006, others=0.8),
+    Theme(
+        frozenset({"late", "freeze", "kill", "partial", "SlowDown"}),
+        ("link", "revert", "new branch", "rules"),
+        odds=0.03,
+    ),
+    Theme(frozenset({"cut page", "stale list"}), ("waits", "rewritten"), odds=0.01, others=0.2),
+    Theme(
+        frozenset({"kill", "freeze", "lost answer", "cut page", "stale list"}),
+        ("revert", "new branch", "link", "waits"),
+        odds=0.006,
+        others=0.9,
+    ),
+)

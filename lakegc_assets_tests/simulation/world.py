@@ -471,12 +471,7 @@ class Result:
 
 
 def run_to_end(world: World, *then: Callable[[], None]) -> Result:
-    """Let all actors of a world run, and then something else, and hold the promises against it.
-
-    Args:
-        world: that is the present one.
-        then: is done when no actor is left.
-    """
+    """Let all actors of the present world run, then something else, and see what was promised."""
     failure = None
     try:
         world.scheduler.run()

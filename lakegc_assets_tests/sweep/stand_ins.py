@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.engine.datasets import read_part, read_parts, write_part
-from lakegc_assets.mark.marked_objects import Candidates
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.run.clocks import Moment
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -21,7 +21,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.deletion import DeletingTask, TaskClients
-from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, Deltas
+from lakegc_assets.sweep.delta import CAME_BACK, DeltaMark, DeltaMarks
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.liveness_look import seen_now
 from lakegc_assets.sweep.rate_limit import Limits
@@ -29,7 +29,7 @@ from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult, summed
 from lakegc_assets_tests.lake import REPOSITORY
 
-Take = Callable[[Deltas, Candidates], DeltaMark]
+Take = Callable[[DeltaMarks, Dataset], DeltaMark]
 OBJECTS = pa.schema(
     [
         ("address", pa.string()),
@@ -50,11 +50,11 @@ def stand_in(patch: pytest.MonkeyPatch, *takes: Take) -> None:
     deltas = iter(takes) if len(takes) > 1 else repeat(takes[0] if takes else spare(set()))
 
     def take(
-        deltas_of: Deltas, candidates: Candidates, _name: str, _unread: list[str] | None = None
+        deltas_of: DeltaMarks, candidates: Dataset, _name: str, _unread: list[str] | None = None
     ) -> DeltaMark:
         return next(deltas)(deltas_of, candidates)
 
-    patch.setattr(Deltas, "take", take)
+    patch.setattr(DeltaMarks, "take", take)
     patch.setattr(rounds, "evaluate", lambda _ctx, _survivors: [])
     patch.setattr(rounds, "require_passed", lambda _results: None)
     patch.setattr(rounds, "delete", in_this_thread)
@@ -101,7 +101,7 @@ def earlier(moment: Moment, seconds: float) -> Moment:
 def spare(addresses: set[str], age: float = 0) -> Take:
     """A delta mark of some age that finds these alive, without reading any range."""
 
-    def take(deltas: Deltas, candidates: Candidates) -> DeltaMark:
+    def take(deltas: DeltaMarks, candidates: Dataset) -> DeltaMark:
         ctx = deltas.ctx.connect()
         seen = seen_now(ctx.client, ctx.repository, protect_tags=False)[1]
         artifacts = deltas.attempt.store()
@@ -109,7 +109,8 @@ def spare(addresses: set[str], age: float = 0) -> Take:
         rows = [row for table in tables for row in table.to_pylist() if row["address"] in addresses]
         back = [{**row, "why": "it is alive", "certain": True} for row in rows]
         table = pa.Table.from_pylist(back, CAME_BACK)
-        spared = [write_part(artifacts, f"{deltas.folder}spared/", table)] if back else []
+        parts = [write_part(artifacts, f"{deltas.folder}spared/", table)] if back else []
+        spared = Dataset(deltas.attempt.url, parts, CAME_BACK)
         return DeltaMark(seen, earlier(Moment.now(ctx.connections.store()), age), spared)
 
     return take

@@ -472,7 +472,7 @@ def test_nothing_is_accepted_where_there_is_no_hold(lake: SmallLake, spark: Sess
 def test_a_hold_that_says_it_is_accepted_without_an_id_holds(store: ObjectStore) -> None:
     for text in ('{"accepted": {}}', '{"accepted": true}', "[]", "", '{"accepted": {"by": "x"}}'):
         store.put(HOLD, text.encode())
-        assert read_hold(store) == text
+        assert read_hold(store) == Hold(text)
 
 
 def test_the_loss_of_one_mark_is_none_of_another(store: ObjectStore) -> None:

@@ -17,6 +17,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import deletion
+from lakegc_assets.sweep.delete_answers import TRIES
 from lakegc_assets.sweep.deletion import TaskClients, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
@@ -271,5 +272,5 @@ def test_a_store_that_never_takes_a_key_fails_it_and_stops(
     told = list(run(s3_orders, addresses, reach=reach_at(s3_orders, s3_time)))
     assert {(one.outcome, one.error_code) for one in told} == {("failed", "SlowDown")}
     assert keys(s3_orders) == set(addresses)
-    assert len(s3_time.waited) >= deletion.TRIES - 1
+    assert len(s3_time.waited) >= TRIES - 1
     assert names(run(s3_orders, addresses, number=1)) == ["stopped"]

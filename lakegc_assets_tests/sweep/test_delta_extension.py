@@ -18,7 +18,7 @@ from lakegc_assets.retention.rules import Rules
 from lakegc_assets.sweep import delta_extension
 from lakegc_assets.sweep.delta_extension import (
     Extender,
-    Known,
+    KnownCommits,
     TooMuchError,
     extended,
     moved_aside,
@@ -34,10 +34,10 @@ def commit(name: str, days_ago: float, *parents: str) -> Commit:
     return Commit(name, parents, date, f"metarange of {name}")
 
 
-def known(heads: dict[str, str], *commits: Commit, rules: Rules | None = RULES) -> Known:
+def known(heads: dict[str, str], *commits: Commit, rules: Rules | None = RULES) -> KnownCommits:
     by_id = {c.id: c for c in commits}
     active = by_id.keys() if rules is None else active_commits(by_id, heads, rules, NOW).active
-    return Known(rules, NOW, heads, by_id, set(active))
+    return KnownCommits(rules, NOW, heads, by_id, set(active))
 
 
 LINE = (commit("a", 90), commit("b", 60, "a"), commit("c", 50, "b"), commit("d", 40, "c"))

@@ -12,17 +12,17 @@ from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import rate_limit
-from lakegc_assets.sweep.deletion import sort_answers
+from lakegc_assets.sweep.delete_answers import sort_answers
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
-from lakegc_assets.sweep.rate_limit import Limits, Pace, round_folder, settle
+from lakegc_assets.sweep.rate_limit import Limits, RateLimiter, round_folder, settle
 from lakegc_assets.sweep.store_comparison import Marked
 from lakegc_assets_tests.clocks import StubClocks
 
 _MARKED = Marked("data/a", 7, datetime(2026, 1, 1, tzinfo=timezone.utc), "etag")
 
 
-def _pace(store: LocalStore, sweep: str = "mine", number: int = 1) -> Pace:
-    return Pace(store, round_folder(sweep, number), 0, Limits(1e9, 1e9))
+def _pace(store: LocalStore, sweep: str = "mine", number: int = 1) -> RateLimiter:
+    return RateLimiter(store, round_folder(sweep, number), 0, Limits(1e9, 1e9))
 
 
 def _begun(store: LocalStore) -> None:

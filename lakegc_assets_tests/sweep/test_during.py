@@ -23,7 +23,7 @@ from lakegc_assets.sweep.hold import HOLD, write_hold
 from lakegc_assets.sweep.lease import Lease
 from lakegc_assets.sweep.lease_record import lost, read_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.rate_limit import Pace
+from lakegc_assets.sweep.rate_limit import RateLimiter
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets.sweep.task_orders import Orders, Portion, TaskResult
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -354,7 +354,7 @@ def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
     def interrupt(_ctx: RunContext, orders: Orders, _portions: object) -> list[TaskResult]:
         given.append(orders)
         artifacts = orders.connections.open(orders.artifacts_url)
-        pace = Pace(artifacts, orders.notes, 0, orders.limits)
+        pace = RateLimiter(artifacts, orders.notes, 0, orders.limits)
         pace.begin()
         if not under_way:
             pace.end()
@@ -376,7 +376,7 @@ def test_one_that_is_interrupted_while_it_waits_for_its_requests_keeps_the_lease
 ) -> None:
     def fail(_ctx: RunContext, orders: Orders, _portions: object) -> list[TaskResult]:
         artifacts = orders.connections.open(orders.artifacts_url)
-        pace = Pace(artifacts, orders.notes, 0, orders.limits)
+        pace = RateLimiter(artifacts, orders.notes, 0, orders.limits)
         pace.begin()
         pace.unanswered()
         pace.end()

@@ -16,8 +16,8 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.deletion import DeletingTask
-from lakegc_assets.sweep.delta import Deltas
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.delta import DeltaMarks
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import (
     Killed,
@@ -76,16 +76,16 @@ def test_killed_at_every_step(
     alive = set(sorted(marked.candidates)[::6])
     stand_in(monkeypatch, spare(alive))
     for owner, name in (
-        (Deltas, "take"),
+        (DeltaMarks, "take"),
         (rounds.Rounds, "_record_spared"),
         (rounds, "delete"),
         (DeletingTask, "_send"),
         (sweeping, "probe_conditions"),
         (ledger, "record"),
-        (Recorded, "remaining"),
-        (Recorded, "without_spared"),
-        (Recorded, "require_whole"),
-        (Recorded, "write"),
+        (LedgerState, "remaining"),
+        (LedgerState, "without_spared"),
+        (LedgerState, "require_whole"),
+        (LedgerState, "write"),
         (AttemptArtifacts, "finish"),
     ):
         reaper.watch(owner, name)

@@ -15,14 +15,14 @@ from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.mark.marked_objects import Candidates, Stretch, stretches
+from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.recovery.workspace import Workspace
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.ledger import ASSET, Outcome
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets_tests.listings import listing
 
 NAMES = [f"data/{n}" for n in range(6)]
@@ -34,7 +34,7 @@ def attempt(tmp_path: Path) -> AttemptArtifacts:
 
 
 @pytest.fixture
-def recorded(attempt: AttemptArtifacts) -> Recorded:
+def recorded(attempt: AttemptArtifacts) -> LedgerState:
     """Six objects in two files, of which nothing is done."""
     now = datetime.now(timezone.utc)
     rows = [(name, 7, now, "etag") for name in NAMES]
@@ -45,14 +45,15 @@ def recorded(attempt: AttemptArtifacts) -> Recorded:
     ctx: Any = SimpleNamespace(
         run="run", tasks=tasks, frames=lambda: session, connections=connections
     )
-    return Recorded(Workspace(ctx, attempt, f"{ASSET}/own/"), Candidates(parts))
+    space = Workspace(ctx, attempt, f"{ASSET}/own/")
+    return LedgerState(space, space.dataset(parts, LISTING))
 
 
 def record(attempt: AttemptArtifacts, batch: str, outcome: str, names: Sequence[str]) -> None:
     ledger.record(attempt.store(), batch, [Outcome(name, 7, outcome) for name in names])
 
 
-def left(recorded: Recorded, folder: str) -> list[str]:
+def left(recorded: LedgerState, folder: str) -> list[str]:
     store, parts = recorded.space.attempt.store(), recorded.remaining(folder).parts
     return [a for rows in read_parts(store, parts) for a in rows["address"].to_pylist()]
 
@@ -62,7 +63,7 @@ def ledger_files(attempt: AttemptArtifacts, folder: str = "ledger") -> list[Path
 
 
 def test_what_is_done_is_left_out_once_it_was_read(
-    attempt: AttemptArtifacts, recorded: Recorded
+    attempt: AttemptArtifacts, recorded: LedgerState
 ) -> None:
     assert left(recorded, "1") == NAMES
     record(attempt, "own-1", "deleted", NAMES[:2])
@@ -88,7 +89,7 @@ def test_what_is_done_is_left_out_once_it_was_read(
 
 
 def test_a_ledger_read_by_others_first_is_left_out_all_the_same(
-    attempt: AttemptArtifacts, recorded: Recorded
+    attempt: AttemptArtifacts, recorded: LedgerState
 ) -> None:
     """Whoever asks how much is gone reads it, too."""
     record(attempt, "own-1", "deleted", NAMES[:2])
@@ -105,7 +106,7 @@ def test_a_ledger_read_by_others_first_is_left_out_all_the_same(
     ],
 )
 def test_outcomes_of_other_objects_than_were_marked_stop_a_sweep(
-    attempt: AttemptArtifacts, recorded: Recorded, names: list[str], words: str
+    attempt: AttemptArtifacts, recorded: LedgerState, names: list[str], words: str
 ) -> None:
     record(attempt, "own-1", "deleted", names)
     with pytest.raises(IntegrityError, match=words):
@@ -113,7 +114,7 @@ def test_outcomes_of_other_objects_than_were_marked_stop_a_sweep(
 
 
 def test_a_stranger_that_is_recorded_later_stops_a_sweep(
-    attempt: AttemptArtifacts, recorded: Recorded
+    attempt: AttemptArtifacts, recorded: LedgerState
 ) -> None:
     record(attempt, "own-1", "deleted", NAMES)
     recorded.require_whole()
@@ -125,11 +126,11 @@ def test_a_stranger_that_is_recorded_later_stops_a_sweep(
 @pytest.mark.parametrize("how", ["missing", "changed"])
 @pytest.mark.parametrize("which", ["marked", "ledger"])
 def test_a_file_that_is_not_what_it_was_stops_a_sweep(
-    attempt: AttemptArtifacts, recorded: Recorded, which: str, how: str
+    attempt: AttemptArtifacts, recorded: LedgerState, which: str, how: str
 ) -> None:
     record(attempt, "own-1", "deleted", NAMES[:2])
     recorded.read()
-    part = (recorded.marked if which == "marked" else recorded).parts[0]
+    part = (recorded.marked if which == "marked" else recorded.rows).parts[0]
     path = Path(attempt.url, part.key)
     data = path.read_bytes()
     path.unlink()
@@ -140,7 +141,7 @@ def test_a_file_that_is_not_what_it_was_stops_a_sweep(
 
 
 def test_a_damaged_file_of_the_ledger_stops_a_sweep(
-    attempt: AttemptArtifacts, recorded: Recorded
+    attempt: AttemptArtifacts, recorded: LedgerState
 ) -> None:
     record(attempt, "own-1", "deleted", NAMES[:2])
     (path,) = ledger_files(attempt)
@@ -149,7 +150,7 @@ def test_a_damaged_file_of_the_ledger_stops_a_sweep(
         recorded.remaining("left")
 
 
-def test_stretches_are_all_rows_in_their_order(recorded: Recorded) -> None:
+def test_stretches_are_all_rows_in_their_order(recorded: LedgerState) -> None:
     first, second = recorded.marked.parts
     assert stretches([first, second], 6) == [[Stretch(first, 0, 4), Stretch(second, 0, 2)]]
     assert stretches([first, second], 3) == [

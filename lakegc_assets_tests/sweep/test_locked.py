@@ -20,14 +20,15 @@ from lakegc_assets.mark.incremental_listing import _GONE
 from lakegc_assets.prune.keep_reasons import _deleted
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.recovery.undo_window import undoable
 from lakegc_assets.run.pins import Pin, prune_pins, write_pin
+from lakegc_assets.run.undo import undoable
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import FREED, DeleteOutcome
 from lakegc_assets.sweep import ledger
-from lakegc_assets.sweep.deletion import DeletingTask, hopeless
+from lakegc_assets.sweep.delete_answers import hopeless
+from lakegc_assets.sweep.deletion import DeletingTask
 from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.run import object_lookup
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, StoreUnavailableError
 from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
@@ -77,10 +78,10 @@ class _Paged:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is a glance, as with real stores."""
-    monkeypatch.setattr(store_comparison, "_GLANCE", _PAGE)
-    monkeypatch.setattr(store_comparison, "_SPARSE", 5)
-    monkeypatch.setattr(store_comparison, "_SINGLES", 2)
-    monkeypatch.setattr(store_comparison, "_FEW", 0)
+    monkeypatch.setattr(object_lookup, "_GLANCE", _PAGE)
+    monkeypatch.setattr(object_lookup, "_SPARSE", 5)
+    monkeypatch.setattr(object_lookup, "_SINGLES", 2)
+    monkeypatch.setattr(object_lookup, "_FEW", 0)
 
 
 def _key(number: int) -> str:

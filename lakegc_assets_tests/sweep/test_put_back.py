@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.explanation import explain as why
-from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.errors import StorageError
@@ -18,7 +18,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
-from lakegc_assets.sweep.delta import DeltaMark, Deltas
+from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.sweep import sweep
@@ -276,7 +276,7 @@ def test_killed_at_every_step_of_putting_back(
     alive = set(sorted(marked.candidates)[::5])
 
     # They come back to life when all is deleted.
-    def late(deltas: Deltas, candidates: Candidates) -> DeltaMark:
+    def late(deltas: DeltaMarks, candidates: Dataset) -> DeltaMark:
         return spare(set() if marked.candidates <= lake.keys() else alive)(deltas, candidates)
 
     stand_in(monkeypatch, late)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.rate_limit import LEAST, Limits, Pace, round_folder, share_after
+from lakegc_assets.sweep.rate_limit import LEAST, Limits, RateLimiter, round_folder, share_after
 from lakegc_assets_tests.clocks import StubClocks
 
 FOLDER = round_folder("sweep", 1)
@@ -37,14 +37,14 @@ class Tasks:
         self.limits = Limits(keys=keys, requests=requests)
         self.time = Time()
 
-    def begin(self, partition: int, share: float = 1.0) -> Pace:
+    def begin(self, partition: int, share: float = 1.0) -> RateLimiter:
         pace = self.attempt(partition, share)
         assert not pace.begin()
         return pace
 
-    def attempt(self, partition: int, share: float = 1.0) -> Pace:
+    def attempt(self, partition: int, share: float = 1.0) -> RateLimiter:
         time = self.time
-        return Pace(
+        return RateLimiter(
             self.store, FOLDER, partition, self.limits, share, StubClocks(time.pause, time.clock)
         )
 
@@ -54,7 +54,7 @@ def tasks(tmp_path: Path) -> Tasks:
     return Tasks(tmp_path)
 
 
-def send(task: Pace, keys: int) -> None:
+def send(task: RateLimiter, keys: int) -> None:
     assert task.look() == ""
     task.wait()
     task.sent(keys)
@@ -97,7 +97,7 @@ def test_tasks_share_the_limits_and_leave_them_to_others(tasks: Tasks) -> None:
 
 @given(st.integers(1, 1000), st.floats(0.01, 1e6), st.integers(1, 40))
 def test_a_batch_takes_seconds_and_is_never_empty(batch: int, keys: float, count: int) -> None:
-    pace = Pace(open_store("/nowhere"), FOLDER, 0, Limits(keys, 1e6))
+    pace = RateLimiter(open_store("/nowhere"), FOLDER, 0, Limits(keys, 1e6))
     pace._tasks = count
     most = pace.most(batch)
     assert 1 <= most <= batch
@@ -184,5 +184,5 @@ def test_one_task_stops_all_of_its_round(tasks: Tasks) -> None:
     first.stop("AccessDenied: data/ü: not yours")
     assert second.look() == "AccessDenied: data/ü: not yours"
     assert tasks.attempt(2).look() == "AccessDenied: data/ü: not yours"
-    other = Pace(tasks.store, round_folder("sweep", 2), 0, tasks.limits)
+    other = RateLimiter(tasks.store, round_folder("sweep", 2), 0, tasks.limits)
     assert other.look() == ""

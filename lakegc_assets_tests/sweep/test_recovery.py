@@ -12,13 +12,13 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery import old_trash
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.recovery.undo_window import undoable
+from lakegc_assets.run.undo import undoable
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.trash import TRASH, trash_folder
 from lakegc_assets.storage.values import Lost, Recovery
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.lease_record import PROBES
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import Killed
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, mark
@@ -111,7 +111,7 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorded, "require_whole", die)
+        patch.setattr(LedgerState, "require_whole", die)
         with pytest.raises(Killed):
             sweep(lake.context(spark, trash_days=before))
     kept = Recovery(*after, "as it is now")  # type: ignore[arg-type] # one of its words
@@ -132,22 +132,22 @@ def test_what_an_earlier_try_records_late_is_not_said_to_be_kept(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    compared = Recorded.require_whole
+    compared = LedgerState.require_whole
 
-    def wake(recorded: Recorded) -> None:
+    def wake(recorded: LedgerState) -> None:
         for key, data in records.items():
             lake.root.attempt(REPOSITORY, RUN).store().put(key, data)
         compared(recorded)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorded, "require_whole", die)
+        patch.setattr(LedgerState, "require_whole", die)
         with pytest.raises(KeyboardInterrupt):
             sweep(lake.context(spark, trash_days=0))
     store = lake.root.attempt(REPOSITORY, RUN).store()
     for batch in store.list("swept_set/ledger/"):
         records |= {key: store.get(key) for key in batch["key"].to_pylist()}
     store.delete_many(list(records))
-    monkeypatch.setattr(Recorded, "require_whole", wake)
+    monkeypatch.setattr(LedgerState, "require_whole", wake)
     monkeypatch.setattr(sweeping, "_recovery", lambda *_: Recovery("versions", 30.0, "now"))
     facts = sweep(lake.context(spark, trash_days=0)).facts
     check_swept(lake, marked, {})

@@ -11,20 +11,20 @@ import pytest
 
 from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.options import settings_of
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.lakefs.errors import ConnectionFailedError
-from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import S3Access
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger, rounds
-from lakegc_assets.sweep.delta import DeltaMark, Deltas
+from lakegc_assets.sweep.delta import DeltaMark, DeltaMarks
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.ledger import Outcome
-from lakegc_assets.sweep.ledger_state import Recorded
+from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.status import command
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
@@ -42,7 +42,7 @@ _SWEEP = (
 _GOES_ON = f"`{_SWEEP}` goes on"
 
 
-def refuse(_deltas: Deltas, _candidates: Candidates) -> DeltaMark:
+def refuse(_deltas: DeltaMarks, _candidates: Dataset) -> DeltaMark:
     """LakeFS is gone."""
     raise ConnectionFailedError("Connection refused. Check the endpoint")
 
@@ -213,7 +213,7 @@ def test_a_ledger_that_cannot_be_read_hides_nothing(
         raise StorageError("no answer")
 
     def fail_for_good(ctx: RunContext, *_: object) -> None:
-        monkeypatch.setattr(Recorded, "read", unreadable)
+        monkeypatch.setattr(LedgerState, "read", unreadable)
         fail(ctx)
 
     monkeypatch.setattr(rounds, "delete", fail_for_good)

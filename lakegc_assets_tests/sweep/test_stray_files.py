@@ -22,7 +22,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import delta, ledger
 from lakegc_assets.sweep.alarm import PartialLookError
-from lakegc_assets.sweep.delta import Deltas
+from lakegc_assets.sweep.delta import DeltaMarks
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake, candidates
 from lakegc_assets_tests.sessions import Session
@@ -372,7 +372,8 @@ def test_the_look_after_a_sweep_sees_every_range_without_an_active_commit_that_c
     ctx = without_rules.context(spark)
     attempt = ctx.root.attempt(REPOSITORY, RUN)
     ctx = ctx.connect()
-    deltas = Deltas(ctx, attempt.chain("gc_report", ctx.connections.namespace_url), attempt, "x/")
+    chain = attempt.chain("gc_report", ctx.connections.namespace_url)
+    deltas = DeltaMarks(ctx, chain, attempt, "x/")
     held = Entry(min(marked.candidates), size=7, e_tag="0" * 32)
     info, data = write_range([("a/path", held)])
     put(without_rules, REPOSITORY, info.id, data)

@@ -12,15 +12,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, fetch_part, table_of
 from lakegc_assets.engine.folders import SpillFolder
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
-from lakegc_assets.recovery.copy_verification import Proof
+from lakegc_assets.recovery.copy_verification import CopyVerifier
 from lakegc_assets.recovery.restore.restored_set import added, examples, published, totals
 from lakegc_assets.recovery.restore.selection import Choice, LostObjects, find_objects
 from lakegc_assets.recovery.restore.task import BATCH
@@ -102,10 +104,8 @@ def _workspace(
         return
     space = Workspace(ctx, attempt, folder)
     _require_writable(space)
-    try:
+    with space:
         yield space
-    finally:
-        space.clear()
 
 
 def _copy_artifacts(
@@ -142,21 +142,21 @@ def _require_writable(space: Workspace) -> None:
         ) from error
 
 
-def _foreseen(space: Workspace, found: LostObjects) -> list[Part]:
+def _foreseen(space: Workspace, found: LostObjects) -> Dataset:
     """The expected end of each object, as a restore records its own (``RESTORED``), by tasks."""
     backup_url = None if found.backup is None else found.backup.store.url
     task = partial(_foresee, space.below("foreseen"), backup_url)
-    pieces, seconds = stretches(found.parts, _EACH), found.chosen.rows * _LOOK_S
+    pieces, seconds = stretches(found.rows.parts, _EACH), found.rows.rows * _LOOK_S
     what, tasks = "look what is there", space.ctx.tasks
     written = tasks.run_or_call(what, task, pieces, seconds, _THREADS)
-    return [part for parts in written for part in parts]
+    return space.dataset(chain(*written), RESTORED)
 
 
 def _foresee(folder: Folder, backup_url: str | None, piece: Sequence[Stretch]) -> list[Part]:
     """The expected ends of the objects of one piece (``LOST``): ``_THERE``, or the verdict."""
     connections, now = folder.connections, datetime.now(timezone.utc)
     store = connections.store()
-    proof = None if backup_url is None else Proof(connections.open(backup_url))
+    proof = None if backup_url is None else CopyVerifier(connections.open(backup_url))
     rows = read_stretches(folder.store(), piece, LOST.names)
 
     def ends() -> Iterator[pa.Table]:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, RefusedError
-from lakegc_assets.mark.marked_objects import Candidates, Stretch, read_stretches, stretches
+from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery import restore_record as record
 from lakegc_assets.recovery.portions import TASK_S, costs_of, cut_portions
@@ -30,7 +30,7 @@ from lakegc_assets.recovery.restore.task import (
     any_absent,
     restore_portion,
 )
-from lakegc_assets.recovery.restore_record import RESTORED, Begun, folder
+from lakegc_assets.recovery.restore_record import RESTORED, RestoreRequest, folder
 from lakegc_assets.recovery.undeletion import ANOTHER
 from lakegc_assets.recovery.workspace import LACKING, Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
@@ -54,7 +54,6 @@ _SHOWN: Final = 3
 #: Objects that one task stats, and that one pin names.
 _EACH: Final = 100_000
 _PINNED: Final = 1_000_000
-_ADDRESSES: Final = pa.schema([("address", pa.string())])
 _TOTALS: Final = pa.schema(
     [
         ("outcome", pa.string()),
@@ -117,7 +116,7 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
         ctx.log.warning("%s", problem)
 
     now, lasting = store.server_time(), ctx.settings.pin_lifetime
-    begun = Begun(choice.to_json(), str(found.digest), now)
+    begun = RestoreRequest(choice.to_json(), str(found.digest), now)
     name = lease.sweep[:8]
     restore_id = record.begin(attempt, begun, name, min(_PATIENCE, lasting / 2))
     if _undone(space, _settled(space, _outcomes(space, restore_id))):
@@ -142,44 +141,44 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     }
     for warning in facts["warnings"]:  # type: ignore[attr-defined] # they are texts
         ctx.log.warning("%s", warning)
-    parts = {"data": outcomes or attempt.writer(folder(restore_id), RESTORED).finish()}
-    return ctx.finish(folder(restore_id), chain["gc_report"], started, parts, facts, found.digest)
+    parts = outcomes.parts or attempt.writer(folder(restore_id), RESTORED).finish()
+    previous = chain["gc_report"]
+    return ctx.finish(folder(restore_id), previous, started, {"data": parts}, facts, found.digest)
 
 
-def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> list[Part]:
+def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> Dataset:
     """One outcome for each recorded object (``RESTORED``), in the order of the addresses.
 
     ``to``: folder for the files, below the attempt; None for one of this try.
     """
     files = record.ledger_files(space.connections, space.attempt, restore_id)
     url, folder = space.attempt.url, f"{space.folder}ledger/"
-    recorded = files.gather(space.ctx.tasks, url, folder)
-    if not recorded:
-        return []
+    recorded = space.dataset(files.gather(space.ctx.tasks, url, folder), RESTORED)
+    if not recorded.rows:
+        return recorded
     to = to or f"{space.folder}outcomes/"
     with space.frames() as frames:
-        found = relations.restored(space.read(frames, recorded, RESTORED))
-        return frames.write(found, url, to, RESTORED, "find what is restored")
+        found = relations.restored(frames.read(recorded))
+        parts = frames.write(found, url, to, RESTORED, "find what is restored")
+        return space.dataset(parts, RESTORED)
 
 
-def _settled(space: Workspace, outcomes: Sequence[Part]) -> list[Part]:
+def _settled(space: Workspace, outcomes: Dataset) -> Dataset:
     """Of outcomes those of objects that nobody asks for again."""
-    if not outcomes:
-        return []
-    found = space.dataset(outcomes, RESTORED)
-    return space.derive("settled", RESTORED, "find what is done", relations.settled, found)
+    if not outcomes.rows:
+        return outcomes
+    return space.derive("settled", RESTORED, "find what is done", relations.settled, outcomes)
 
 
-def _undone(space: Workspace, settled: Sequence[Part]) -> bool:
+def _undone(space: Workspace, settled: Dataset) -> bool:
     """True if something that an earlier try brought back is gone again, whoever deleted it."""
-    pieces = stretches(settled, _EACH)
+    pieces = stretches(settled.parts, _EACH)
     task = partial(any_absent, space.connections, space.attempt.url)
-    seconds = sum(part.rows for part in settled) * _LOOK_S
-    what = "look whether it is there still"
+    what, seconds = "look whether it is there still", settled.rows * _LOOK_S
     return any(space.ctx.tasks.run_or_call(what, task, pieces, seconds, _THREADS))
 
 
-def _pin(space: Workspace, restore_id: str, chosen: Candidates, until: datetime) -> datetime | None:
+def _pin(space: Workspace, restore_id: str, chosen: Dataset, until: datetime) -> datetime | None:
     """Pin all that is chosen, by several pins where it is much; None where pins are of no time."""
     ctx = space.ctx
     if not ctx.settings.pin_lifetime:
@@ -207,11 +206,9 @@ def _bring_back(
 ) -> Sequence[str]:
     """Bring back what no earlier try has; why tasks ended early."""
     ctx, done = space.ctx, _settled(space, _outcomes(space, restore_id))
-    left = found.parts
-    if done:
-        both = space.dataset(left, LOST), space.dataset(done, RESTORED)
-        what = "find what is left to restore"
-        left = space.derive("left", LOST, what, relations.without, *both)
+    left, what = found.rows, "find what is left to restore"
+    if done.rows:
+        left = space.derive("left", LOST, what, relations.without, left, done)
     costs = costs_of(space, left, COST)
     total = sum(costs)
     count = min(total / TASK_S, ctx.settings.sweep_num_partitions)
@@ -229,7 +226,7 @@ def _bring_back(
 
 
 def _require_all(
-    space: Workspace, chosen: Candidates, outcomes: Sequence[Part], early: Sequence[str]
+    space: Workspace, chosen: Dataset, outcomes: Dataset, early: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Refuse to end where something failed, or has no outcome; else the totals.
 
@@ -238,8 +235,8 @@ def _require_all(
         IntegrityError: the ledger has other objects than those that were asked for.
     """
     with space.frames() as frames:
-        found = space.read(frames, outcomes, RESTORED)
-        others = relations.lacking(found, space.read(frames, chosen.parts, _ADDRESSES))
+        asked = frames.read(chosen.select("address"))
+        others = relations.lacking(frames.read(outcomes), asked)
         (strangers,) = frames.collect_rows(others, LACKING, "compare with what was asked")
     total = totals(space, outcomes)
     if strangers["objects"]:
@@ -265,10 +262,10 @@ def _count(total: Sequence[Mapping[str, Any]], outcome: str | None = None) -> in
     return sum(one["objects"] for one in total if outcome in {None, one["outcome"]})
 
 
-def totals(space: Workspace, outcomes: Sequence[Part]) -> list[dict[str, Any]]:
+def totals(space: Workspace, outcomes: Dataset) -> list[dict[str, Any]]:
     """Objects and bytes of outcomes (``RESTORED``, one for each object), as ``_TOTALS``."""
     with space.frames() as frames:
-        summed = relations.totals(space.read(frames, outcomes, RESTORED), ANOTHER)
+        summed = relations.totals(frames.read(outcomes), ANOTHER)
         return frames.collect_rows(summed, _TOTALS, "add it up")
 
 
@@ -285,7 +282,7 @@ def added(total: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str
 def _warnings(
     space: Workspace,
     total: Sequence[Mapping[str, Any]],
-    outcomes: Sequence[Part],
+    outcomes: Dataset,
     read: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
 ) -> list[str]:
@@ -319,10 +316,9 @@ def _warnings(
 
 
 def examples(
-    space: Workspace, outcomes: Sequence[Part], outcome: str, begin: str = "", most: int = _SHOWN
+    space: Workspace, outcomes: Dataset, outcome: str, begin: str = "", most: int = _SHOWN
 ) -> list[dict[str, Any]]:
     """The first rows (``RESTORED``) of one outcome, whose detail begins with some text."""
     with space.frames() as frames:
-        found = space.read(frames, outcomes, RESTORED)
-        some = relations.examples(found, outcome, begin, most)
+        some = relations.examples(frames.read(outcomes), outcome, begin, most)
         return frames.collect_rows(some, RESTORED, "name some")

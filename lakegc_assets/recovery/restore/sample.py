@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import GoneError, LakeFSError
 from lakegc_assets.mark.holders import paths_in, ranges_naming
-from lakegc_assets.mark.marked_objects import Candidates
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.restore_record import RESTORED
@@ -47,7 +46,7 @@ class Sample:
 
 
 def choose_sample(
-    client: LakeFSClient, space: Workspace, marked: Manifest, chosen: Candidates
+    client: LakeFSClient, space: Workspace, marked: Manifest, chosen: Dataset
 ) -> list[Sample]:
     """The smallest of the chosen objects that a commit names, and how they read now.
 
@@ -58,8 +57,8 @@ def choose_sample(
     ctx = space.ctx
     try:
         with space.frames() as frames:
-            candidates = space.read(frames, marked.parts["data"], _HELD)
-            rows = space.read(frames, chosen.parts, _ADDRESSES)
+            candidates = frames.read(space.dataset(marked.parts["data"], _HELD))
+            rows = frames.read(chosen.select("address"))
             held = relations.smallest_held(candidates, rows, _LARGEST, MOST)
             some = frames.collect(held, _HELD, "choose objects that are read")
         found = list(_places(ctx, space.attempt, some))
@@ -97,7 +96,7 @@ def _places(
 
 
 def read_sample(
-    client: LakeFSClient, space: Workspace, sample: Sequence[Sample], outcomes: Sequence[Part]
+    client: LakeFSClient, space: Workspace, sample: Sequence[Sample], outcomes: Dataset
 ) -> list[Mapping[str, Any]]:
     """Read what was restored of a sample: address, commit, path, and answers before and after.
 
@@ -107,8 +106,7 @@ def read_sample(
         return []
     addresses = pa.table([[one.address for one in sample]], schema=_ADDRESSES)
     with space.frames() as frames:
-        rows = space.read(frames, outcomes, RESTORED)
-        some = relations.chosen(rows, frames.create(addresses))
+        some = relations.chosen(frames.read(outcomes), frames.create(addresses))
         found = frames.collect(some, RESTORED, "look the sample up")
     restored = found.filter(pc.equal(found["outcome"], "restored"))["address"].to_pylist()
     wanted = {one.address: one for one in sample}

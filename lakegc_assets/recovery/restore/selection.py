@@ -9,17 +9,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakegc_assets.engine.datasets import Part, read_parts
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddressError
 from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import ObjectStats
 from lakegc_assets.mark.addresses import live_spellings
-from lakegc_assets.mark.marked_objects import Candidates, digest_of, marked_in_order
+from lakegc_assets.mark.marked_objects import digest_of, marked_in_order
 from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup
-from lakegc_assets.recovery.copies import COPIES
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.hashing import KeyDigest
@@ -71,9 +70,7 @@ class Choice:
         return asdict(self) | {"addresses": sorted(set(self.addresses))}
 
 
-def select(
-    client: LakeFSClient, space: Workspace, marked: Candidates, choice: Choice
-) -> Candidates:
+def select(client: LakeFSClient, space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
     """The objects of a mark that are asked for, in the order of their addresses.
 
     ``marked``: in the order of the addresses, too.
@@ -88,18 +85,21 @@ def select(
     return _shown(client, space, marked, choice)
 
 
-def _among(space: Workspace, marked: Candidates, addresses: Sequence[Part]) -> Candidates:
-    """The marked objects that have one of the addresses in some files."""
-    both = space.dataset(marked.parts, LISTING), space.dataset(addresses, _ADDRESSES)
-    return Candidates(space.derive("chosen", LISTING, "choose objects", relations.chosen, *both))
+def _among(space: Workspace, marked: Dataset, addresses: Iterable[str]) -> Dataset:
+    """The marked objects that have one of some addresses, which are written to files."""
+    waiting = iter(addresses)
+    batches = iter(lambda: list(islice(waiting, _BATCH)), [])
+    tables = (pa.table([some], schema=_ADDRESSES) for some in batches)
+    both = marked, space.write_tables("addresses", _ADDRESSES, tables)
+    return space.derive("chosen", LISTING, "choose objects", relations.chosen, *both)
 
 
-def _named(space: Workspace, marked: Candidates, addresses: Collection[str]) -> Candidates:
+def _named(space: Workspace, marked: Dataset, addresses: Collection[str]) -> Dataset:
     namespace = space.connections.namespace()
     meanings = {address: set(_meanings(namespace, address)) for address in addresses}
-    some = _among(space, marked, _written(space, set().union(*meanings.values())))
+    some = _among(space, marked, set().union(*meanings.values()))
     # As few as were asked for.
-    tables = read_parts(space.attempt.store(), some.parts, ["address"])
+    tables = space.tables(some.select("address"))
     found = {address for table in tables for address in table["address"].to_pylist()}
     unknown = sorted(address for address, of in meanings.items() if not of & found)
     if unknown:
@@ -113,9 +113,7 @@ def _named(space: Workspace, marked: Candidates, addresses: Collection[str]) -> 
     return some
 
 
-def _shown(
-    client: LakeFSClient, space: Workspace, marked: Candidates, choice: Choice
-) -> Candidates:
+def _shown(client: LakeFSClient, space: Workspace, marked: Dataset, choice: Choice) -> Dataset:
     """The marked objects that lakeFS shows at a ref."""
     count, namespace = 0, space.connections.namespace()
 
@@ -125,7 +123,7 @@ def _shown(
             count += 1
             yield from _meanings(namespace, found.physical_address)
 
-    some = _among(space, marked, _written(space, shown()))
+    some = _among(space, marked, shown())
     if not some.rows:
         where = f"{choice.ref!r}" if choice.path is None else f"{choice.path!r} of {choice.ref!r}"
         raise RefusedError(
@@ -135,14 +133,6 @@ def _shown(
             "`lakegc repositories` lists the other runs"
         )
     return some
-
-
-def _written(space: Workspace, addresses: Iterable[str]) -> list[Part]:
-    """Write addresses to files, some at a time."""
-    waiting = iter(addresses)
-    batches = iter(lambda: list(islice(waiting, _BATCH)), [])
-    tables = (pa.table([some], schema=_ADDRESSES) for some in batches)
-    return space.below("addresses").write(_ADDRESSES, tables)
 
 
 def _listed(client: LakeFSClient, repository: str, choice: Choice) -> Iterator[ObjectStats]:
@@ -185,10 +175,11 @@ def _meanings(namespace: StorageNamespace, address: str) -> list[str]:
 class LostObjects:
     """Objects that are to come back, whether they are gone or not."""
 
-    chosen: Candidates
+    #: ``LISTING``.
+    chosen: Dataset
     digest: KeyDigest
-    #: Files of ``LOST``, in the order of the addresses.
-    parts: Sequence[Part]
+    #: ``LOST``, in the order of the addresses.
+    rows: Dataset
     #: That has the copies; None where none can be used.
     backup: Backup | None
     #: What is wrong with a backup, or with its place.
@@ -211,27 +202,22 @@ def find_objects(
     backup, copies, problem = usable_copies(space, chain)
     # One that was moved is as good where it is now.
     elsewhere = "" if backup else other_backup(ctx, attempt)
-    sources = (
-        space.dataset(chosen.parts, LISTING),
-        space.dataset(_versions(space), _VERSIONS),
-        space.dataset(copies, COPIES),
-    )
-    what = "find versions and copies"
-    parts = space.derive("lost", LOST, what, relations.lost_objects, *sources)
-    digest = digest_of(ctx, attempt.url, chosen.parts)
-    return LostObjects(chosen, digest, parts, backup, [p for p in (problem, elsewhere) if p])
+    sources, what = (chosen, _versions(space), copies), "find versions and copies"
+    rows = space.derive("lost", LOST, what, relations.lost_objects, *sources)
+    digest = digest_of(ctx, chosen)
+    return LostObjects(chosen, digest, rows, backup, [p for p in (problem, elsewhere) if p])
 
 
-def _versions(space: Workspace) -> list[Part]:
+def _versions(space: Workspace) -> Dataset:
     """Under which versions the store may have kept what a sweep deleted, each address once."""
     prefix = f"{ASSET}/ledger/"
     files = RecordFiles(space.connections, space.attempt.url, prefix, SWEPT, skip_damaged=False)
     try:
         ledger = files.gather(space.ctx.tasks, space.attempt.url, f"{space.folder}swept/")
-        if not ledger:
-            return []
-        swept, what = space.dataset(ledger, SWEPT), "find what was deleted"
-        return space.derive("versions", _VERSIONS, what, of_sweep.outcomes, swept)
+        if ledger:
+            swept, what = space.dataset(ledger, SWEPT), "find what was deleted"
+            return space.derive("versions", _VERSIONS, what, of_sweep.outcomes, swept)
     except (LakegcError, pa.ArrowException, ValueError, OSError):
         # It only says under which versions the store may have kept them: they are searched for.
-        return []
+        pass
+    return space.dataset((), _VERSIONS)

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
-from lakegc_assets.recovery.copy_verification import Proof
-from lakegc_assets.recovery.portions import Cost, Portion, Streak, batches, hopeless_code
+from lakegc_assets.recovery.copy_verification import CopyVerifier
+from lakegc_assets.recovery.portions import CircuitBreaker, Cost, Portion, batches, hopeless_code
 from lakegc_assets.recovery.restore_record import record
-from lakegc_assets.recovery.undeletion import Brought, bring_back, present
+from lakegc_assets.recovery.undeletion import RestoreOutcome, bring_back
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.sweep.lease import LeaseLostError
 from lakegc_assets.sweep.lease_record import lost, sweep_of
 from lakegc_assets.sweep.lost_objects import LOST, as_lost, copies_of
@@ -50,7 +51,7 @@ def any_absent(connections: Connections, url: str, piece: Sequence[Stretch]) -> 
     return any(
         there is None
         for at in range(0, len(addresses), BATCH)
-        for there in present(store, addresses.slice(at, BATCH).to_pylist()).values()
+        for there in look_up(store, addresses.slice(at, BATCH).to_pylist()).values()
     )
 
 
@@ -74,9 +75,9 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
     number, stretch = portion
     to = orders.connections
     store, artifacts = to.store(), to.open(orders.artifacts_url)
-    backup = None if orders.backup_url is None else Proof(to.open(orders.backup_url))
+    backup = None if orders.backup_url is None else CopyVerifier(to.open(orders.backup_url))
     rows = read_stretches(artifacts, [stretch], LOST.names)
-    failed = Streak()
+    failed = CircuitBreaker()
     # What is copied takes long, so few bytes of it are in one batch.
     copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0).to_numpy()
     for at, batch in enumerate(batches(rows, copied, BATCH, _BATCH_BYTES)):
@@ -97,5 +98,5 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
     return ""
 
 
-def _hopeless(one: Brought) -> bool:
+def _hopeless(one: RestoreOutcome) -> bool:
     return one.outcome == "failed" and hopeless_code(one.error_code or "")

@@ -15,7 +15,7 @@ from lakegc_assets.recovery.restore import dry_run
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
-from lakegc_assets.recovery.undeletion import present
+from lakegc_assets.run.object_lookup import look_up
 from lakegc_assets.run.scratch import scratch
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import AccessDeniedError, StoreUnavailableError
@@ -179,9 +179,9 @@ def test_what_cannot_be_asked_for_is_not_known(
     def unanswered(store: LocalStore, keys: Sequence[str]) -> Any:
         if "backups" in store.url:
             raise StoreUnavailableError("no answer")
-        return present(store, keys)
+        return look_up(store, keys)
 
-    monkeypatch.setattr("lakegc_assets.recovery.undeletion.present", unanswered)
+    monkeypatch.setattr("lakegc_assets.recovery.undeletion.look_up", unanswered)
     found = plan(place.context(), ALL)
     assert _counts(found) == (0, 0, len(marked.candidates))
     assert "the backup could not be looked at: no answer" in found["not_known"]["some"][0]["why"]

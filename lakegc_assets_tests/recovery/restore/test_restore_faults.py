@@ -111,10 +111,10 @@ def test_a_file_that_is_no_record_hides_no_record_of_the_sweep(swept: Swept) -> 
     attempt = ctx.root.attempt(REPOSITORY, RUN)
     space = Workspace(ctx.connect(), attempt, "restore/here/")
     known = versions(space)
-    assert sum(part.rows for part in known) > 0
+    assert known.rows > 0
     for name in ("0.txt", "~"):
         attempt.store().put(f"swept_set/ledger/{name}", b"notes")
-    assert [part.rows for part in versions(space)] == [part.rows for part in known]
+    assert versions(space).rows == known.rows
 
 
 def test_a_task_that_is_run_twice_replaces_no_record(

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from lakegc_assets.recovery.undo_window import recovery_facts, undoable
-from lakegc_assets.run.undo import whether_undone, with_trash
+from lakegc_assets.run.undo import recovery_facts, undoable, whether_undone, with_trash
 from lakegc_assets.storage.values import Recovery
 
 SINCE = datetime(2026, 11, 22, 7, 30, tzinfo=timezone.utc)
