@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -142,7 +143,7 @@ def test_parts_of_a_plan_are_told_from_each_other_whatever_their_checksums(
 ) -> None:
     rows = _frame(session, *range(10))
     # By SQLFrame's names for them, two of many parts are the same now and then: here, all are.
-    monkeypatch.setattr("sqlframe.base.dataframe.zlib.crc32", lambda _: 7)
+    monkeypatch.setattr("sqlframe.base.dataframe.zlib", SimpleNamespace(crc32=lambda _: 7))
     assert _numbers(session, _equal(rows, 3, 5, 8)) == [3, 5, 8]
 
 
