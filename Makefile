@@ -28,7 +28,7 @@ demo: setup ## sweep a year-old repository of an embedded lakeFS, prove it unhar
 	@$(in_venv) python -m examples.demo $(if $(ENGINE),--engine $(ENGINE))
 
 .PHONY: test
-test: setup ## run all tests that need Python only
+test: setup ## run all tests that need Python and Java only
 	@$(in_venv) python -m pytest $(in_parallel)
 
 .PHONY: simulate
@@ -37,7 +37,7 @@ simulate: setup ## run RUNS interleavings of sweeps, marks and backups under vir
 	@$(in_venv) python -m lakegc_assets_tests.simulation $(SEED) --runs $(RUNS)
 
 .PHONY: conformance
-conformance: setup ## run what needs Spark, and the slow comparisons with lakeFS's clients, data, faults and races
+conformance: setup ## run more on Spark, and the slow comparisons with lakeFS's clients, data, faults and races
 	@$(in_venv) python -m pytest $(in_parallel) -m conformance
 
 .PHONY: test-stores

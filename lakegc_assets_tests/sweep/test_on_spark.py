@@ -30,11 +30,19 @@ def jobs_of(spark: Session, work: Callable[[], object]) -> int:
     return len({*tracker.getJobIdsForGroup()} - before)
 
 
-@pytest.mark.conformance
-def test_a_stage_is_one_job_of_spark(marked: Marked, spark: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(0, id="few objects"),
+        pytest.param(300, id="many objects", marks=pytest.mark.conformance),
+    ],
+)
+def test_a_stage_is_one_job_of_spark(
+    more: int, marked: Marked, spark: Session, tmp_path: Path
+) -> None:
     with running(copy_of(marked, tmp_path), slice_max_objects=20) as lake:
         many = {"listing_num_partitions": 4, "sweep_num_partitions": 4, "sweep_batch": 10}
-        dead = set(marked.candidates) | _lost(lake, 300)
+        dead = set(marked.candidates) | _lost(lake, more)
         live = lake.keys() - dead
         settings = {
             **many,
