@@ -155,9 +155,12 @@ def person(by: str | None) -> str:
     """The name of who decides something: as given, else that of this user.
 
     Raises:
-        RefusedError: the user of this process has no name, as in many containers.
+        RefusedError: what is given is empty, as of a variable that is not set; or the user of this
+            process has no name, as in many containers.
     """
-    if by and by.strip():
+    if by is not None:
+        if not by.strip():
+            raise RefusedError("--by is empty: give a NAME, which is recorded")
         return by.strip()
     try:
         return getuser()

@@ -6,9 +6,10 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import dagster as dg
 import yaml
@@ -31,6 +32,7 @@ from lakegc_assets.storage.s3.client import write_credentials_file
 
 #: Paths of files with keys, by what has written them and the keys.
 _private_files: dict[tuple[Any, ...], str] = {}
+_writing: Final = threading.Lock()
 
 
 def _private_file(write: Callable[..., None], **keys: str | None) -> str:
@@ -40,14 +42,21 @@ def _private_file(write: Callable[..., None], **keys: str | None) -> str:
     temporary files may take that before.
     """
     known = (write, *sorted(keys.items()))
-    path = _private_files.get(known)
-    if path is None or not Path(path).exists():
-        folder = tempfile.mkdtemp(prefix="lakegc-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        path = str(Path(folder, "keys"))
-        write(path, **keys)
-        _private_files[known] = path
+    with _writing:
+        path = _private_files.get(known)
+        if path is None or not Path(path).exists():
+            folder = tempfile.mkdtemp(prefix="lakegc-")
+            atexit.register(_remove, folder, os.getpid())
+            path = str(Path(folder, "keys"))
+            write(path, **keys)
+            _private_files[known] = path
     return path
+
+
+def _remove(folder: str, made_by: int) -> None:
+    """Remove a folder at the end of the process that made it, and not of a fork of that."""
+    if os.getpid() == made_by:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_lakectl(path: str, endpoint_url: str | None, **keys: str) -> None:

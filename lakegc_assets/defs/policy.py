@@ -200,9 +200,12 @@ class Policies(dg.Model):
 
     def named(self) -> dict[str, str]:
         """The repositories that are named, not by a pattern, with the field that names each."""
-        of_overrides = [name for one in self.overrides for name in one.include]
-        fields = {**dict.fromkeys(of_overrides, "repositories"),
-                  **dict.fromkeys(self.include, "include")}  # fmt: skip
+        of_overrides = [name for one in self.overrides for name in (*one.include, *one.exclude)]
+        fields = {
+            **dict.fromkeys(of_overrides, "repositories"),
+            **dict.fromkeys(self.exclude, "exclude"),
+            **dict.fromkeys(self.include, "include"),
+        }
         return {name: field for name, field in fields.items() if not _PATTERN.intersection(name)}
 
     def changed(self, repository: str) -> dict[str, Any]:

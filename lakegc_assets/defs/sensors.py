@@ -293,15 +293,16 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
                 )
             except LakegcError as error:
                 context.log.warning("run %s cannot go on: %s", run.run_id, error)
+                late = collection.now() - record.update_timestamp >= _BACK
+                if _is_for_good(error) or late:
+                    continue
+                problems.append(error)
+                waiting.append(record.update_timestamp)
                 if error.transient:
                     # All others would wait for it, too. The next tick looks at all of them again,
                     # and starts none of these twice.
-                    problems, latest = [error], since
+                    latest = since
                     break
-                late = collection.now() - record.update_timestamp >= _BACK
-                if not (_is_for_good(error) or late):
-                    waiting.append(record.update_timestamp)
-                    problems.append(error)
                 continue
             if found is not None:
                 requests.append(found)
@@ -397,7 +398,7 @@ def _request(
     failed for a reason that may pass, else it did not end by itself.
     """
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
-    job = names.plain_job(run) or "gc"
+    job = (names.plain_job(run) or "gc") if _sweeps(run, names) else "gc_mark"
     left: Sequence[str] = ()
     try:
         attempt = root.attempt(repository, mark)
@@ -422,6 +423,15 @@ def _request(
         run_config=run.run_config,
         asset_selection=[names.key(name) for name in left] or None,
         tags=ours,
+    )
+
+
+def _sweeps(run: dg.DagsterRun, names: Names) -> bool:
+    """False for a run of chosen assets or steps, where nobody chose the sweep."""
+    key = names.key(ASSET)
+    steps = run.step_keys_to_execute
+    return (not run.asset_selection or key in run.asset_selection) and (
+        not steps or key.to_python_identifier() in steps
     )
 
 

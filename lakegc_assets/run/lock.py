@@ -77,10 +77,16 @@ def _acquire(
     started_by: str | None,
 ) -> None:
     began, reported = monotonic(), -_QUIET_S
+    if started_by is not None:
+        # Another step of the run that has just taken it may not have written yet who it is.
+        wait = max(wait, 4 * _STEP_POLL_S)
     while not _taken(descriptor):
         holder = _holder(os.pread(descriptor, 4096, 0))
         waited = monotonic() - began
         if started_by is not None and holder.get("started_by") == started_by:
+            if waited - reported >= _QUIET_S:
+                report(f"waiting for another step of this run: {_described(holder)}")
+                reported = waited
             sleep(_STEP_POLL_S)
             continue
         held = f"another run holds {namespace_url} on this machine: {_described(holder)}"
@@ -90,7 +96,7 @@ def _acquire(
         if waited - reported >= _QUIET_S:
             report(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
             reported = waited
-        sleep(min(_POLL_S, wait - waited))
+        sleep(min(_POLL_S if started_by is None else _STEP_POLL_S, wait - waited))
     ours = json.dumps(
         {
             "pid": os.getpid(),

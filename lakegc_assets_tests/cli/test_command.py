@@ -493,6 +493,11 @@ def test_who_decides_is_asked_for_where_the_user_has_no_name(
     say(lakegc("approve", "alpha", "--run", "m1"), 3, "nobody knows who does this", "give --by")
 
 
+def test_an_empty_name_is_not_that_of_the_user() -> None:
+    """``--by "$APPROVER"``, where that is not set, would record somebody else's approval."""
+    say(lakegc("approve", "alpha", "--run", "m1", "--by", " "), 3, "--by is empty")
+
+
 def test_a_terminal_that_lacks_a_character_shows_it_in_other_words() -> None:
     group = Commands("any")
     group.add_command(click.Command("say", callback=lambda: click.echo("ä → 日")))

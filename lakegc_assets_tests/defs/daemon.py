@@ -229,6 +229,7 @@ class Daemon:
                 "dagster/partition": key,
             },
             status=dg.DagsterRunStatus.STARTED,
+            asset_selection=frozenset(request.asset_selection or ()) or None,
         )
         return str(run.run_id)
 

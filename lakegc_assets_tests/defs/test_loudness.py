@@ -120,6 +120,9 @@ def test_a_repository_that_is_included_and_does_not_exist_fails_the_tick(
     daemon.definitions = GarbageCollection(sweep="auto", repositories=never).definitions()
     daemon.schedule(_SUNDAY)
     assert "`repositories` names 'weakly', which the lakeFS server does not" in daemon.failed[-1]
+    daemon.definitions = GarbageCollection(exclude=["legal-hodl", "m*"]).definitions()
+    daemon.schedule(_SUNDAY)
+    assert "`exclude` names 'legal-hodl', which the lakeFS server does not" in daemon.failed[-1]
     daemon.definitions = GarbageCollection(include=["weekly", "m*"]).definitions()
     assert len(daemon.schedule(_SUNDAY)) == 1
 

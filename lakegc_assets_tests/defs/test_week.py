@@ -16,6 +16,7 @@ import pytest
 import requests
 import yaml
 from dagster._daemon.monitoring import run_monitoring
+from dagster_shared.record import replace
 
 import lakegc_assets
 from lakegc_assets.defs import jobs, sensors
@@ -27,7 +28,7 @@ from lakegc_assets.defs.policy import Override, Policies
 from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.sensors import repositories_sensor, resume_sensor
 from lakegc_assets.lakefs.client import utc_now
-from lakegc_assets.lakefs.errors import ForbiddenError
+from lakegc_assets.lakefs.errors import ConnectionFailedError, ForbiddenError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
 from lakegc_assets_tests.site import Site
@@ -241,6 +242,79 @@ def test_who_asked_for_a_run_is_remembered_when_it_goes_on(site: Site, daemon: D
     assert run is not None
     assert run.tags["lakegc/asked"] == "by a person"
     assert run.tags["lakegc/resumed"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "steps", "published", "goes_on"),
+    [
+        (["store_listing"], None, False, ["gc_mark"]),
+        (["storage_attribution"], None, True, []),
+        (["gc_report", "swept_set"], None, False, ["gc"]),
+        (["gc_report", "swept_set"], None, True, ["gc_sweep"]),
+        ([], ["store_listing"], False, ["gc_mark"]),
+        ([], ["backup", "swept_set"], True, ["gc_sweep"]),
+    ],
+)
+def test_who_chose_no_sweep_gets_none_when_their_run_goes_on(
+    site: Site,
+    daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: list[str],
+    steps: list[str] | None,
+    published: bool,  # noqa: FBT001 - a parameter of the test
+    goes_on: list[str],
+) -> None:
+    """Neither policy nor approval would have stopped it: a person had asked, for a listing."""
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    daemon.instance.add_dynamic_partitions("repository", ["weekly"])
+    daemon.instance.add_dynamic_partitions("run", ["by-hand"])
+    request = dg.RunRequest(
+        run_key="by hand",
+        partition_key=partition_key("weekly", "by-hand"),
+        job_name="gc",
+        asset_selection=[dg.AssetKey(asset) for asset in chosen] or None,
+    )
+    run = daemon.instance.get_run_by_id(daemon.launch(request, "gc", {}))
+    assert run is not None
+    if steps:
+        daemon.succeed(run.run_id)
+        run = replace(run, run_id=str(uuid.uuid4()), step_keys_to_execute=steps)
+        daemon.instance.add_run(run)
+    daemon.kill(run.run_id)
+    site.root.new_attempt("weekly", "by-hand")
+    monkeypatch.setattr(
+        AttemptArtifacts, "has", lambda _, asset: published and asset == "gc_report"
+    )
+    monkeypatch.setattr(jobs, "read_summary", lambda _store, _run: {})
+    monkeypatch.setattr(sensors, "left_to_do", lambda *_: [])
+    daemon.sensor("gc_resume")
+    assert [job for job, _, source in daemon.log if source == "gc_resume"] == goes_on
+
+
+def test_a_store_that_never_answers_holds_others_up_for_a_day_at_most(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "weekly"):
+        make(site, name, _SUNDAY - timedelta(days=1))
+        site.root.new_attempt(name, wave(0))
+    for run in daemon.schedule(_SUNDAY):
+        daemon.kill(run)
+    left_to_do = jobs.left_to_do
+
+    def silent(job: str, attempt: AttemptArtifacts, *more: Any) -> Any:
+        if attempt.repository == "closed":
+            raise ConnectionFailedError("closed does not answer")
+        return left_to_do(job, attempt, *more)
+
+    monkeypatch.setattr(sensors, "left_to_do", silent)
+    with pytest.raises(ConnectionFailedError):
+        daemon.sensor("gc_resume")
+    policies = GarbageCollection().policies()
+    later = Collection(policies, now=lambda: utc_now() + timedelta(days=1))
+    daemon_jobs = list(daemon.definitions.jobs or ())
+    daemon.sensor("gc_resume", as_defined=resume_sensor(daemon_jobs, later))
+    resumed = [key for _, key, source in daemon.log if source == "gc_resume"]
+    assert resumed == [f"weekly|{wave(0)}"]
 
 
 def test_what_dagster_starts_again_itself_is_left_to_it(

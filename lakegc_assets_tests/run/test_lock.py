@@ -93,15 +93,18 @@ def test_a_step_of_the_same_dagster_run_is_waited_for_until_it_ends(
     """An executor may give each step a process, and begins two of them at once."""
     file = lock_file("s3://bucket/repo")
     file.write_text(json.dumps({**json.loads(file.read_text()), "started_by": "Dagster run 1"}))
-    monkeypatch.setattr(lock, "sleep", lambda _: holder.communicate())
+    monkeypatch.setattr(lock, "_STEP_POLL_S", 0.01)
     for other in ("Dagster run 2", None):
         with (
             pytest.raises(RefusedError, match="another run holds"),
             repository_lock("s3://bucket/repo", started_by=other),
         ):
             pass
-    with repository_lock("s3://bucket/repo", started_by="Dagster run 1"):
+    monkeypatch.setattr(lock, "sleep", lambda _: holder.communicate())
+    said: list[str] = []
+    with repository_lock("s3://bucket/repo", report=said.append, started_by="Dagster run 1"):
         assert holder.returncode == 0
+    assert ["waiting for another step of this run" in line for line in said] == [True]
 
 
 def test_who_has_just_taken_it_and_not_written_yet_is_reported_in_words(
