@@ -62,6 +62,8 @@ _FIRST_OF_LOG = 30
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
 Status = TypeVar("Status", bound=TaskStatus)
 FIRST_POLL_S = 0.1
+#: How often a task is begun that fails, each time for as long as such tasks may take.
+_TASKS = 3
 _LONGEST_POLL_S = 10.0
 
 
@@ -313,7 +315,7 @@ class LakeFSClient(Transport):
                 # Before 1.39 it failed where a commit came meanwhile (lakeFS #8261). Since 1.76 all
                 # tasks of a server share one local database, which the first to end removes.
                 pause = self._pause(attempt, error, 0.0)
-                if pause is None:
+                if pause is None or attempt == _TASKS:
                     raise
             sleep(pause)
             attempt += 1

@@ -172,7 +172,7 @@ def _subtract(
         [frames.read(one) for one in uploads_seen(ctx, listing)],
         frames.create(pins.cast(SPARED)),
         listing.cutoff - relations.UPLOAD_TIME,
-        [read(HASHES, *twice)] if twice else [],
+        read(HASHES, *twice) if twice else None,
     )
     found = work.write(judged, "judged", JUDGED, what)
     if not found:

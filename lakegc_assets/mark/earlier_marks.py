@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.engine.datasets import table_of
 from lakegc_assets.engine.ddl import schema
@@ -46,7 +47,9 @@ _ALL: Final = ("data", "expired", FORGOTTEN)
 _FORGOTTEN: Final = schema("commit_id string, metarange_id string, branch string")
 _REMEMBERED: Final = schema(_FORGOTTEN, "kind string, counted_from timestamp")
 _THREADS: Final = 8
-_NEVER: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+_NEVER: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
+#: By which the clocks of two machines may differ, each being wrong as far as it may be.
+_SKEW: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,15 @@ class EarlierMarks:
     def forgotten(self, reached: Collection[str] = ()) -> pa.Table:
         """All commits that marks knew, or those before them, but those that are reached."""
         known: dict[str, dict[str, str]] = {}
+        ids = pa.array(list(reached), pa.string())
         for mark in self.marks:
             tables = _tables(mark, _ALL, _FORGOTTEN.names)
-            rows = {row["commit_id"]: row for table in tables for row in table.to_pylist()}
-            left = rows.keys() - set(reached)
-            known |= {i: rows[i] for i in self._there(mark, left)}
+            rows = {
+                row["commit_id"]: row
+                for table in tables
+                for row in table.filter(pc.invert(pc.is_in(table["commit_id"], ids))).to_pylist()
+            }
+            known |= {i: rows[i] for i in self._there(mark, rows)}
         return pa.Table.from_pylist(list(known.values()), _FORGOTTEN)
 
     def _there(self, mark: Earlier, commits: Collection[str]) -> list[str]:
@@ -160,8 +167,9 @@ def unread_marks(
                 continue
             found.append(mark)
         if names is None:
-            # It has read what had finished when it began, but for what such a version cannot know.
-            before = max(before, mark.manifest.started)
+            # It has read what had finished when it began, but for what such a version cannot know,
+            # by the clocks of two machines.
+            before = max(before, mark.manifest.started - _SKEW)
         else:
             read.update(names)
     return found

@@ -329,7 +329,8 @@ class _Reading:
         if other.repository.read_only or not self.seen.has_default_branch:
             return None
         settings = self.ctx.settings.changed(protect_tags=True)
-        ctx = replace(self._there, repository=other.name, settings=settings)
+        # As of no run: those of a wave have one id, and its mark there may know what no other does.
+        ctx = replace(self._there, repository=other.name, run="", settings=settings)
         try:
             return find_liveness(ctx, self.start)
         except ForbiddenError as error:

@@ -73,7 +73,7 @@ def judged(
     seen: Sequence[DataFrame],
     pins: DataFrame,
     uploading_since: datetime,
-    twice: Sequence[DataFrame] = (),
+    twice: DataFrame | None = None,
 ) -> DataFrame:
     """Candidates so far, with the first reason why each is spared; null where there is none.
 
@@ -87,14 +87,14 @@ def judged(
         pins: address and why of what was restored, and is to stay for a while; each once.
         uploading_since: ``UPLOAD_TIME`` before the cutoff of the mark.
         twice: hashes of what a report names more than once, as ``named_twice`` gives them, so that
-            nobody can tell which of the rows is true; one frame, or none without a report.
+            nobody can tell which of the rows is true; None without a report.
 
     Returns:
         The rows, as often as they are there, with one column more: ``why``.
     """
     is_doubled = F.lit(False)
-    for one in twice:
-        doubled = one.select("hash", F.lit(True).alias("doubled"))
+    if twice is not None:
+        doubled = twice.select("hash", F.lit(True).alias("doubled"))
         unreferenced = unreferenced.join(doubled, "hash", "left")
         is_doubled = F.col("doubled")
     doubtful = unresolved.select("last_part", F.lit(True).alias("ambiguous")).distinct()

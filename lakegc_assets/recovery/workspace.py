@@ -1,4 +1,4 @@
-"""The datasets of one try to back up or to restore: rows in files, of which no manifest knows."""
+"""The datasets of one try to sweep, back up, restore or prune: rows in files of no manifest."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Workspace:
 
     def tables(self, rows: Dataset) -> Iterator[pa.Table]:
         """The rows of a dataset of the attempt, a file at a time."""
-        return read_parts(self.attempt.store(), rows.parts, rows.schema.names)
+        return read_parts(self.connections.open(rows.url), rows.parts, rows.schema.names)
 
     def write_tables(self, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> Dataset:
         """Write rows to files below a name in the folder."""

@@ -44,9 +44,9 @@ def judged(
     seen: Sequence[Rows],
     pins: Rows,
     uploading_since: datetime,
-    twice: Sequence[Rows] = (),
+    twice: Rows | None = None,
 ) -> list[Row]:
-    doubled = {row["hash"] for rows in twice for row in rows}
+    doubled = {row["hash"] for row in twice or ()}
     doubtful = {row["last_part"] for row in unresolved}
     known = {(row["address"], row["etag"]) for rows in seen for row in rows}
     pinned = {row["address"]: row["why"] for row in pins}

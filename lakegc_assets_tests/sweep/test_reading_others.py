@@ -9,19 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakegc_assets.embedded.lake import catalog
+from lakegc_assets.embedded.refs import history
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import of_status
 from lakegc_assets.lakefs.models import Branch, Repository
+from lakegc_assets.mark.candidates import find_candidates
+from lakegc_assets.mark.commits import find_active_commits
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, candidates
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, candidates, running
 from lakegc_assets_tests.lake import mark as mark_all
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
@@ -48,6 +52,48 @@ def counted(lake: SmallLake) -> Iterator[Counter[str]]:
     lake.on_request = see
     yield seen
     lake.on_request = lambda _method, _path: None
+
+
+def test_what_only_the_mark_of_another_repository_in_the_same_wave_knows_counts(
+    tmp_path: Path, spark: Session
+) -> None:
+    """Runs of a wave have one id, and the other repository's mark was taken for this very run."""
+    with running(tmp_path / "lake") as lake:
+        client, embedded = lake.client, lake.server.lake
+        lake.calendar.days_ago = 60
+        client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        make_other(lake)
+        address = lake.upload("main", "x", "named by another repository alone")
+        lake.upload("main", "y", "stays")
+        client.delete_object(REPOSITORY, "main", "x")
+        lake.commit("main")
+        client.upload_object(OTHER, "main", "first", b"1")
+        before = commit(lake)
+        lake.calendar.days_ago = 45
+        name_it(lake, address)
+        client.create_branch(OTHER, "dev", commit(lake))
+        for days, path in ((44, "x"), (43, "second")):
+            lake.calendar.days_ago = days
+            if path == "x":
+                client.delete_object(OTHER, "dev", path)
+            else:
+                client.upload_object(OTHER, "dev", path, b"2")
+            commit(lake, "dev")
+        lake.calendar.days_ago = 0
+        for name in (OTHER, REPOSITORY):
+            client.set_gc_rules(name, 0, {"main": 30})
+        ctx = lake.context(spark, "wave")
+        for stage in STAGES[: STAGES.index(find_active_commits) + 1]:
+            stage(replace(ctx, repository=OTHER))
+        history.hard_reset(embedded, OTHER, "main", before)
+        for stage in STAGES[: STAGES.index(find_candidates) + 1]:
+            stage(ctx)
+        assert address not in candidates(ctx)
+        forget(lake, OTHER)
+        other_wave = replace(ctx, run="next")
+        for stage in STAGES[: STAGES.index(find_candidates) + 1]:
+            stage(other_wave)
+        assert address in candidates(other_wave)
 
 
 # What cannot be read

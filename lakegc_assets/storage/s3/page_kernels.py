@@ -47,9 +47,10 @@ def _opened(page: Any, at: Any) -> Any:  # noqa: ANN401 - an array and a positio
     if at >= len(page) or page[at] != _LESS:
         return -1
     at += 1
+    first = at
     while at < len(page) and _FIRST_LETTER <= page[at] | _LOWER <= _LAST_LETTER:
         at += 1
-    return at + 1 if at < len(page) and page[at] == _MORE else -1
+    return at + 1 if first < at < len(page) and page[at] == _MORE else -1
 
 
 @numba.njit(inline="always")
