@@ -18,4 +18,4 @@ def say(result: Result, status: int, *words: str) -> None:
     assert "Traceback" not in result.output
     assert isinstance(result.exception, SystemExit | None)
     for word in words:
-        assert word in result.output
+        assert word in result.output, result.output
