@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,9 +18,11 @@ from lakegc_assets.embedded.refs import history
 from lakegc_assets.mark import commits
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.commits import find_active_commits
+from lakegc_assets.mark.earlier_marks import unread_marks
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.history import Earlier
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
@@ -270,3 +274,19 @@ def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: S
     past.reset()
     objects = pa.table({"address": [past.address], "size": [1]}, schema=OBJECTS)
     assert needed(ctx, objects) == {past.address: "an active commit holds it"}
+
+
+def test_of_marks_of_versions_before_no_clock_tells_within_minutes_which_came_first() -> None:
+    """They do not say what they have read: one may have ended while another one had begun."""
+
+    def old(run: str, began: int, ended: int) -> Earlier:
+        at = datetime(2026, 1, 1, 10, tzinfo=timezone.utc)
+        started, finished = (at + timedelta(minutes=number) for number in (began, ended))
+        manifest = SimpleNamespace(
+            run=run, attempt="one", facts={}, started=started, finished=finished
+        )
+        return cast("Earlier", SimpleNamespace(manifest=manifest))
+
+    last = old("last", 5, 20)
+    found = unread_marks([old("long before", -30, -20), old("just before", 0, 3), last])
+    assert [mark.manifest.run for mark in found] == ["last", "just before"]

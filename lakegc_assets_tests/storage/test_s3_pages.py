@@ -74,6 +74,16 @@ def test_both_readers_of_pages_agree_on_every_damage(data: st.DataObject, piece:
         assert fast == _read_or_none(damaged)
 
 
+@pytest.mark.parametrize("hidden", ["<Other><![CDATA[{}]]></Other>", "<?other {}?>", "<!-- {} -->"])
+def test_what_is_no_element_of_the_page_is_no_object_of_it(hidden: str) -> None:
+    assert read(page(hidden.format(entry("a")))).objects.num_rows == 0
+
+
+def test_an_element_without_a_name_is_no_xml() -> None:
+    with pytest.raises(StorageError):
+        read(page(entry("a", extra="<></>")))
+
+
 def _read_or_none(body: str) -> Page | None:
     """A page; None where it is refused."""
     try:
