@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,6 +82,27 @@ def waves(
     server = (lakefs or LakeFSResource()).config
     sensor = waves_sensor(Collection(policies, lakefs=server, now=lambda: at))
     return daemon.sensor("gc_waves", as_defined=sensor, **more)
+
+
+def kill_two(site: Site, daemon: Daemon) -> None:
+    """Start runs of two repositories, ``closed`` and ``weekly``, whose processes die."""
+    for name in ("closed", "weekly"):
+        make(site, name, _SUNDAY - timedelta(days=1))
+        site.root.new_attempt(name, wave(0))
+    for run in daemon.schedule(_SUNDAY):
+        daemon.kill(run)
+
+
+def left_but_of_closed(error: Exception) -> Callable[..., Any]:
+    """``left_to_do``, which fails when it is asked about ``closed``."""
+    left_to_do = jobs.left_to_do
+
+    def left(job: str, attempt: AttemptArtifacts, *more: Any) -> Any:
+        if attempt.repository == "closed":
+            raise error
+        return left_to_do(job, attempt, *more)
+
+    return left
 
 
 def test_a_week_starts_what_it_should(site: Site, daemon: Daemon) -> None:  # noqa: PLR0915 - a week is long
@@ -294,19 +315,9 @@ def test_who_chose_no_sweep_gets_none_when_their_run_goes_on(
 def test_a_store_that_never_answers_holds_others_up_for_a_day_at_most(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("closed", "weekly"):
-        make(site, name, _SUNDAY - timedelta(days=1))
-        site.root.new_attempt(name, wave(0))
-    for run in daemon.schedule(_SUNDAY):
-        daemon.kill(run)
-    left_to_do = jobs.left_to_do
-
-    def silent(job: str, attempt: AttemptArtifacts, *more: Any) -> Any:
-        if attempt.repository == "closed":
-            raise ConnectionFailedError("closed does not answer")
-        return left_to_do(job, attempt, *more)
-
-    monkeypatch.setattr(sensors, "left_to_do", silent)
+    kill_two(site, daemon)
+    error = ConnectionFailedError("closed does not answer")
+    monkeypatch.setattr(sensors, "left_to_do", left_but_of_closed(error))
     with pytest.raises(ConnectionFailedError):
         daemon.sensor("gc_resume")
     policies = GarbageCollection().policies()
@@ -431,17 +442,8 @@ def test_a_run_that_cannot_be_asked_about_keeps_no_other_from_going_on(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each tick says so, for a day; somebody may give the credentials what they lack."""
-    for name in ("closed", "weekly"):
-        make(site, name, _SUNDAY - timedelta(days=1))
-        site.root.new_attempt(name, wave(0))
-    for run in daemon.schedule(_SUNDAY):
-        daemon.kill(run)
-    left_to_do = jobs.left_to_do
-
-    def forbidden(job: str, attempt: AttemptArtifacts, *more: Any) -> Any:
-        if attempt.repository == "closed":
-            raise ForbiddenError("GET /repositories/closed: status 403")
-        return left_to_do(job, attempt, *more)
+    kill_two(site, daemon)
+    forbidden = left_but_of_closed(ForbiddenError("GET /repositories/closed: status 403"))
 
     def resumed() -> list[str]:
         return [key for _, key, source in daemon.log if source == "gc_resume"]
