@@ -76,6 +76,8 @@ _RANGES: Final = schema("range_id string", _PRINTS, "oldest bigint")
 _NAMED: Final = schema(
     "hash bigint, entries bigint, entry_size bigint, folder string, oldest bigint", _PRINTS
 )
+#: The ranges that hold the objects of each pair of prints.
+_HOLDING: Final = schema(_PRINTS, "range_id string")
 #: Cells before it is known who holds what.
 _PRINTED: Final = schema(
     (field for field in CELLS if field.name != "holders"), _PRINTS, "object bigint"
@@ -224,7 +226,10 @@ def _computed(
     objects = frames.read(work.written(named, "named", _NAMED, _WHAT))
     objects = _classified(work, chain, objects)
     cells = frames.read(work.written(relations.cells(objects), "cells", _PRINTED, _WHAT))
-    holders, folder = relations.holders(entries, cells, ranges, words), f"{ASSET}/data/"
+    # Written down, since few entries are left: DuckDB would unite the groups of all entries first.
+    holding = relations.holding_ranges(entries, cells)
+    holding = frames.read(work.written(holding, "holding", _HOLDING, _WHAT))
+    holders, folder = relations.holders(holding, ranges, words), f"{ASSET}/data/"
     found = relations.with_holders(cells, holders)
     parts = frames.write(found, work.url, folder, CELLS, _WHAT)
     parts = parts or [write_part(attempt.store(), folder, CELLS.empty_table())]

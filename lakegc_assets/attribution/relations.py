@@ -198,29 +198,35 @@ def classified(
     """
     # Of what is not listed SQLFrame has no hash behind an outer join.
     held = named.withColumn("object", F.col("hash"))
-    found = listing.join(needs, "hash", "left").join(held, "hash", "full_outer")
-    return _of_one_class(_explained(found, garbage, exceptions), moments, otherwise)
+    explained = _explained(listing, needs, garbage, exceptions)
+    # Addresses and times end here: what is listed and what is named are both large, so the rows of
+    # their join are short.
+    listed = _without_holders(explained, moments, otherwise)
+    return _of_one_class(listed.join(held, "hash", "full_outer"))
 
 
 # Each step is a relation, for SQLFrame copies all that a plan has at each operation on it.
 
 
 @relation
-def _explained(objects: DataFrame, garbage: DataFrame, exceptions: DataFrame) -> DataFrame:
-    """Objects with the reason why each is garbage, and what is exceptional about it."""
-    dead = objects.join(garbage, ["hash", "address"], "left")
-    return dead.join(exceptions, "address", "left")
+def _explained(
+    listing: DataFrame, needs: DataFrame, garbage: DataFrame, exceptions: DataFrame
+) -> DataFrame:
+    """Listed objects with what else needs each, why it is garbage, and what is exceptional."""
+    found = listing.join(needs, "hash", "left").join(garbage, ["hash", "address"], "left")
+    return found.join(exceptions, "address", "left")
 
 
 @relation
-def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
-    """The first class that fits each object; see ``classified``."""
-    is_listed, is_held = F.col("address").isNotNull(), F.col("entries").isNotNull()
+def _without_holders(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
+    """The first class that fits each listed object if no commit holds it, and why.
+
+    Returns:
+        hash, size, age, need, why, and unheld: that class.
+    """
     modified = F.col("last_modified")
-    kind = (
-        F.when(~is_listed, F.lit(NOT_LISTED))
-        .when(F.col("is_swept"), F.lit(SWEPT))
-        .when(is_held, F.lit(COMMITTED))
+    unheld = (
+        F.when(F.col("is_swept"), F.lit(SWEPT))
         .when(F.col("need").isNotNull(), F.col("need"))
         .when(F.col("reason").isNotNull(), F.lit(GARBAGE))
         .when(F.col("spared_why").isNotNull(), F.lit(SPARED))
@@ -229,23 +235,37 @@ def _of_one_class(found: DataFrame, moments: DataFrame, otherwise: str) -> DataF
         .when(modified >= F.col("cutoff"), F.lit(TOO_YOUNG))
         .otherwise(F.lit(otherwise))
     )
-    size = F.coalesce(F.col("size"), F.col("entry_size"), F.lit(0).cast("bigint"))
-    age = F.when(
-        is_listed,
-        _class_of([(modified >= F.col(name), days) for name, days in _AGE_COLUMNS.items()]),
-    )
+    ages = [(modified >= F.col(name), days) for name, days in _AGE_COLUMNS.items()]
     judged = found.crossJoin(moments).select(
-        *("reason", "spared_why", "need", "object", "folder", "oldest", *PRINTS),
+        *("hash", "size", "need", "reason", "spared_why"),
+        _class_of(ages).alias("age"),
+        unheld.alias("unheld"),
+    )
+    why = F.when(F.col("unheld") == F.lit(GARBAGE), F.col("reason")).when(
+        F.col("unheld") == F.lit(SPARED), F.col("spared_why")
+    )
+    return judged.select("hash", "size", "need", "age", "unheld", why.alias("why"))
+
+
+@relation
+def _of_one_class(found: DataFrame) -> DataFrame:
+    """The class of each object, listed or held; see ``classified``."""
+    unheld, is_held = F.col("unheld"), F.col("entries").isNotNull()
+    kind = (
+        F.when(unheld.isNull(), F.lit(NOT_LISTED))
+        .when(is_held & (unheld != F.lit(SWEPT)), F.lit(COMMITTED))
+        .otherwise(unheld)
+    )
+    size = F.coalesce(F.col("size"), F.col("entry_size"), F.lit(0).cast("bigint"))
+    judged = found.select(
+        *("need", "age", "why", "object", "folder", "oldest", *PRINTS),
         kind.alias("class"),
         size.alias("size"),
-        age.alias("age"),
     )
     is_live = F.col("class").isin(COMMITTED, NOT_LISTED)
     return judged.select(
         "class",
-        F.when(F.col("class") == F.lit(GARBAGE), F.col("reason"))
-        .when(F.col("class") == F.lit(SPARED), F.col("spared_why"))
-        .alias("why"),
+        F.when(~is_live, F.col("why")).alias("why"),
         "size",
         *(
             F.when(is_live, F.col(name)).alias(name)
@@ -287,26 +307,36 @@ def cells(objects: DataFrame) -> DataFrame:
 
 
 @relation
-def holders(
-    entries: DataFrame, cells: DataFrame, ranges: DataFrame, words: Sequence[str]
-) -> DataFrame:
-    """The groups that hold the objects of each pair of prints, by one of these objects.
+def holding_ranges(entries: DataFrame, cells: DataFrame) -> DataFrame:
+    """The ranges that hold the objects of each pair of prints, by one of these objects.
 
     Args:
         entries: range_id, hash, ...: the entries of the live ranges.
         cells: as ``cells`` returns them.
+
+    Returns:
+        The prints, and range_id, as often as the range names the object.
+    """
+    some = cells.where(F.col(PRINTS[0]).isNotNull())
+    some = some.groupBy(*PRINTS).agg(F.min("object").alias("hash"))
+    return entries.select("range_id", "hash").join(some, "hash").select(*PRINTS, "range_id")
+
+
+@relation
+def holders(holding: DataFrame, ranges: DataFrame, words: Sequence[str]) -> DataFrame:
+    """The groups that hold the objects of each pair of prints.
+
+    Args:
+        holding: as ``holding_ranges`` returns them.
         ranges: as ``range_groups`` returns them.
         words: names of the columns with the groups.
 
     Returns:
         The prints, and holders: the words, as decimal numbers with commas between them.
     """
-    some = cells.where(F.col(PRINTS[0]).isNotNull())
-    some = some.groupBy(*PRINTS).agg(F.min("object").alias("hash"))
-    named = entries.select("range_id", "hash").join(some, "hash")
     united = (F.bit_or(word).cast("string") for word in words)
     return (
-        named.join(ranges.select("range_id", *words), "range_id")
+        holding.join(ranges.select("range_id", *words), "range_id")
         .groupBy(*PRINTS)
         .agg(F.concat_ws(",", *united).alias("holders"))
     )

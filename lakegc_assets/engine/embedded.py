@@ -236,11 +236,12 @@ class EmbeddedSession(Session):
 def _typical_first(parts: Sequence[Part]) -> list[Part]:
     """Files of a dataset, beginning with one that has about as many rows as they have on average.
 
-    DuckDB takes each file for as large as the first one. Behind a small one it holds the large side
-    of a join in memory rather than the small one.
+    DuckDB takes each file for as large as the first one. Behind a small one, or one without rows,
+    it holds the large side of a join in memory rather than the small one.
     """
-    average = sum(part.rows for part in parts) / len(parts)
-    return sorted(parts, key=lambda part: abs(part.rows - average))
+    filled = [part.rows for part in parts if part.rows]
+    average = sum(filled) / len(filled)
+    return sorted(parts, key=lambda part: (not part.rows, abs(part.rows - average)))
 
 
 def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

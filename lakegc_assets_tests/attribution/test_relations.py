@@ -49,6 +49,7 @@ OBJECT = pa.schema(
 PRINTED = pa.schema(
     [*(field for field in CELLS if field.name != "holders"), *PRINT, ("object", pa.int64())]
 )
+HOLDING = pa.schema([*PRINT, ("range_id", pa.string())])
 HOLDER = pa.schema([*PRINT, ("holders", pa.string())])
 FOLDER = pa.schema([("folder", pa.string()), *_TOTAL])
 METARANGE_SIZE = pa.schema([("metarange_id", pa.string()), *_TOTAL])
@@ -153,10 +154,14 @@ def test_with_unread(frames: Frames) -> None:
     holds(frames, relations.with_unread, some, NAMED)
 
 
+def test_holding_ranges(frames: Frames) -> None:
+    some = [(ENTRY, rows(ENTRY)), (PRINTED, rows(PRINTED))]
+    holds(frames, relations.holding_ranges, some, HOLDING)
+
+
 def test_holders(frames: Frames) -> None:
     some = [
-        (ENTRY, rows(ENTRY)),
-        (PRINTED, rows(PRINTED)),
+        (HOLDING, rows(HOLDING, known=PRINT.names)),
         (GROUPED, rows(GROUPED, "range_id", known=RANGE.names)),
     ]
     holds(frames, relations.holders, some, HOLDER, WORDS)

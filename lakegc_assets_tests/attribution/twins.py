@@ -160,15 +160,23 @@ def cells(objects: Rows) -> list[Row]:
     ]
 
 
-def holders(entries: Rows, cells: Rows, ranges: Rows, words: Sequence[str]) -> list[Row]:
-    of = {row["range_id"]: row for row in ranges}
+def holding_ranges(entries: Rows, cells: Rows) -> list[Row]:
     printed = [row for row in cells if row["print_0"] is not None]
+    return [
+        {**dict(zip(_PRINTS, key, strict=True)), "range_id": entry["range_id"]}
+        for key, some in _grouped(printed, *_PRINTS).items()
+        for entry in entries
+        if entry["hash"] == _least(some, "object")
+    ]
+
+
+def holders(holding: Rows, ranges: Rows, words: Sequence[str]) -> list[Row]:
+    of = {row["range_id"]: row for row in ranges}
     found = []
-    for key, some in _grouped(printed, *_PRINTS).items():
-        one = _least(some, "object")
-        named = [of[e["range_id"]] for e in entries if e["hash"] == one and e["range_id"] in of]
-        united = ",".join(str(reduce(or_, (row[word] for row in named), 0)) for word in words)
-        if named:
+    for key, some in _grouped(holding, *_PRINTS).items():
+        held = [of[row["range_id"]] for row in some if row["range_id"] in of]
+        united = ",".join(str(reduce(or_, (row[word] for row in held), 0)) for word in words)
+        if held:
             found.append({**dict(zip(_PRINTS, key, strict=True)), "holders": united})
     return found
 

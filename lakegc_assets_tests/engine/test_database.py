@@ -239,11 +239,11 @@ def test_a_moment_that_is_more_than_a_literal_is_planned_anew(session: EmbeddedS
         assert _days(session, _by_its_year(_times(session, 1), since)) == found_days
 
 
+@pytest.mark.parametrize("sizes", [(1, 1_000, 1_200, 5), (0, 1_000, 0, 1_000)])
 def test_a_small_file_before_large_ones_does_not_make_a_dataset_small(
-    session: EmbeddedSession, tmp_path: Path
+    session: EmbeddedSession, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     store = LocalStore(tmp_path, str(tmp_path))
-    sizes = (1, 1_000, 1_200, 5)
     parts = [
         write_part(store, "data/", pa.table({"number": pa.array(range(rows), pa.int64())}))
         for rows in sizes
