@@ -403,7 +403,7 @@ def test_times_of_a_database_are_read(place: ObjectStore) -> None:
     assert read(gcs(place)) == (1, [info("data/x", etag="7")])
     row = live(info("data/x", etag="7"), updated="2026-04-29 01:30:15")
     gcs_report(place, [row], "csv")
-    with pytest.raises(IntegrityError, match="a value makes no sense"):
+    with pytest.raises(IntegrityError, match="a value is missing, or makes no sense"):
         read(gcs(place))
 
 

@@ -28,6 +28,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.pages import objects_of
 from lakegc_assets.storage.values import LISTING_SCHEMA
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _BLOCK: Final = 8 << 20
 _HEADER: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 _TIME: Final = LISTING_SCHEMA.field("last_modified").type
-_QUOTES: Final = '"'
 Text = Annotated[str, Field(min_length=1)]
 _Manifest = TypeVar("_Manifest", bound="Manifest")
 
@@ -303,30 +303,18 @@ def _listing_batch(
     rows: pa.RecordBatch, columns: Sequence[str], keys: pa.Array, prefix: str, url: str
 ) -> pa.RecordBatch | None:
     """Rows of objects as a sorted listing of a namespace, or None. Raises IntegrityError."""
-    mine = pc.fill_null(pc.starts_with(keys, prefix), True)
+    # The marker of its own directory is no object of a namespace.
+    below = pc.and_(pc.starts_with(keys, prefix), pc.not_equal(keys, prefix))
+    mine = pc.fill_null(below, True)
     rows, keys = rows.filter(mine), keys.filter(mine)
     if not rows.num_rows:
         return None
     try:
         sizes, times, etags = (rows[name] for name in columns)
-        found = [
-            pc.utf8_slice_codeunits(keys, len(prefix)) if prefix else keys,
-            sizes.cast(pa.int64()),
-            _times(times),
-            pc.utf8_trim(etags.cast(pa.string()), _QUOTES),
-        ]
-    except pa.ArrowException as error:
-        raise damaged(url, f"a value makes no sense ({error})") from error
-    for field, values in zip(LISTING_SCHEMA, found, strict=True):
-        missing = pc.is_null(values)
-        if field.name == "etag":
-            missing = pc.or_(missing, pc.fill_null(pc.equal(values, ""), True))
-        if pc.any(missing).as_py():
-            key = keys.filter(missing)[0].as_py()
-            raise damaged(url, f"it does not say the {field.name} of {key!r}")
-    batch = pa.RecordBatch.from_arrays(found, schema=LISTING_SCHEMA)
-    batch = batch.filter(pc.not_equal(batch["key"], ""))
-    return batch.sort_by("key") if batch.num_rows else None
+        own = pc.utf8_slice_codeunits(keys, len(prefix))
+        return objects_of(own, sizes, _times(times), etags.cast(pa.string())).sort_by("key")
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise damaged(url, f"a value is missing, or makes no sense ({error})") from error
 
 
 def truth(values: pa.Array) -> pa.Array:
