@@ -47,18 +47,15 @@ Verdict = Literal["versions", "trash", "soft_delete", "backup", "lost", "not_kno
 
 
 @dataclass(frozen=True)
-class RestoreOutcome:
-    """The outcome of one object that was to come back."""
+class RestoreOutcome(UndeleteOutcome):
+    """The outcome of one object that was to come back, with a code of the store, or one of ours.
 
-    key: str
-    #: ``already_there`` where something was seen at the key, whatever it is.
-    outcome: Literal["restored", "already_there", "not_kept", "failed"]
+    ``already_there`` has a detail only where another object is there (``ANOTHER``), or nobody can
+    tell.
+    """
+
     #: ``KEPT`` or ``BACKUP`` where it was restored.
     source: str | None = None
-    #: The store's code, or a name of ours.
-    error_code: str | None = None
-    #: Of ``already_there`` only where another object is there (``ANOTHER``), or nobody can tell.
-    detail: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,18 +138,18 @@ def _verified(
 ) -> RestoreOutcome:
     """The outcome of an object, after a comparison of what the store gave back with the mark."""
     if answer.outcome not in _BACK:
-        return RestoreOutcome(one.key, answer.outcome, None, answer.error_code, answer.detail)
+        return RestoreOutcome(one.key, answer.outcome, answer.error_code, answer.detail)
     found = there.get(one.key)
     if isinstance(found, str):
-        return RestoreOutcome(one.key, "failed", None, "NotVerified", found)
+        return RestoreOutcome(one.key, "failed", "NotVerified", found)
     if answer.outcome == "already_there":
         # A list of versions may be older than the delete, and what is no object may be in the way.
         return _nothing_there(one) if found is None else RestoreOutcome(one.key, answer.outcome)
     if found is None or found.size != one.size:
         came = "is gone again" if found is None else f"came back with {found.size} bytes"
         detail = f"it {came}, and had {one.size}"
-        return RestoreOutcome(one.key, "failed", None, "NotVerified", detail)
-    return RestoreOutcome(one.key, "restored", KEPT)
+        return RestoreOutcome(one.key, "failed", "NotVerified", detail)
+    return RestoreOutcome(one.key, "restored", source=KEPT)
 
 
 def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, ObjectInfo | str | None]:
@@ -179,7 +176,7 @@ def _differs(one: Lost, found: ObjectInfo | None) -> bool:
 
 def _nothing_there(one: Lost) -> RestoreOutcome:
     detail = "the store says that something is at its key, and shows nothing there"
-    return RestoreOutcome(one.key, "failed", None, "NotThere", detail)
+    return RestoreOutcome(one.key, "failed", "NotThere", detail)
 
 
 def _compared(
@@ -240,8 +237,8 @@ def _else_copied(
         return RestoreOutcome(one.key, "already_there")
     except (StorageError, ConfigurationError) as error:
         code = _CODES.get(type(error)) or type(error).__name__.removesuffix("Error")
-        return RestoreOutcome(one.key, "failed", None, code, f"{error}{_left(store, one)}")
-    return RestoreOutcome(one.key, "restored", BACKUP)
+        return RestoreOutcome(one.key, "failed", code, f"{error}{_left(store, one)}")
+    return RestoreOutcome(one.key, "restored", source=BACKUP)
 
 
 def _copy(store: ObjectStore, one: Lost, copies: BackupCopies) -> None:

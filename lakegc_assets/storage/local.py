@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from itertools import islice
 from os import unlink
 from pathlib import Path
 from typing import IO, Final
@@ -84,13 +85,8 @@ class LocalStore(LocalTrash):
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. Memory grows with the largest single directory."""
-        page: list[ObjectInfo] = []
-        for info in self._root.walk("", KeyRange(prefix, start_after, end_before)):
-            page.append(info)
-            if len(page) == _BATCH_ROWS:
-                yield to_batch(page)
-                page = []
-        if page:
+        found = self._root.walk("", KeyRange(prefix, start_after, end_before))
+        while page := list(islice(found, _BATCH_ROWS)):
             yield to_batch(page)
 
     def list_prefixes(self, prefix: str = "", max_objects: int | None = None) -> Prefixes:

@@ -133,21 +133,17 @@ def whole(pieces: Iterable[bytes], size: int, where: str) -> bytes:
 
 def in_parts(pieces: Iterable[bytes], part: int) -> Iterator[bytes]:
     """Cut a content into parts of one size; the last one may be shorter."""
-    held: list[bytes] = []
-    room = part
+    held = bytearray()
     for piece in pieces:
-        rest = memoryview(piece)
-        while len(rest) >= room:
-            held.append(bytes(rest[:room]))
-            rest, room = rest[room:], part
-            full, held = b"".join(held), []
+        held += piece
+        while len(held) >= part:
+            with memoryview(held) as rest:
+                full = bytes(rest[:part])
+            del held[:part]
             yield full
             del full
-        if rest:
-            held.append(bytes(rest))
-            room -= len(rest)
     if held:
-        yield b"".join(held)
+        yield bytes(held)
 
 
 def part_size(size: int, least: int, most_parts: int) -> int:
