@@ -101,8 +101,8 @@ _CODES: Final[Mapping[type[LakegcError], str]] = {
     """,
     StoreThrottledError: """
         429 503 BandwidthLimitExceeded EC2ThrottledException RequestLimitExceeded ServiceUnavailable
-        SlowDown Throttling ThrottlingException TooManyRequests TooManyRequestsException ServerBusy
-        rateLimitExceeded userRateLimitExceeded
+        SlowDown SlowDownRead SlowDownWrite Throttling ThrottlingException TooManyRequests
+        TooManyRequestsException ServerBusy rateLimitExceeded userRateLimitExceeded
     """,
     StoreUnavailableError: f"""
         408 500 502 504 BadGateway ConnectionFailed GatewayTimeout InternalError InternalServerError

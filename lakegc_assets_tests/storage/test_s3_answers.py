@@ -124,6 +124,16 @@ def test_throttling_is_waited_for_and_retries_can_be_turned_off(script: Script) 
     assert len(script.requests) == 4
 
 
+@pytest.mark.parametrize("code", ["SlowDown", "SlowDownRead", "SlowDownWrite"])
+def test_a_key_for_which_the_server_is_too_busy_is_throttled(script: Script, code: str) -> None:
+    """MinIO names it for single keys, where it lacks a quorum of drives."""
+    refused = f"<Error><Key>ns/k</Key><Code>{code}</Code><Message>less</Message></Error>"
+    script.answers = [Answer(body=f"<DeleteResult>{refused}</DeleteResult>")]
+    (outcome,) = open_store("s3://bkt/ns", script.config(1)).delete_many(["k"])
+    assert (outcome.outcome, outcome.error_code) == ("failed", code)
+    assert error_class(code) is StoreThrottledError
+
+
 def test_a_conditional_put_is_repeated_only_if_it_was_refused(script: Script) -> None:
     store = open_store("s3://bkt/ns", script.config(3))
     script.answers = [

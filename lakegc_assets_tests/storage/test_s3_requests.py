@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from botocore.awsrequest import AWSRequest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,7 +27,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3.client import clients
+from lakegc_assets.storage.s3.client import _add_md5, clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 
@@ -74,6 +75,26 @@ def test_every_header_that_matters_is_signed(
         "x-amz-security-token",
     ]  # fmt: skip
     assert sent["host"] == script.endpoint.removeprefix("http://")
+
+
+def test_a_bulk_delete_has_the_digest_that_all_servers_know(script: Script) -> None:
+    """OVHcloud's, for one, refused a request for the checksum that newer SDKs add."""
+    body = "<DeleteResult><Deleted><Key>ns/k</Key></Deleted></DeleteResult>"
+    script.answers = [Answer(body=body)]
+    store = open_store("s3://b/ns", script.config())
+    for expires_s in (None, 60):
+        assert store.delete_many(["k"], expires_s=expires_s)[0].outcome == "deleted"
+        assert "content-md5" in script.headers[-1]
+        assert not [name for name in script.headers[-1] if "checksum" in name]
+
+
+def test_aws_gets_the_checksum_of_a_bulk_delete_too() -> None:
+    """Not all of its kinds of buckets need to know the digest."""
+    checksum = {"x-amz-checksum-crc32": "AAAAAA=="}
+    url = "https://b.s3.eu-west-1.amazonaws.com/?delete"
+    request = AWSRequest("POST", url, checksum, b"<Delete/>")
+    _add_md5(request)
+    assert set(request.headers) == {"x-amz-checksum-crc32", "Content-MD5"}
 
 
 def test_a_server_that_only_redirects_is_a_wrong_endpoint(

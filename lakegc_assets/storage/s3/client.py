@@ -70,6 +70,7 @@ BOTO_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, Recursion
 BotoError = ClientError | BotoCoreError | ResponseParserError | RecursionError
 _DEADLINE: Final = ContextVar[Deadline | None]("deadline", default=None)
 _OPERATIONS: Final = ("DeleteObject", "DeleteObjects")
+_CHECKSUMS: Final = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 # botocore asks for new credentials once these have less than 15 minutes left, so a file that was
 # renewed is noticed after 5 minutes.
 _LIFETIME: Final = timedelta(minutes=20)
@@ -204,8 +205,16 @@ def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN4
 
 
 def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
-    """Add the digest of a bulk delete's body that older compatible servers ask for."""
-    request.headers["Content-MD5"] = base64_of(md5_of(request.body))
+    """Add the digest of a bulk delete's body that S3 has always asked for.
+
+    Some compatible servers refuse a request for the checksum that botocore adds (OVHcloud's, say),
+    and the digest proves the same.
+    """
+    headers = request.headers
+    headers["Content-MD5"] = base64_of(md5_of(request.body))
+    if not is_aws(request.url):
+        for name in [one for one in headers if one.lower().startswith(_CHECKSUMS)]:
+            del headers[name]
 
 
 def _send_alone(request: Any, **_: object) -> None:  # noqa: ANN401 - as above
