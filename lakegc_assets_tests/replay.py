@@ -336,7 +336,7 @@ class ReplayServer(ExitStack):
 
     def _prepare_async(self, _request: Request) -> Answer:
         if not self.has_async:
-            return wrong(404, "invalid API endpoint")
+            return wrong(500, "invalid API endpoint")
         self._polls = 0
         return self._prepared("prepare_commits_async")[0]
 

@@ -21,8 +21,9 @@ class Fault(Enum):
     the branches before are gone from its file too; the token goes on behind them."""
 
     SCAN_ENDS_EARLY = "scan-ends-early"
-    """A throttled key-value store ends the scan of a branch with no error: of each branch only the
-    first half of what is staged there is listed, rounded down."""
+    """A throttled key-value store ends the scan of a branch with no error: of each branch
+    ``prepare_uncommited`` lists only the first half of what is staged there, rounded down, and each
+    answer to ``diff`` has only the first half of what it should have, rounded up."""
 
     ORDER_DEPENDENT_WALK = "order-dependent-walk"
     """``prepare_commits`` stops at a parent that a branch with an equal threshold has visited,
@@ -34,7 +35,8 @@ class Fault(Enum):
     neither ``diff`` nor ``prepare_uncommited`` names it."""
 
     NO_ASYNC_PREPARE = "no-async-prepare"
-    """An older server: 404 for the call that prepares commits in the background."""
+    """An older server: it does not have the call that prepares commits in the background, which
+    servers before 1.75 say by 500."""
 
     STATELESS_LINK_TOKENS = "stateless-link-tokens"
     """An address from ``GetPhysicalAddress`` can be linked any number of times until it expires."""

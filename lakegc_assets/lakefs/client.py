@@ -55,8 +55,9 @@ from lakegc_assets.wording import counted
 
 logger = logging.getLogger(__name__)
 
-#: Older ones let an address be linked at any time, and have no call that tells for how long.
-OLDEST_VERSION = (0, 90)
+#: Older ones list active commits without their metaranges. (Before 0.90 they let an address be
+#: linked at any time.)
+OLDEST_VERSION = (0, 100)
 #: Commits in the first page of a log: most branches have left what is known not long ago.
 _FIRST_OF_LOG = 30
 _START_OF_COMMIT_ID = re.compile(r"[0-9a-fA-F]{1,64}")
@@ -108,7 +109,7 @@ class LakeFSClient(Transport):
             return ServerConfig(version_config=self._get(VersionConfig, "config", "version"))
 
     def check_supported(self) -> str:
-        """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.90."""
+        """The server's version, perhaps no number. Raises UnsupportedServerError: below 0.100."""
         version = self.server_config().version_config.version
         numbers = re.match(r"v?(\d+)\.(\d+)", version)
         if numbers is None:
@@ -176,18 +177,13 @@ class LakeFSClient(Transport):
     def repositories(self, prefix: str = "") -> Iterator[Repository]:
         """All repositories that the user may see, by name.
 
-        A list that the server ends early looks like a whole one, and any repository may name
-        objects of another, or have its namespace. So it is asked for again behind the last name
-        until nothing follows.
+        Any repository may name objects of another, or have its namespace: a list that the server
+        ends early is read to its end.
         """
         params = {"prefix": prefix} if prefix else {}
-        after: str | None = ""
-        while after is not None:
-            listing = Listing(Page[Repository], ("repositories",), "id", params, after)
-            after = None
-            for repository in self._list(listing):
-                after = repository.id
-                yield repository
+        listing = Listing(Page[Repository], ("repositories",), "id", params)
+        for page in self._pages_to_the_end(listing):
+            yield from page.results
 
     def branches(
         self, repository: str, *, after: str = "", show_hidden: bool = True
@@ -273,14 +269,20 @@ class LakeFSClient(Transport):
         return self.call("GET", *segments, params={"path": path}).content
 
     def diff_branch(self, repository: str, branch: str, after: str = "") -> Iterator[DiffEntry]:
-        """Staged changes of a branch, in the order of their paths."""
+        """Staged changes of a branch, in the order of their paths.
+
+        Where its key-value store throttles it, lakeFS forgets the error of a scan, and answers with
+        what it had until then: a diff that ends early is read to its end.
+        """
         path = ("repositories", repository, "branches", branch, "diff")
-        return self._list(Listing(Page[DiffEntry], path, "path", {}, after))
+        for page in self._pages_to_the_end(Listing(Page[DiffEntry], path, "path", {}, after)):
+            yield from page.results
 
     def changes(self, repository: str, branch: str) -> Iterator[list[Change]]:
         """The whole of ``diff_branch`` in pages, for who reads much of it."""
         path = ("repositories", repository, "branches", branch, "diff")
-        return (page.results for page in self._pages(Listing(Page[Change], path, "path")))
+        pages = self._pages_to_the_end(Listing(Page[Change], path, "path"))
+        return (page.results for page in pages)
 
     # Retention rules, and what the server prepares
 

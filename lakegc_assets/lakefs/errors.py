@@ -43,7 +43,7 @@ class AuthenticationError(LakeFSError):
 
 
 class ForbiddenError(LakeFSError):
-    """The credentials are good, and not enough (403)."""
+    """The credentials are good, and not enough (403, or a 401 that says so)."""
 
 
 class ReadOnlyRepositoryError(ForbiddenError, RefusedError):
@@ -55,7 +55,7 @@ class NotFoundError(LakeFSError):
 
 
 class EndpointNotFoundError(NotFoundError):
-    """The server does not have this call (404 that is not about a thing)."""
+    """The server does not have this call (404 that is not about a thing; before 1.75 a 500)."""
 
 
 class ConflictError(LakeFSError):
@@ -98,9 +98,10 @@ class UnsupportedServerError(LakeFSError):
     """The server is older than the calls that a collector needs."""
 
 
+_NEEDS_A_POLICY = "the user of this access key needs a policy that allows it"
 _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
     401: (AuthenticationError, "check key and secret, and that both belong to this server"),
-    403: (ForbiddenError, "the user of this access key needs a policy that allows it"),
+    403: (ForbiddenError, _NEEDS_A_POLICY),
     404: (NotFoundError, ""),
     409: (ConflictError, ""),
     410: (GoneError, ""),
@@ -132,8 +133,11 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
     if status == 404 and message is None:  # noqa: PLR2004 # HTTP's own number
         # Something in between said so; it must not pass for a fact about the repository.
         return UnexpectedAnswerError(f"{text}. Check that the endpoint is that of a lakeFS server")
-    if status == 404 and said.lower() == "invalid api endpoint":  # noqa: PLR2004 # HTTP's own number
+    if status in {404, 500} and said.lower() == "invalid api endpoint":
         return EndpointNotFoundError(f"{text}. The server is older than this call")
+    if status == 401 and said.startswith("insufficient permissions"):  # noqa: PLR2004 # HTTP's own number
+        # lakeFS has no other answer for a policy that is missing.
+        return ForbiddenError(f"{text}. {_NEEDS_A_POLICY.capitalize()}")
     if status == 410 and "repository in deletion" in said:  # noqa: PLR2004 # HTTP's own number
         return RepositoryInDeletionError(text)
     kind, advice = _BY_STATUS.get(

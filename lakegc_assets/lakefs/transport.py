@@ -14,7 +14,7 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -308,6 +308,20 @@ class Transport:
             seen.add(after)
             listing = replace(listing, after=after, amount=amount)
 
+    def _pages_to_the_end(self, listing: Listing[T]) -> Iterator[Page[T]]:
+        """The pages with items of a sorted list that the server may end early.
+
+        Such a list looks like a whole one, so it is asked for again behind its last item until
+        nothing follows.
+        """
+        after: str | None = listing.after
+        while after is not None:
+            listing, after = replace(listing, after=after), None
+            for page in self._pages(listing):
+                if page.results:
+                    after = _keys_of(page.results[-1:], listing)[0]
+                    yield page
+
     def first_page(self, listing: Listing[T]) -> Page[T]:
         """The first page of a list.
 
@@ -329,10 +343,7 @@ class Transport:
             raise UnexpectedAnswerError(f"{where}: more is announced, but nothing came")
         if listing.key is not None:
             # The order of code points, as Python compares, is that of UTF-8 bytes, as lakeFS sorts.
-            named: Callable[[Any], str] = attrgetter(listing.key)
-            if page.results and isinstance(page.results[0], dict):
-                named = itemgetter(listing.key)
-            keys = list(map(named, page.results))
+            keys = _keys_of(page.results, listing)
             seen = [after, *keys] if after else keys
             if not all(map(lt, seen, seen[1:])):
                 low, high = next(pair for pair in pairwise(seen) if pair[0] >= pair[1])
@@ -342,6 +353,15 @@ class Transport:
                     f"{where}: the next offset {paging.next_offset!r} lies before {keys[-1]!r}"
                 )
         return page
+
+
+def _keys_of(items: Sequence[Any], listing: Listing[Any]) -> list[str]:
+    """The field of some items by which a list is sorted."""
+    key = listing.key or ""
+    named: Callable[[Any], str] = attrgetter(key)
+    if items and isinstance(items[0], dict):
+        named = itemgetter(key)
+    return list(map(named, items))
 
 
 def failure_of(call: str, error: requests.RequestException) -> LakeFSError:

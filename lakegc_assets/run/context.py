@@ -184,7 +184,7 @@ class RunContext:
         """The same run with a client of the server, and the connections that tasks use.
 
         Raises:
-            UnsupportedServerError: the server is older than 0.90.
+            UnsupportedServerError: the server is older than 0.100.
             ConfigurationError: there is no such repository.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.

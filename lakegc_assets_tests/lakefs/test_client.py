@@ -47,9 +47,8 @@ def test_a_build_of_ones_own_is_taken_with_one_warning_in_a_process(
 @pytest.mark.parametrize(
     ("version", "supported"),
     [
-        ("0.89.1", False),
+        ("0.99.1", False),
         ("v0.9.0", False),
-        ("0.90.0", True),
         ("0.100.0", True),
         ("1.84.0", True),
         ("1.84.0-rc.1", True),
@@ -66,7 +65,7 @@ def test_versions_are_compared_as_numbers(
     if supported:
         assert client.check_supported() == version
     else:
-        with pytest.raises(errors.UnsupportedServerError, match=r"0\.90 or newer: upgrade"):
+        with pytest.raises(errors.UnsupportedServerError, match=r"0\.100 or newer: upgrade"):
             client.check_supported()
 
 
@@ -74,8 +73,19 @@ def test_server_config(server: ReplayServer, client: LakeFSClient) -> None:
     config = client.server_config()
     assert config.version_config.version
     assert client.grace_period() == timedelta(hours=24)
-    server.overrides["GET", "/config"] = (404, {"message": "invalid API endpoint"})
-    assert client.server_config() == config
+    for status in (404, 500):
+        server.overrides["GET", "/config"] = (status, {"message": "invalid API endpoint"})
+        assert client.server_config() == config
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_server_without_usage_reports_tells_no_id(
+    status: int, server: ReplayServer, client: LakeFSClient
+) -> None:
+    missing = (status, {"message": "invalid API endpoint"})
+    server.overrides["GET", "/usage-report/summary"] = missing
+    assert client.installation_id() is None
+    assert len(server.asked("GET", "/usage-report/summary")) == 1
 
 
 @pytest.mark.parametrize("storage", [{"blockstore_type": ""}, {}, None])
@@ -391,10 +401,25 @@ def test_a_change_may_have_more_and_less_than_is_read(
 ) -> None:
     bare = {"path": "b", "path_type": "object", "type": "added"}
     null = {**bare, "path": "c", "size_bytes": None}
-    server.overrides["GET", ".*/diff"] = _results(
-        {"path": "a", **_ADDED, "right": {"x": 1}}, bare, null
+    server.overrides["GET", ".*/diff"] = _in_turn(
+        _results({"path": "a", **_ADDED, "right": {"x": 1}}, bare, null), _results()
     )
     assert list(client.changes("retention", "main")) == [[{"path": "a", **_ADDED}, bare, null]]
+
+
+def test_a_diff_that_ends_early_is_read_to_its_end(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    """The error of a scan is forgotten, and the answer has what was found until then."""
+    first, second, third = ({"path": path, **_ADDED} for path in "abc")
+    for read in (client.diff_branch, client.changes):
+        more = _results(first, has_more=True, next_offset="a")
+        answers = (more, _results(second), _results(third), _results())
+        server.overrides["GET", ".*/diff"] = _in_turn(*answers)
+        server.requests.clear()
+        assert len(list(read("retention", "main"))) == 3
+        asked = [request.params.get("after") for request in server.requests]
+        assert asked == [None, "a", "b", "c"]
 
 
 # Paging

@@ -68,10 +68,13 @@ def test_lasting_faults_are_told_after_the_last_attempt(
     [
         (400, "no", errors.BadRequestError),
         (401, "error authenticating request", errors.AuthenticationError),
+        (401, "insufficient permissions", errors.ForbiddenError),
+        (401, "insufficient permissions: missing fs:ReadCommit", errors.ForbiddenError),
         (403, "not allowed", errors.ForbiddenError),
         (403, "read-only repository", errors.ReadOnlyRepositoryError),
         (404, "not found", errors.NotFoundError),
         (404, "invalid API endpoint", errors.EndpointNotFoundError),
+        (500, "invalid API endpoint", errors.EndpointNotFoundError),
         (409, "not unique", errors.ConflictError),
         (410, "No data", errors.GoneError),
         (410, "repository in deletion", errors.RepositoryInDeletionError),
@@ -99,8 +102,9 @@ def test_a_404_that_lakefs_did_not_write_is_no_fact_about_the_repository(tmp_pat
                 ask("repo")
 
 
-def test_a_missing_call_is_no_fact_about_an_object(tmp_path: Path) -> None:
-    missing = answer(404, {"message": "invalid API endpoint"})
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_missing_call_is_no_fact_about_an_object(status: int, tmp_path: Path) -> None:
+    missing = answer(status, {"message": "invalid API endpoint"})
     with FaultServer(missing) as server, server.config(tmp_path).connect() as client:
         with pytest.raises(errors.UnexpectedAnswerError):
             client.stat("repo", "main", "a")

@@ -100,7 +100,9 @@ def require_few(asked: Counter[str], found: Branches, diffs: int, *, alike: bool
         alike: whether every branch holds what looks like garbage.
     """
     each = found.number + 1
-    assert asked["branches/X/diff"] == diffs * each
+    # Where something is staged, what follows is asked for, too.
+    staged = len(range(0, found.number, _STAGED))
+    assert asked["branches/X/diff"] == diffs * (each + staged)
     # One for each HEAD that no other's history holds, and for main; not one for each branch.
     assert asked["refs/X/commits"] <= 2 * (found.own_commits + 2)
     assert asked["commits/X"] <= 2 * (found.own_commits + 1)

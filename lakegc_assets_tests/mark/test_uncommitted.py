@@ -25,6 +25,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
+from lakegc_assets_tests.replay import paged as paged_items
 from lakegc_assets_tests.sessions import Session
 
 PREPARE = ("POST", r"/repositories/paged/gc/prepare_uncommited")
@@ -117,10 +118,9 @@ def test_a_later_try_may_be_sound_and_earlier_ones_count_as_well(paged: Paged) -
     assert set(planted) < set(files.keys)
 
 
-def diff_of_main(kind: str, path: str = "a") -> Answer:
-    entry = {"path": path, "path_type": "object", "size_bytes": 1, "type": kind}
-    pagination = {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": 1}
-    return Answer(200, {"pagination": pagination, "results": [entry]})
+def diff_of_main(kind: str) -> Callable[[Request], Answer]:
+    entry = {"path": "a", "path_type": "object", "size_bytes": 1, "type": kind}
+    return lambda request: paged_items([entry], "path", request.params)
 
 
 @pytest.mark.parametrize("kind", ["added", "changed", "conflict"])

@@ -75,7 +75,7 @@ def metadata_file(call: Call) -> Response:
 
 def _refuse_in_old_servers(call: Call) -> None:
     if Fault.NO_ASYNC_PREPARE in call.lake.settings.faults:
-        raise errors.ApiError(404, "invalid API endpoint")
+        raise errors.ApiError(500, "invalid API endpoint")
 
 
 def _rule(item: Any) -> tuple[str, int]:  # noqa: ANN401 - it is any JSON until it was checked
