@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,11 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     known = CollectorResource.model_fields
     unknown = sorted(settings.keys() - known.keys())
     if unknown:
+        near = sorted({like for name in unknown for like in get_close_matches(name, known)})
+        meant = f": did you mean {' or '.join(near)}?" if near else ""
         raise ConfigurationError(
-            f"there is no setting {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            f"there is no setting {', '.join(unknown)}{meant or ':'} docs/operations.md has all of "
+            "them, under Settings"
         )
     if not settings.keys().isdisjoint(("artifact_root", "name")):
         raise ConfigurationError(

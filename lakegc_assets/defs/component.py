@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -70,6 +71,8 @@ Translation = Annotated[
 _NOT_REMOTE: Final = {"notices", "metrics", "translation", "run_on", "owners", "tags", "running"}
 #: What no translation may change: the order of the graph is a part of the safety argument.
 _FIXED: Final = ("deps", "partitions_def", "skippable", "automation_condition")
+#: A variable in a file, where nothing stands in for it.
+_VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
 
 
 @dg.scaffold_with(CollectionScaffolder)
@@ -170,6 +173,7 @@ class GarbageCollection(dg.Component, Policy):
         cls, context: dg.ResolutionContext, model: pydantic.BaseModel
     ) -> GarbageCollection:
         """Read the file; errors of values that are filled in are reported with their line, too."""
+        _require_variables(context, model)
         try:
             made = cls(**resolve_fields(model, cls, context))
         except pydantic.ValidationError as error:
@@ -181,9 +185,28 @@ class GarbageCollection(dg.Component, Policy):
             raise _wrong(context, model, "notices", said)
         return made
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - nothing here depends on where the file is
-        """All that Dagster sees."""
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """All that Dagster sees.
+
+        Raises:
+            ConfigurationError: another component of the project has the same name.
+        """
+        self._require_own_name(context.component_tree)
         return self.definitions()
+
+    def _require_own_name(self, tree: dg.ComponentTree) -> None:
+        others: list[GarbageCollection] = []
+        # The tree of a test has no project behind it.
+        with suppress(ImportError):
+            others = tree.get_all_components(GarbageCollection)
+        alike = [one for one in others if one.name == self.name]
+        if len(alike) > 1:
+            places = ", ".join(str(one.place) for one in alike)
+            called = f"are called {self.name!r}" if self.name else "have no `name`"
+            raise ConfigurationError(
+                f"{len(alike)} components of this project {called} ({places}): give each of them a "
+                "`name` of its own (docs/automation.md, Several in one Dagster)"
+            )
 
     def definitions(self) -> dg.Definitions:
         """All that Dagster sees, wherever it is loaded."""
@@ -230,14 +253,14 @@ class GarbageCollection(dg.Component, Policy):
         """The assets of a mark and a sweep with their checks: each in a step, or elsewhere.
 
         Raises:
-            ValueError: a subclass makes assets in a way that does not reach elsewhere.
+            ConfigurationError: a subclass makes assets in a way that does not reach elsewhere.
         """
         checks = [candidate_checks(names), attribution_check(names)]
         if self.run_on is None:
             steps = [*([one] for one in MARK), SWEEP]
             return [*(step(one, specs, names, self.execute) for one in steps), *checks]
         if type(self).execute is not GarbageCollection.execute:
-            raise ValueError(
+            raise ConfigurationError(
                 f"run_on: {type(self).__name__} has an execute of its own, which would not be "
                 "called where marks and sweeps run"
             )
@@ -283,14 +306,16 @@ class GarbageCollection(dg.Component, Policy):
         """The spec of an asset, which a subclass may change as ``translation`` does.
 
         Raises:
-            ValueError: the translation changes what the safety of a run depends on.
+            ConfigurationError: the translation changes what the safety of a run depends on.
         """
         if self.translation is None:
             return spec
         changed = self.translation(spec, asset)
         wrong = [name for name in _FIXED if getattr(changed, name) != getattr(spec, name)]
         if wrong:
-            raise ValueError(f"translation: {', '.join(wrong)} of {asset} cannot be changed")
+            raise ConfigurationError(
+                f"translation: {', '.join(wrong)} of {asset} cannot be changed: take that out"
+            )
         return changed
 
     def execute(self, stage: Stage, execution: Execution) -> Result:
@@ -306,16 +331,31 @@ class GarbageCollection(dg.Component, Policy):
         return stage.make(execution)
 
     def _specs(self) -> dict[str, dg.AssetSpec]:
-        """The specs of all assets, by their plain names."""
+        """The specs of all assets, by their plain names.
+
+        Raises:
+            ConfigurationError: two assets have the same key, or one has others before it than those
+                of the graph.
+        """
         names = Names(self.name or "")
         plain = {stage.name: stage.spec(names) for stage in STAGES}
         plain[REPOSITORIES] = repositories_spec(names)
-        return {
-            asset: self.get_asset_spec(
-                spec.merge_attributes(owners=self.owners, tags=self.tags), asset
-            )
-            for asset, spec in plain.items()
-        }
+        found: dict[str, dg.AssetSpec] = {}
+        assets: dict[dg.AssetKey, str] = {}
+        for asset, spec in plain.items():
+            given = spec.merge_attributes(owners=self.owners, tags=self.tags)
+            found[asset] = changed = self.get_asset_spec(given, asset)
+            if list(changed.deps) != list(given.deps):
+                raise ConfigurationError(
+                    f"get_asset_spec: deps of {asset} cannot be changed, and would not be there"
+                )
+            other = assets.setdefault(changed.key, asset)
+            if other != asset:
+                raise ConfigurationError(
+                    f"translation: {other} and {asset} have the same key, "
+                    f"{changed.key.to_user_string()}: write {{{{ asset }}}} into it"
+                )
+        return found
 
     def _names(self, specs: Mapping[str, dg.AssetSpec]) -> Names:
         keys = {asset: spec.key for asset, spec in specs.items()}
@@ -382,6 +422,21 @@ class GarbageCollection(dg.Component, Policy):
             "collector": self._collector(policies),
         }
         return {names.of(name): configurable(one) for name, one in made.items()}
+
+
+def _require_variables(context: dg.ResolutionContext, model: pydantic.BaseModel) -> None:
+    """Refuse a file with variables that are not set: Dagster would fill in ``None``.
+
+    Then there would be no backups, or artifacts at another place, and no word about it.
+    """
+    for field in type(model).model_fields:
+        written = _VARIABLE.findall(str(getattr(model, field)))
+        if unset := sorted({one for one in written if one not in os.environ}):
+            said = (
+                f"it names a variable that is not set: {', '.join(unset)}. Where it may be "
+                f"missing, write {{{{ env('{unset[0]}', None) }}}}"
+            )
+            raise _wrong(context, model, field, said)
 
 
 def _wrong(

@@ -38,6 +38,9 @@ def load(place: str) -> GarbageCollection:
         raise ConfigurationError(f"there is no file or folder {path}: --defs names it")
     try:
         found = _of_project(where) or _of_file(where)
+        for one in found:
+            # What a translation, or a subclass, makes of the assets.
+            one.names()
     except Exception as error:
         raise ConfigurationError(
             f"the component at {path} cannot be loaded: {what_is_wrong(error)}"
@@ -48,10 +51,16 @@ def load(place: str) -> GarbageCollection:
         one.place = one.place or where
         return one
     said = f"there is no {_KIND} called {name!r}" if separator else f"there is no {_KIND}"
-    if chosen:
-        some = ", ".join(f"{path}{_SEPARATOR}{one.name or ''}" for one in chosen)
-        said = f"there are {len(chosen)} components, so say which: --defs {some}"
-    raise ConfigurationError(f"{said} at {path}" if not chosen else said)
+    if not chosen:
+        raise ConfigurationError(f"{said} at {path}")
+    names = [one.name or "" for one in chosen]
+    if len(set(names)) < len(names):
+        raise ConfigurationError(
+            f"there are {len(chosen)} components at {path} that no names tell apart: give each of "
+            "them a `name` of its own (docs/automation.md, Several in one Dagster)"
+        )
+    some = ", ".join(f"{path}{_SEPARATOR}{one}" for one in names)
+    raise ConfigurationError(f"there are {len(chosen)} components, so say which: --defs {some}")
 
 
 def _of_project(where: Path) -> list[GarbageCollection]:
@@ -87,11 +96,19 @@ def _of_file(where: Path) -> list[GarbageCollection]:
 
 #: Parts of a path that are pydantic's own: models, and the choices of a union.
 _OWN: Final = re.compile(
-    r"\.(?:\w+Model|function-[^.]*\[.*?\]|tuple\[.*?\.\.\.\]|str|int|float|bool)(?=\.|$)"
+    r"\.(?:\w+Model|function-[^.]*\[.*?\]|tuple\[.*?\.\.\.\]|dict\[.*?\]|str|int|float|bool)"
+    r"(?=\.|$)"
 )
 #: What Dagster shows below the lines of a file.
-_NAMED: Final = re.compile(r"^\w+Error: (.+)$", re.MULTILINE)
-_WORDS: Final = {"Extra inputs are not permitted": "there is no such field"}
+_NAMED: Final = re.compile(
+    r"^(?:\w+Error: |Exception occurred in Resolver for .*\n)(.+)$", re.MULTILINE
+)
+_WORDS: Final = {
+    "Extra inputs are not permitted": "there is no such field",
+    # YAML takes yes, no, on and off, and numbers, for something else.
+    "Input should be a valid string": "it must be text: write it in quotes",
+    "Input should be a valid list": "it must be a list: write it as [a, b]",
+}
 
 
 def what_is_wrong(error: BaseException) -> str:
@@ -118,22 +135,27 @@ def what_is_wrong(error: BaseException) -> str:
 def _invalid(error: pydantic.ValidationError, within: str = "", place: str = "") -> str:
     """One sentence for each wrong field; of a union, pydantic has one for each of its choices.
 
-    ``within`` is the field that the model is the value of, ``place`` its file and line.
+    ``within`` is the field that the model is the value of, or one of the wrong ones where it is the
+    whole file; ``place`` its file and line.
     """
     found: dict[str, str] = {}
-    for one in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    before = "" if within in {str(next(iter(one["loc"]), "")) for one in errors} else within
+    for one in errors:
         path, _, at = ".".join(map(str, one["loc"])).partition(" at ")
         path = _OWN.sub("", f".{path.removeprefix('attributes.')}").lstrip(".")
-        field = ".".join(filter(None, (within, path)))
+        field = ".".join(filter(None, (before, path)))
         said = one["msg"].removeprefix("Value error, ")
-        # Of a union's last choice, text that is to be filled in, nobody has thought.
-        if not any(known.startswith(f"{field}.") for known in found):
-            found.setdefault(
-                field, _wrong(field or "attributes", _WORDS.get(said, said), at or place)
-            )
-    return "; ".join(found.values())
+        line = at or (place if field.startswith(within) else "")
+        found.setdefault(field, _wrong(field or "attributes", _WORDS.get(said, said), line))
+    # Of a union's other choice, text that is to be filled in, nobody has thought.
+    return "; ".join(
+        said
+        for field, said in found.items()
+        if not any(other.startswith(f"{field}.") for other in found)
+    )
 
 
 def _wrong(field: str, said: str, place: str) -> str:
     line = f" ({place})" if place and not place.startswith("<") else ""
-    return f"{field}: {said}{line}"
+    return f"{field}: {said.removeprefix(field.rpartition('.')[2] + ': ')}{line}"

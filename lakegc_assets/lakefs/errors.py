@@ -111,6 +111,7 @@ _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
 #: Answers of a proxy whose server is away, and of a server that is starting or overloaded.
 AWAY = frozenset({502, 503, 504})
 _LONGEST = 500
+_ENDPOINT = "Check that the endpoint is that of a lakeFS server"
 
 
 def read_only(repository: str) -> ReadOnlyRepositoryError:
@@ -132,7 +133,9 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
         return read_only(text)
     if status == 404 and message is None:  # noqa: PLR2004 # HTTP's own number
         # Something in between said so; it must not pass for a fact about the repository.
-        return UnexpectedAnswerError(f"{text}. Check that the endpoint is that of a lakeFS server")
+        return UnexpectedAnswerError(f"{text}. {_ENDPOINT}")
+    if status == 400 and message is None:  # noqa: PLR2004 # HTTP's own number
+        return BadRequestError(f"{text}. {_ENDPOINT}")
     if status in {404, 500} and said.lower() == "invalid api endpoint":
         return EndpointNotFoundError(f"{text}. The server is older than this call")
     if status == 401 and said.startswith("insufficient permissions"):  # noqa: PLR2004 # HTTP's own number

@@ -378,8 +378,10 @@ def failure_of(call: str, error: requests.RequestException) -> LakeFSError:
         )
         failure.away = True
     elif isinstance(error, requests.exceptions.SSLError):
+        cause = reason.reason if isinstance(reason, MaxRetryError) else reason
         failure = ConnectionFailedError(
-            f"{call}: the server's certificate or TLS is not accepted ({reason})"
+            f"{call}: the server's certificate or TLS is not accepted ({cause}). Write http:// if "
+            "it has none, or name the file of its CA in REQUESTS_CA_BUNDLE"
         )
         failure.transient = False
     else:

@@ -16,6 +16,7 @@ from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Commit as ApiCommit
 from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import ObjectNotFoundError
 
 _HEADER: Final = ["commit_id", "expired", "metarange_id"]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -98,7 +99,7 @@ def read_commits_csv(
     """The list of active commits that lakeFS wrote: metarange id by commit id.
 
     Raises:
-        IntegrityError: it is not complete, not in lakeFS's form, or lists a commit twice.
+        IntegrityError: it is missing, not complete, not in lakeFS's form, or lists a commit twice.
     """
     key = namespace.relative(location)
     if key is None:
@@ -107,6 +108,12 @@ def read_commits_csv(
         )
     try:
         text = store.get(key).decode()
+    except ObjectNotFoundError as error:
+        raise IntegrityError(
+            f"lakeFS wrote its commits to {location}, and there is no such object where this "
+            "process looks: correct endpoint, region, account or local_root of the store, so that "
+            "both look at the same place"
+        ) from error
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{location} is not text ({error}): run again") from error
     return _parsed(text, location)

@@ -27,6 +27,7 @@ from lakegc_assets.engine.choice import EngineSetting
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.retention.retain import NO_RETAIN, Retain
 from lakegc_assets.run.bounds import Bounds
+from lakegc_assets.wording import duration
 
 #: What may become a candidate.
 Mode = Literal["unified", "committed", "uncommitted"]
@@ -39,6 +40,7 @@ Listing = Literal["store", "inventory"]
 ListingCheck = Literal["none", "inventory"]
 
 MIN_SAFE_AGE: Final = timedelta(hours=24)
+_SAFE_HOURS: Final = duration(MIN_SAFE_AGE)
 CUTOFF_MARGIN: Final = timedelta(hours=1)
 MAX_BATCH: Final = 1000
 #: In days: beyond a hundred years a time is a slip, and no date can be computed.
@@ -369,7 +371,7 @@ class Settings(CollectorSettings):
     def _check_scope(self) -> Settings:
         if self.min_age < MIN_SAFE_AGE and not self.allow_unsafe_min_age:
             raise ConfigurationError(
-                f"min_age is {self.min_age}, below {MIN_SAFE_AGE}: an upload that is still on its "
+                f"min_age is {self.min_age}, below {_SAFE_HOURS}: an upload that is still on its "
                 "way could be deleted. Set allow_unsafe_min_age only where nobody writes",
             )
         if self.adopt is not None and self.mode != "unified":

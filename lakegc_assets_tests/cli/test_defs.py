@@ -176,6 +176,20 @@ def test_one_of_several_is_named_behind_the_path(collection: Path) -> None:
     assert us.names().source.definitions == f"{collection}#us"
 
 
+def test_components_that_no_names_tell_apart_are_refused_in_a_sentence(collection: Path) -> None:
+    write(collection, "  min_age_hours: 48\n", "  min_age_hours: 72\n")
+    with pytest.raises(ConfigurationError, match=r"2 components at .*give each of them a `name`"):
+        load(str(collection))
+    # Dagster itself would say that definitions have different resources with the same key.
+    tree = dg.ComponentTree.for_project(collection.parents[3])
+    with pytest.raises(Exception, match="Error while building definitions") as refused:
+        tree.build_defs()
+    cause = refused.value.__cause__
+    assert isinstance(cause, ConfigurationError)
+    assert "2 components of this project have no `name`" in str(cause)
+    assert str(collection) in str(cause)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -196,6 +210,34 @@ def test_one_of_several_is_named_behind_the_path(collection: Path) -> None:
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {min_age_hours: '{{ foo.x }}'}\n",
             "loaded: min_age_hours: 'foo' not found in scope",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {include: a*, min_age_hours: 2d}\n",
+            "loaded: include: it must be a list: write it as [a, b]\n",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {min_age_hours: 2d}\n",
+            "loaded: min_age_hours: Input should be a valid number",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {sweep: yes, tags: {a: 1}}\n",
+            "loaded: sweep: it must be text: write it in quotes; tags.a: it must be text",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {retain: {tag: [v]}}\n",
+            "loaded: retain: unknown key 'tag'",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {translation: {group: a}}\n",
+            "loaded: translation.group: there is no such field\n",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {notices: {url_variable: NOT}}\n",
+            "loaded: notices: it names a variable that is not set: NOT\n",
+        ),
+        (
+            "type: lakegc_assets.GarbageCollection\nattributes: {translation: {key: x}}\n",
+            "have the same key, x: write {{ asset }} into it\n",
         ),
         (None, "there is no file or folder"),
     ],

@@ -118,6 +118,25 @@ def test_a_variable_of_a_notice_that_is_not_set_is_reported_with_its_name() -> N
         GarbageCollection.resolve_from_yaml("notices: {url_variable: NOT_SET}")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'stores: {backup_url: "{{ env.NOT_SET }}"}',
+        'stores: {artifact_root: "{{env.NOT_SET}}/artifacts"}',
+        'repositories: [{include: ["{{ env.NOT_SET }}"]}]',
+    ],
+)
+def test_a_variable_that_is_not_set_is_no_none(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster would make one of it: no backups, a folder `None/artifacts`, and no word about it."""
+    monkeypatch.delenv("NOT_SET", raising=False)
+    said = r"(?s)<string>:2 - \w+\n.*a variable that is not set: NOT_SET"
+    with pytest.raises(ResolutionException, match=said):
+        GarbageCollection.resolve_from_yaml(f"running: true\n{line}\n")
+    # Who wants none says so, as the error does.
+    text = "stores: {backup_url: \"{{ env('NOT_SET', None) }}\"}"
+    assert GarbageCollection.resolve_from_yaml(text).stores.backup_url is None
+
+
 def test_what_is_scaffolded_is_a_commented_file_that_loads(tmp_path: Path) -> None:
     request: Any = dg.ScaffoldRequest(
         type_name="lakegc_assets.GarbageCollection",

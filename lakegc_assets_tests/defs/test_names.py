@@ -16,6 +16,7 @@ from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.execution import Resources
 from lakegc_assets.defs.names import ASSETS, OTHER_JOBS, PLAIN, RUN_ASSETS, RUN_JOBS, Names
 from lakegc_assets.defs.policy import StoresSection
+from lakegc_assets.errors import ConfigurationError
 
 _RESOURCES = ("collector", "lakefs", "stores", "pyspark")
 _SENSORS = (
@@ -173,8 +174,26 @@ def test_a_translation_changes_what_assets_are_called_and_leaves_their_order() -
 )
 def test_a_translation_cannot_change_what_runs_before_what(wrong: str) -> None:
     component = GarbageCollection.resolve_from_yaml(f"translation: {{{wrong}}}")
-    with pytest.raises(ValueError, match=rf"translation: {wrong.partition(':')[0]}.* cannot be"):
+    with pytest.raises(
+        ConfigurationError, match=rf"translation: {wrong.partition(':')[0]}.* cannot be"
+    ):
         component.definitions()
+
+
+def test_a_translation_that_calls_two_assets_the_same_is_refused() -> None:
+    component = GarbageCollection.resolve_from_yaml("translation: {key: lake/gc}")
+    said = r"store_listing and uncommitted_snapshot have the same key, lake/gc: write {{ asset }}"
+    with pytest.raises(ConfigurationError, match=said):
+        component.definitions()
+
+
+def test_what_a_subclass_adds_before_an_asset_is_not_dropped_without_a_word() -> None:
+    class Ours(GarbageCollection):
+        def get_asset_spec(self, spec: dg.AssetSpec, asset: str) -> dg.AssetSpec:
+            return super().get_asset_spec(spec, asset).replace_attributes(deps=["mine"])
+
+    with pytest.raises(ConfigurationError, match="deps of store_listing cannot be changed"):
+        Ours().definitions()
 
 
 def test_a_subclass_may_change_specs_and_do_more_than_an_asset_does() -> None:

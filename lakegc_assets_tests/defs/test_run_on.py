@@ -26,6 +26,7 @@ from lakegc_assets.defs.names import WAITS_TAG, add_partition
 from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
 from lakegc_assets.defs.run_on import RunOnSection
 from lakegc_assets.defs.stages import Result, Stage
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets_tests.defs import running
 from lakegc_assets_tests.site import Site
@@ -245,7 +246,7 @@ def test_what_does_not_reach_the_process_is_refused_before_it_starts(
             return stage.function(execution)
 
     section = RunOnSection(client="dagster:PipesSubprocessClient", arguments={"command": ["false"]})
-    with pytest.raises(ValueError, match="Noisy has an execute of its own"):
+    with pytest.raises(ConfigurationError, match="Noisy has an execute of its own"):
         Noisy(run_on=section).definitions()
     job = on("false").definitions().resolve_job_def("gc_mark")
     result = job.execute_in_process(

@@ -63,6 +63,16 @@ def test_lasting_faults_are_told_after_the_last_attempt(
         assert len(server.asked) == 3
 
 
+def test_a_refusal_that_is_not_lakefs_own_says_to_look_at_the_endpoint(tmp_path: Path) -> None:
+    said = "Check that the endpoint is that of a lakeFS server"
+    with (
+        FaultServer(answer(400, b"no JSON")) as server,
+        server.config(tmp_path).connect() as client,
+        pytest.raises(errors.BadRequestError, match=said),
+    ):
+        client.commit("repo", "abc")
+
+
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [

@@ -164,10 +164,12 @@ def test_a_server_without_tls_is_not_waited_for(tmp_path: Path, clock: Clock) ->
         answering = pool.submit(answer_in_plain_words, listener)
         endpoint = f"https://127.0.0.1:{listener.getsockname()[1]}"
         config = LakeFSConfig(endpoint, str(tmp_path / "c.yaml"), max_attempts=2, wait_s=1e6)
-        with pytest.raises(errors.ConnectionFailedError, match="certificate or TLS"):
+        with pytest.raises(errors.ConnectionFailedError, match="certificate or TLS") as told:
             config.connect().grace_period()
         answering.result()
     assert len(clock.pauses) == 1
+    assert "Write http:// if it has none, or name the file of its CA" in str(told.value)
+    assert "Max retries exceeded" not in str(told.value)
 
 
 def test_all_calls_of_a_process_wait_no_longer_than_one(tmp_path: Path, clock: Clock) -> None:

@@ -81,6 +81,13 @@ def test_a_list_elsewhere_is_refused(tmp_path: Path) -> None:
         read_commits_csv(store, NAMESPACE, "s3://lab/smaller/commits.csv")
 
 
+def test_a_list_that_is_not_there_says_that_another_store_is_looked_at(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    said = r"x/commits\.csv, and there is no such object .*endpoint, region, account or local_root"
+    with pytest.raises(IntegrityError, match=said):
+        read_commits_csv(store, NAMESPACE, "s3://lab/small/x/commits.csv")
+
+
 RECORDED = next((GOLDEN / "retention" / "prepare").glob("**/commits.csv")).read_bytes()
 
 
