@@ -73,7 +73,7 @@ def dagster_home() -> Path:
 
 def open_instance() -> dg.DagsterInstance:
     """The instance that the UI shows, but what this process prints goes to the terminal alone."""
-    logs = {"module": "dagster._core.storage.noop_compute_log_manager"}
+    logs = {"module": "dagster.core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
     # A whole instance in a folder, whatever its name says.
     return dg.DagsterInstance.local_temp(str(dagster_home()), {"compute_logs": logs})
