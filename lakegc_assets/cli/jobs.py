@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
@@ -79,6 +80,26 @@ def open_instance() -> dg.DagsterInstance:
     return dg.DagsterInstance.local_temp(str(dagster_home()), {"compute_logs": logs})
 
 
+@contextmanager
+def _recorded() -> Iterator[None]:
+    """Say what is wrong where Dagster cannot record a run: a full disk, say, or a damaged file.
+
+    Raises:
+        LakegcError: with the place, and what to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        # SQLAlchemy, which Dagster stands on, says of its errors which one of the database it was.
+        cause = getattr(error, "orig", None)
+        if not isinstance(cause, sqlite3.Error):
+            raise
+        raise LakegcError(
+            f"Dagster cannot record runs in {options.dagster_home()} ({cause}): make room there, "
+            "or set DAGSTER_HOME to another folder. Then the same command goes on"
+        ) from error
+
+
 def run_job(
     job: str,
     repository: str,
@@ -110,7 +131,7 @@ def run_job(
     wait = timedelta(seconds=settings.get("lease_wait_seconds", 0))
     # A process elsewhere takes the lock, be it on this machine.
     held = nullcontext() if component().run_on else repository_lock(namespace, wait, say)
-    with open_instance() as instance, held:
+    with _recorded(), open_instance() as instance, held:
         # Before anything is started, which takes a while.
         if job in (*_OF_A_MARK, "gc_approve"):
             attempt = site.attempt(repository, run)

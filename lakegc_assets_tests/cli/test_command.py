@@ -438,6 +438,18 @@ def test_a_path_in_the_environment_that_cannot_be_used(
     say(lakegc("mark", "alpha"), 2, "configuration: ", words.format(here=tmp_path))
 
 
+def test_records_that_cannot_be_written_are_reported_in_a_sentence(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A damaged file stands for a full disk: the database of the records says both."""
+    site.tell("recorded")
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history/runs.db").write_bytes(b"no database" * 1000)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    said = f"failed: Dagster cannot record runs in {tmp_path} (file is not a database): make room"
+    say(lakegc("mark", "recorded"), 1, said)
+
+
 def test_interrupts_are_reported_in_a_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

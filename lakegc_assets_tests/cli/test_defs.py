@@ -213,7 +213,7 @@ def test_components_that_no_names_tell_apart_are_refused_in_a_sentence(collectio
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {include: a*, min_age_hours: 2d}\n",
-            "loaded: include: it must be a list: write it as [a, b]\n",
+            "as a number; include: it must be a list: write it as [a, b]\n",
         ),
         (
             "type: lakegc_assets.GarbageCollection\nattributes: {min_age_hours: 2d}\n",
