@@ -42,7 +42,7 @@ _FIRST: Final = 100_000
 _PLAIN: Final = (str, int, float, bool, datetime, type(None))
 #: Bytes of the limit for each thread: what a join or an aggregate cannot spill, it holds once for
 #: each thread, so that many threads run out of memory with which a few get along.
-_THREAD_MEMORY: Final = 512 << 20
+THREAD_MEMORY: Final = 512 << 20
 
 
 class _OwnFrame(DuckDBDataFrame):
@@ -154,7 +154,7 @@ class Database:
             self._use_threads(memory)
 
     def _use_threads(self, memory: int) -> None:
-        self._set_threads(max(1, min(self._cores, memory // _THREAD_MEMORY)))
+        self._set_threads(max(1, min(self._cores, memory // THREAD_MEMORY)))
 
     def _set_threads(self, threads: int) -> None:
         if threads != self._threads:
@@ -164,14 +164,19 @@ class Database:
             self._threads = threads
 
     @contextmanager
-    def one_thread(self) -> Iterator[None]:
-        """Compute in one thread, which takes the least memory; no other thread of ours computes."""
+    def one_thread(self, memory: int) -> Iterator[None]:
+        """Compute in one thread, which takes the least memory; no other thread of ours computes.
+
+        ``memory``: bytes that it may use meanwhile.
+        """
         with self.lock:
+            usual = self._memory
             try:
+                self.limit(memory)
                 self._set_threads(1)
                 yield
             finally:
-                self._use_threads(self._memory)
+                self.limit(usual)
 
     def close(self) -> None:
         """End it, and remove what it has spilled; in a fork this is its parent's affair."""

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from typing_extensions import Self
 
-from lakegc_assets.engine.database import Database, open_database
+from lakegc_assets.engine.database import THREAD_MEMORY, Database, open_database
 from lakegc_assets.engine.datasets import (
     Part,
     PartWriter,
@@ -40,7 +40,7 @@ from lakegc_assets.storage.local import LocalStore
 
 R = TypeVar("R")
 
-#: A share of the machine's memory, and bytes, of which DuckDB takes the smaller one.
+#: A share of the machine's memory, and bytes, of which DuckDB takes the smaller one at most.
 _SHARE: Final = 4
 _MOST: Final = 4 << 30
 #: Rows that are handed over at a time.
@@ -60,15 +60,17 @@ LIMITS: Final = (
 _PATTERN: Final = frozenset("*?[]{}")
 
 
-def default_memory() -> int:
-    """Bytes that DuckDB may use where nothing is set: a quarter of the machine's, 4 GB at most.
+def default_memory() -> tuple[int, int]:
+    """Bytes that DuckDB may use where nothing is set: usually, and for what they do not suffice.
 
-    The machine is the container, where that has less.
+    Usually so many as all its threads need; at most a quarter of the machine's, and 4 GB. The
+    machine is the container, where that has less.
     """
     limits = [file.read_text("ascii").strip() for file in LIMITS if file.is_file()]
     of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     memory = min([of_machine, *(int(limit) for limit in limits if limit.isdecimal())])
-    return min(memory // _SHARE, _MOST)
+    most = min(memory // _SHARE, _MOST)
+    return min(THREAD_MEMORY * len(os.sched_getaffinity(0)), most), most
 
 
 class EmbeddedSession(Session):
@@ -76,7 +78,7 @@ class EmbeddedSession(Session):
 
     Args:
         open_store: opens the stores of datasets.
-        memory: bytes that DuckDB may use; beyond them it spills.
+        memory: bytes that DuckDB may use, beyond which it spills; else those of ``default_memory``.
         log: gets a line every few seconds about what is computed.
     """
 
@@ -84,7 +86,7 @@ class EmbeddedSession(Session):
         self, open_store: OpenStore, memory: int | None, log: logging.Logger | None = None
     ) -> None:
         self._open = open_store
-        self._memory = memory or default_memory()
+        self._memory, self._most = (memory, memory) if memory else default_memory()
         self._log = log or logging.getLogger("lakegc")
         self._files: list[Path] = []
         self._copies: dict[tuple[str, Part], Path] = {}
@@ -201,7 +203,7 @@ class EmbeddedSession(Session):
                 return take(_batches(batches))
 
         def job_alone() -> R:
-            with database.one_thread():
+            with database.one_thread(self._most):
                 return job()
 
         try:
@@ -224,7 +226,7 @@ class EmbeddedSession(Session):
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise ConfigurationError(
-                f"{what}: the embedded engine does not get along with {self._memory >> 20:,} MB of "
+                f"{what}: the embedded engine does not get along with {self._most >> 20:,} MB of "
                 f"memory, or with the room in {database.spill.path.parent}: raise "
                 "embedded_memory, let TMPDIR name another folder, or use the engine spark "
                 f"({error})"

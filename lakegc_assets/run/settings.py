@@ -173,8 +173,8 @@ class CollectorSettings(RepositorySettings):
     embedded_memory: Annotated[int | None, Bounds(128, unit="MB")] = Field(
         default=None,
         description="MB that joins of the embedded engine may use before they spill to disk, below "
-        "`TMPDIR`; without it a quarter of the memory of the machine or container, 4,096 at most. "
-        "It has a thread for each 512 MB",
+        "`TMPDIR`; without it 512 for each core, and for what these do not suffice a quarter of "
+        "the memory of the machine or container, 4,096 at most. It has a thread for each 512 MB",
     )
     range_num_partitions: _Tasks = Field(
         default=50, description="the most tasks that read metaranges"

@@ -250,7 +250,7 @@ def test_a_small_file_before_large_ones_does_not_make_a_dataset_small(
     ]
     rows = session.read(Dataset(store.url, parts, _NUMBERS))
     joined = rows.join(_frame(session, *range(50)), "number", "left")
-    database = open_database(default_memory())
+    database = open_database(default_memory()[0])
     sql = f"EXPLAIN {database.query(joined, ['number'])}"
     ((_, plan),) = database.connection.execute(sql).fetchall()
     assert "Join Type: LEFT" in plan  # and not RIGHT, which would hold the rows of the dataset

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
@@ -202,10 +204,12 @@ def test_a_container_has_the_memory_that_it_may_use(
     said: str, memory: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "LIMITS", (tmp_path / "nowhere",))
-    of_machine = embedded.default_memory()
+    _, of_machine = embedded.default_memory()
     (tmp_path / "memory.max").write_text(said)
     monkeypatch.setattr(embedded, "LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
-    assert embedded.default_memory() == (memory or of_machine)
+    usual, most = embedded.default_memory()
+    assert most == (memory or of_machine)
+    assert usual == min(len(os.sched_getaffinity(0)) << 29, most)
 
 
 def test_there_are_no_more_threads_than_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +249,35 @@ def test_what_runs_out_of_memory_is_computed_once_more_in_one_thread(
         written = session.write(frame, store.url, "out/", _NUMBERS, "a test")
         assert sum(one.rows for one in written) == 900_000 + late * 300_000
         assert _threads(database.connection) == _MANY
+
+
+def test_what_runs_out_of_memory_gets_the_most_that_it_may_have_and_the_next_query_does_not(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Database, "_use_threads", _use_many)
+    monkeypatch.setattr(embedded, "default_memory", lambda: (16 << 20, 512 << 20))
+    limits: list[str] = []
+    original = Database.one_thread
+
+    @contextmanager
+    def one_thread(database: Database, memory: int) -> Iterator[None]:
+        with original(database, memory):
+            limits.append(_limit(database.connection))
+            yield
+
+    monkeypatch.setattr(Database, "one_thread", one_thread)
+    with EmbeddedSession(open_store, None) as session:
+        database = open_database(16 << 20)
+        frame = cast("DataFrame", database.read(_LATE.partition("UNION ALL")[2], _NUMBERS))
+        written = session.write(frame, store.url, "out/", _NUMBERS, "a test")
+        assert sum(one.rows for one in written) == 900_000
+        assert limits == ["512.0 MiB"]
+        assert _limit(database.connection) == "16.0 MiB"
+
+
+def _limit(connection: duckdb.DuckDBPyConnection) -> str:
+    found = connection.cursor().execute("SELECT current_setting('memory_limit')").fetchone()
+    return str(found and found[0])
 
 
 _MANY = 8
