@@ -27,13 +27,17 @@ def main_ancestries(
         another's: no log is asked for whose commits have been read.
     """
     commits: dict[str, Commit] = {}
-    for ref in refs:
+    waiting = list(refs)
+    while waiting:
+        ref = waiting.pop()
         if ref in commits:
             continue
         for found in client.log(repository, ref, first_parent=True):
             if found.id in commits:
                 break
             commits[found.id] = _commit(found)
+            # Servers that list all ancestors may come to a known one before the main parent.
+            waiting += _main_parent(found)
     return commits
 
 
@@ -129,6 +133,10 @@ def _commit(logged: LoggedCommit) -> Commit:
     )
 
 
+def _main_parent(logged: LoggedCommit) -> tuple[str, ...]:
+    return logged.parents[:1] if logged.version >= 1 else logged.parents[-1:]
+
+
 def _matches(pattern: str, name: str) -> bool:
     return re.match(fnmatch.translate(pattern), name) is not None
 
@@ -143,7 +151,7 @@ def _last(client: LakeFSClient, repository: str, head: str, number: int) -> set[
             break
         if commit.id in following:
             found.add(commit.id)
-            following = set(commit.parents[:1] if commit.version >= 1 else commit.parents[-1:])
+            following = set(_main_parent(commit))
     return found
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,9 +23,12 @@ from lakegc_assets.checks.evaluation import (
     evaluate,
     require_passed,
 )
+from lakegc_assets.checks.retained import main_ancestries
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.lakefs.client import LakeFSClient
-from lakegc_assets.lakefs.models import Branch
+from lakegc_assets.lakefs.models import Branch, Commit
+from lakegc_assets.retention.naive import naive_active_commits
+from lakegc_assets.retention.rules import MAX_DAYS, Rules
 from lakegc_assets.run.pins import PINS, Pin, write_pin
 from lakegc_assets_tests.checks.conftest import Labs
 from lakegc_assets_tests.checks.handmade import SETTINGS, Lab, Row, fails
@@ -330,6 +334,28 @@ def test_an_active_commit_that_is_missing_is_seen(which: str, lab: Lab) -> None:
     start = datetime.fromtimestamp(at, timezone.utc).isoformat()
     marked = lab.mark(changes=changes, start=start)
     assert lost in fails(invariants.active_commits_complete(marked.case()))
+
+
+def test_a_server_that_logs_all_ancestors_hides_no_main_parent() -> None:
+    """Those before lakeFS knew first parents: a log is left where it comes to a known commit."""
+    # The newest first: "merge" is of "fork" into main, whose commit before is "old".
+    parents = {"merge": ("old", "fork"), "fork": ("root",), "old": ("root",), "root": ()}
+    logs = {"merge": list(parents), "fork": ["fork", "root"], "old": ["old", "root"]}
+
+    def log(_repository: str, ref: str, *, first_parent: bool) -> Iterator[Commit]:
+        assert first_parent
+        for age, name in enumerate(logs[ref]):
+            yield Commit(
+                id=name, parents=parents[name], committer="", message="", creation_date=-age,
+                meta_range_id="",
+            )  # fmt: skip
+
+    client = cast("LakeFSClient", SimpleNamespace(log=log))
+    heads = {"topic": "fork", "main": "merge"}
+    for refs in (list(heads.values()), list(heads.values())[::-1]):
+        commits = main_ancestries(client, "repo", refs)
+        now = datetime.now(timezone.utc)
+        assert naive_active_commits(commits, heads, Rules(MAX_DAYS), now) == parents.keys()
 
 
 def test_a_tagged_commit_that_loses_an_object_is_a_warning(lab: Lab) -> None:
