@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -174,7 +173,8 @@ def find_paths(ctx: RunContext, inquiry: Inquiry) -> Inquiry:
     )
     named, most = [(p, one.range_id) for p, one in ranges], ctx.settings.address_num_partitions
     found = ctx.tasks.run_grouped("read paths at branch HEADs", task, named, costs, most)
-    return replace(inquiry, paths=list(chain.from_iterable(found)))
+    paths, nameless = ([part for parts in found for part in parts[at]] for at in (0, 1))
+    return replace(inquiry, paths=paths, over=[*inquiry.over, *nameless])
 
 
 def _read_paths(
@@ -184,14 +184,19 @@ def _read_paths(
     asked: Sequence[Part],
     unclear: Sequence[Part],
     ranges: Sequence[tuple[int, str]],
-) -> list[Part]:
-    """Paths of ranges, which are read again, whatever is cached of them (``_PATHS``)."""
+) -> tuple[list[Part], list[Part]]:
+    """Paths of ranges, which are read again, whatever is cached of them (``_PATHS``).
+
+    And the signatures at paths that are no UTF-8 (``SIGNATURES``): lakeFS takes such, and cannot be
+    asked what it serves there.
+    """
     artifacts, namespace = connections.open(url), connections.namespace()
     wanted = pa.concat_tables([ASKED.empty_table(), *read_parts(artifacts, asked)])
     ids = pa.array([range_id for _, range_id in ranges], pa.string())
     tables = (t.filter(pc.is_in(t["range_id"], ids)) for t in read_parts(artifacts, unclear))
     doubtful = pa.concat_tables([UNCLEAR.empty_table(), *tables])
     writer = PartWriter(artifacts, f"{folder}paths/", _PATHS)
+    nameless: list[pa.Table] = []
     for position, range_id in ranges:
         data = connections.fetch_table(range_id)
         entries, paths = decode_paths(data, connections.table_url(range_id))
@@ -199,14 +204,19 @@ def _read_paths(
         signatures = _signatures(entries["size"], _etags(namespace, entries), of_range)
         found = signatures.filter(pc.is_in(signatures["size"], wanted["size"].combine_chunks()))
         found = found.join(wanted, SIGNATURES.names, join_type="inner").sort_by("row")
-        where = f"range {range_id} of {connections.namespace_url}"
         columns = {
             "position": pa.repeat(pa.scalar(position, pa.int32()), found.num_rows),
-            "path": _text(paths.take(found["row"].to_numpy()), where),
+            "path": _texts(paths.take(found["row"].to_numpy())),
             **{name: found[name] for name in ASKED.names},
         }
-        writer.add(pa.table(columns, schema=_PATHS))
-    return [part for part in writer.finish() if part.rows]
+        rows = pa.table(columns, schema=_PATHS)
+        has_text = pc.is_valid(rows["path"])
+        writer.add(rows.filter(has_text))
+        nameless.append(rows.filter(pc.invert(has_text)).select(SIGNATURES.names))
+    return (
+        [part for part in writer.finish() if part.rows],
+        write_tables(artifacts, f"{folder}nameless/", SIGNATURES, nameless),
+    )
 
 
 def _signatures(sizes: pa.Array, etags: Integers, unclear: pa.Table) -> pa.Table:
@@ -237,14 +247,19 @@ def _etags(namespace: StorageNamespace, entries: pa.RecordBatch) -> Integers:
     return etags
 
 
-def _text(paths: Sequence[bytes], where: str) -> pa.Array:
-    """Paths as text; IntegrityError where one is not UTF-8."""
+def _texts(paths: Sequence[bytes]) -> pa.Array:
+    """Paths as texts; null where one is not UTF-8."""
     try:
         return pa.array(paths, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
-        raise IntegrityError(
-            f"{where} has a path that is not UTF-8: lakeFS cannot be asked what it serves there"
-        ) from None
+        return pa.array(map(_text, paths), pa.string())
+
+
+def _text(path: bytes) -> str | None:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 # Asking

@@ -53,6 +53,26 @@ def test_what_exceeds_the_budget_is_spared(golden: Goldens, tmp_path: Path) -> N
     assert manifest.facts["spared"] == {UNVERIFIED: len(marked.spared)}
 
 
+def test_what_may_be_served_at_a_path_that_nobody_can_ask_for_is_spared(
+    golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths need not be UTF-8 to lakeFS, and its API tells none that is not."""
+    first = golden("identical").marked
+    four = {address for address, why in first.spared.items() if why == "lakeFS serves it"}
+    marked = recorded.rewind(first, tmp_path, "deletion_candidates")
+    decode = lookups.decode_paths
+
+    def in_latin_1(data: bytes, name: str) -> tuple[pa.RecordBatch, Any]:
+        entries, paths = decode(data, name)
+        return entries, SimpleNamespace(take=lambda at: [b"\xe9" + p for p in paths.take(at)])
+
+    monkeypatch.setattr(lookups, "decode_paths", in_latin_1)
+    find_candidates(marked.ctx)
+    assert marked.candidates < recorded.expected("identical")
+    assert four <= marked.spared.keys()
+    assert set(marked.spared.values()) == {UNVERIFIED}
+
+
 def encrypted(rows: pa.Table) -> pa.Table:
     """As a store lists them that encrypts with managed keys: etags are no MD5 of the content."""
     return listing_of(
