@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,12 @@ class Manifest:
     def start(self) -> datetime:
         """Of a listing: when its run began, by the store's clock; ages are taken against it."""
         return datetime.fromisoformat(str(self.facts["start"]))
+
+    @property
+    def skew(self) -> timedelta:
+        """By how much the clocks of two machines may differ, each being as wrong as it may be."""
+        # Manifests of earlier versions have no such setting.
+        return 2 * timedelta(seconds=self.settings.get("clock_skew_seconds", 0))
 
     @property
     def mode(self) -> Mode:
@@ -403,7 +409,8 @@ class AttemptArtifacts:
 
         Raises:
             IntegrityError: one is missing, or the chain is broken: another attempt, cutoff or
-                namespace, a digest that does not match, or times out of order.
+                namespace, a digest that does not match, or times out of order, by more than the
+                clocks of two machines may differ.
         """
         chain: dict[str, Manifest] = {}
         previous: Manifest | None = None
@@ -417,12 +424,14 @@ class AttemptArtifacts:
             if previous is None:
                 sound = manifest.previous == ""
             else:
+                # By its digest it was begun behind the one before it, whatever a clock says: each
+                # asset may be made on a machine of its own.
                 sound = (
                     manifest.previous == previous.sha256
                     and manifest.cutoff == previous.cutoff
-                    and manifest.started >= previous.finished
+                    and manifest.started >= previous.finished - manifest.skew
                 )
-            if not sound or manifest.finished < manifest.started:
+            if not sound or manifest.finished < manifest.started - manifest.skew:
                 raise IntegrityError(
                     f"the manifest of {asset} below {self.url} does not follow the one before it: "
                     "the assets were not made in one pass. Mark again under a new id",

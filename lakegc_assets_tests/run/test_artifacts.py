@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -104,6 +105,27 @@ def test_a_whole_chain_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(read) == list(MARK_ASSETS)
     assert read == written
     assert list(attempt.chain("active_commits", NAMESPACE)) == list(MARK_ASSETS[:3])
+
+
+@pytest.mark.parametrize("seconds", [0, 590, 610])
+@pytest.mark.parametrize("behind", ["active_commits", "gc_report"])
+def test_assets_of_machines_whose_clocks_may_differ_are_a_chain(
+    seconds: int, behind: str, tmp_path: Path
+) -> None:
+    def on_another_machine(manifest: Manifest) -> Manifest:
+        late = timedelta(seconds=seconds)
+        return replace(
+            manifest,
+            started=manifest.started - late,
+            finished=manifest.finished - late,
+            settings={"clock_skew_seconds": 300},
+        )
+
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    write_chain(attempt, behind, on_another_machine)
+    refused = pytest.raises(IntegrityError, match="does not follow the one before it")
+    with refused if seconds > 600 else nullcontext():
+        assert list(attempt.chain("gc_report", NAMESPACE)) == list(MARK_ASSETS)
 
 
 CHANGES: dict[str, Change] = {
