@@ -47,7 +47,7 @@ test-stores: setup ## run the tests on real object stores, which need Go and Nod
 .PHONY: test-ui
 test-ui: setup ## walk through Dagster's interface in headless Chromium
 	@tools/setup.sh browser
-	@$(in_venv) python -m pytest -m ui
+	@$(in_venv) python -m pytest -m ui lakegc_assets_tests/ui
 
 .PHONY: ui
 ui: setup ## Dagster's web interface and daemon on 127.0.0.1; a trial where no lakeFS is configured

@@ -76,7 +76,9 @@ pytest_plugins = [
 
 # First calls compile and load; a busy machine must not fail a property.
 _SUPPRESSED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
-settings.register_profile("thorough", deadline=None, suppress_health_check=_SUPPRESSED)
+settings.register_profile(
+    "thorough", deadline=None, max_examples=50, suppress_health_check=_SUPPRESSED
+)
 # What a rule gets wrong, few examples mostly show, and each run has others.
 settings.register_profile("patient", settings.get_profile("thorough"), max_examples=25)
 settings.load_profile("patient")
@@ -97,7 +99,7 @@ _VARIABLES = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let `make conformance` try as many examples as is usual."""
+    """Let `make conformance` try more examples."""
     if config.option.markexpr == "conformance":
         settings.load_profile("thorough")
 

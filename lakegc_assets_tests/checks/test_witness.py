@@ -124,7 +124,7 @@ def test_of_any_entries_both_say_the_same(entries: dict[str, Entry]) -> None:
 
 @pytest.mark.conformance
 @given(FILES)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_of_many_entries_both_say_the_same(entries: dict[str, Entry]) -> None:
     both_say_the_same(entries)
 

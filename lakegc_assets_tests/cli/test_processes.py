@@ -90,22 +90,6 @@ def test_a_spark_that_does_not_start_is_reported_in_a_sentence(
     )
 
 
-@pytest.mark.conformance
-def test_a_missing_java_is_reported_in_a_sentence(site: Site, tmp_path: Path) -> None:
-    site.client.create_repository("delta", "local://delta")
-    done = subprocess.run(
-        [*_LAKEGC, "mark", "delta", "--set", "engine=spark"],
-        env={**os.environ, "JAVA_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "configuration: Spark did not start" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 def test_the_embedded_lakefs_tells_how_to_reach_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*_LAKEGC, "embedded", "--data", str(tmp_path / "lakefs"), "--port", "0"],

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -18,6 +20,7 @@ from lakegc_assets.defs.names import add_partition
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets_tests.sessions import SMALL
 from lakegc_assets_tests.site import Site
+from lakegc_assets_tests.sweep.test_on_spark import MARK_JOBS, SWEEP_JOBS
 
 pytestmark = [
     pytest.mark.conformance,
@@ -32,6 +35,7 @@ _PATIENCE_S = 120
 
 def submitted(folder: Path) -> GarbageCollection:
     """A component whose marks and sweeps ``spark-submit`` starts, as docs/clusters.md says it."""
+    (folder / "events").mkdir()
     script = folder / "lakegc_remote.py"
     script.write_text(
         "import sys\nfrom lakegc_assets.pipes import main\n"
@@ -41,6 +45,10 @@ def submitted(folder: Path) -> GarbageCollection:
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
         **{name: value for name, value in SMALL.items() if name.startswith("spark.sql")},
     }
     command = [
@@ -64,6 +72,16 @@ def submitted(folder: Path) -> GarbageCollection:
     return found
 
 
+def events(folder: Path) -> list[list[dict[str, Any]]]:
+    """What Spark logged, for each application in their order."""
+    logs = sorted((folder / "events").iterdir(), key=lambda log: log.stat().st_mtime)
+    return [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
+
+
+def jobs(application: Sequence[dict[str, Any]]) -> int:
+    return sum(event["Event"] == "SparkListenerJobStart" for event in application)
+
+
 def processes(word: str) -> list[str]:
     """Processes whose command line holds a word, by what they are called with."""
     listed = subprocess.run(
@@ -80,6 +98,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def test_spark_submit_marks_and_sweeps_on_its_own_spark(site: Site, tmp_path: Path) -> None:
+    """Every stage is there, in few jobs, and the subtraction is an anti-join of a plan."""
     told = site.tell("submitted")
     with dg.DagsterInstance.ephemeral() as instance:
         result = (
@@ -104,6 +123,12 @@ def test_spark_submit_marks_and_sweeps_on_its_own_spark(site: Site, tmp_path: Pa
     assert not (namespace / told.unreferenced).exists()
     assert (namespace / told.live).exists()
     assert (namespace / told.staged).exists()
+    mark, sweep = events(tmp_path)
+    assert 5 <= jobs(mark) <= MARK_JOBS
+    assert 1 <= jobs(sweep) <= SWEEP_JOBS
+    plans = [event.get("physicalPlanDescription", "") for event in mark]
+    subtractions = [plan for plan in plans if "LeftAnti" in plan and "hash" in plan]
+    assert any("mapinarrow" in plan.lower() for plan in subtractions)
 
 
 def test_a_run_that_is_cancelled_ends_the_processes_that_it_has_started(

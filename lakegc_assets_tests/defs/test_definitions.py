@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import import_module
@@ -54,33 +52,6 @@ def test_the_workspace_names_what_dagster_can_load(definitions: dg.Definitions) 
     assert import_module(place["python_module"]["module_name"]).defs is defs
     assert place["python_module"]["location_name"] == "lakegc_assets"
     dg.Definitions.validate_loadable(definitions)
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize(
-    ("program", "arguments", "said"),
-    [
-        ("dagster", ["definitions", "validate", "-w", "workspace.yaml"], "Validation successful"),
-        ("dg", ["list", "defs"], "swept_set"),
-    ],
-)
-def test_dagsters_own_commands_load_the_project(
-    program: str, arguments: list[str], said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "dagster.yaml").write_text(_INSTANCE.read_text())
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name(program)), *arguments],
-        cwd=_PROJECT,
-        env={"PATH": str(Path(sys.executable).parent), "DAGSTER_HOME": str(tmp_path), "LANG": "C"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
-    assert said in output
-    assert "Traceback" not in output
-    assert "Error" not in output
 
 
 def test_a_process_without_the_ui_has_the_same_graph(graph: dg.AssetGraph) -> None:

@@ -134,15 +134,7 @@ def test_another_project_gets_collection_by_six_lines(elsewhere: Path) -> None:
     assert file.read_text().startswith("type: lakegc_assets.GarbageCollection")
     file.write_text(_SIX_LINES)
     assert len(_SIX_LINES.splitlines()) == 6
-    checked = _dg(elsewhere, "check", "yaml")
-    assert checked.returncode == 0, checked.stdout
     loaded = _dg(elsewhere, "list", "defs", "--json")
     assert loaded.returncode == 0, loaded.stderr
     for name in ("swept_set", "gc_schedule", "gc_approvals", "gc_approve", "candidate_share"):
         assert f'"{name}"' in loaded.stdout or f":{name}" in loaded.stdout, name
-    file.write_text(_SIX_LINES.replace("0 3 * * 6", "0 33 * * 6"))
-    refused = _dg(elsewhere, "check", "defs")
-    assert refused.returncode != 0
-    said = refused.stdout + refused.stderr
-    assert f"cron at {file}:6" in said
-    assert "'0 33 * * 6' is no cron schedule" in said

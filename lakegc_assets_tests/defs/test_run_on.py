@@ -127,12 +127,12 @@ def lasting(value: object) -> object:
     return value if plain else type(value)
 
 
-@pytest.mark.parametrize("elsewhere", [reporting, pytest.param(on, marks=pytest.mark.conformance)])
 def test_what_is_reported_is_what_a_run_in_process_shows(
-    elsewhere: Callable[[], GarbageCollection], site: Site, instance: dg.DagsterInstance
+    site: Site, instance: dg.DagsterInstance
 ) -> None:
+    """A process of its own, which spark-submit starts, is in clusters/test_submit.py."""
     reported = site.tell("equal")
-    there = run(elsewhere(), "gc_mark", instance, "equal|there", clean=True)
+    there = run(reporting(), "gc_mark", instance, "equal|there", clean=True)
     here = run(GarbageCollection(), "gc_mark", instance, "equal|here", clean=True)
     assert there.success
     assert [*made(there)] == [*made(here)] == [*MARK_ASSETS, "storage_attribution"]
@@ -152,11 +152,11 @@ def test_what_is_reported_is_what_a_run_in_process_shows(
     assert (site.namespace("equal") / reported.expired).exists()
 
     # The process there would wait for commits that are under way.
-    swept = run(elsewhere(), "gc_sweep", instance, "equal|there", longest_commit_seconds=0)
+    swept = run(reporting(), "gc_sweep", instance, "equal|there", longest_commit_seconds=0)
     assert not (site.namespace("equal") / reported.expired).exists()
     assert (site.namespace("equal") / reported.live).exists()
     # A mark that was swept is left alone, and its record is shown again.
-    for component in (GarbageCollection(), elsewhere()):
+    for component in (GarbageCollection(), reporting()):
         again = run(component, "gc_sweep", instance, "equal|there")
         assert not made(again)
         (event,) = again.get_asset_observation_events()

@@ -37,4 +37,4 @@ def test_calls_do_what_dictionaries_do() -> None:
 
 @pytest.mark.conformance
 def test_many_calls_do_what_dictionaries_do() -> None:
-    run_state_machine_as_test(Machine, settings=settings(max_examples=75, stateful_step_count=60))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=40, stateful_step_count=60))

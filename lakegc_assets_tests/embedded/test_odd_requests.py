@@ -319,7 +319,7 @@ def test_odd_requests_are_refused_and_never_fail(template: Path, chosen: list[Re
 
 
 @pytest.mark.conformance
-@settings(max_examples=200, **FUZZ)  # type: ignore[arg-type]
+@settings(max_examples=80, **FUZZ)  # type: ignore[arg-type]
 @given(CALLS)
 def test_many_odd_requests_are_refused_and_never_fail(
     template: Path, chosen: list[Request]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,18 +14,7 @@ import pytest
 from lakegc_assets.engine import __main__ as making
 from lakegc_assets.engine.class_archive import FAST, archive_options, archive_path
 from lakegc_assets.engine.spark_session import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
-
-#: A session that says which classes its JVM takes from where, and does some work.
-_JOB = """
-import sys
-from lakegc_assets.engine.spark_session import OPTIONS, prepare_environment
-from lakegc_assets.engine.spark_session import session_settings, start_session
-prepare_environment()
-settings = session_settings()
-settings[OPTIONS] += " -Xlog:class+load:file=" + sys.argv[1]
-context = start_session(settings).sparkContext
-print(context.parallelize(range(4), 4).map(lambda n: n * n).collect())
-"""
+from lakegc_assets_tests.sessions import Session
 
 
 @pytest.fixture(autouse=True)
@@ -67,25 +57,16 @@ def test_it_is_made_once(
 
 
 @pytest.mark.conformance
-def test_it_is_made_once_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Settings for a cluster are no settings for this, not even wrong ones.
-    monkeypatch.setenv(FILE_VARIABLE, "/nowhere/spark.conf")
-    for said in ("Making an archive", ""):
-        done = python("-m", "lakegc_assets.engine")
-        assert done.returncode == 0
-        assert said in done.stderr
-    assert done.stderr == ""
-    monkeypatch.delenv(FILE_VARIABLE)
-    assert [path.name for path in place().parent.iterdir()] == [place().name]
-    assert f"-XX:SharedArchiveFile={place()}" in session_settings()[OPTIONS]
-    done = python("-c", _JOB, str(tmp_path / "classes"))
-    assert done.stdout == "[0, 1, 4, 9]\n", done.stderr
-    (context,) = (
-        line
-        for line in (tmp_path / "classes").read_text().splitlines()
-        if "org.apache.spark.SparkContext source:" in line
-    )
-    assert "shared objects file (top)" in context
+def test_what_setup_has_made_is_used_on_spark(
+    spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that does not take an archive goes on without: it has not mapped the file."""
+    monkeypatch.undo()
+    options = spark().sparkContext.getConf().get(OPTIONS) or ""
+    found = re.search(r"-XX:SharedArchiveFile=(\S+)", options)
+    assert found, f"`make setup` has made no archive: {options}"
+    jvm = spark().sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    assert found[1] in Path(f"/proc/{jvm}/maps").read_text()
 
 
 def test_without_one_nothing_is_said_of_it() -> None:

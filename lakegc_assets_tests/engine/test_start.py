@@ -49,13 +49,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.conformance
-def test_a_session_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FILE_VARIABLE, raising=False)
-    done = python(_BOTH)
-    assert done.stdout == "True 6\n", done.stderr
-
-
 def test_what_is_wrong_is_reported_to_who_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import requests
 import yaml
 
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets_tests.cli.calling import lakegc, say
 from lakegc_assets_tests.left import checked, finish, marked, root_at, swept
 from lakegc_assets_tests.storage.servers import ROOT, prometheus, promtool
 
@@ -27,25 +27,25 @@ _MONITORING = ROOT / "docs" / "monitoring"
 _PATIENCE_S = 120
 
 
-def lakegc(root: ArtifactRoot, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command, where lakeFS is away: metrics need it for nothing but new names."""
-    (folder / "lakectl.yaml").write_text("credentials: {access_key_id: k, secret_access_key: s}")
-    given = {
-        "LAKEGC_ARTIFACT_ROOT": root.url,
-        "LAKECTL_CONFIG_FILE": str(folder / "lakectl.yaml"),
-        "LAKECTL_SERVER_ENDPOINT_URL": "http://127.0.0.1:9",
-        "DAGSTER_HOME": str(folder / "dagster"),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "lakegc_assets.cli", "metrics", *arguments],
-        env=os.environ | given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRoot:
+    """The artifacts of the command, where lakeFS is away: metrics need it only for new names."""
+    found = root_at(tmp_path)
+    (tmp_path / "lakectl.yaml").write_text("credentials: {access_key_id: k, secret_access_key: s}")
+    monkeypatch.setenv("LAKEGC_ARTIFACT_ROOT", found.url)
+    monkeypatch.setenv("LAKECTL_CONFIG_FILE", str(tmp_path / "lakectl.yaml"))
+    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    return found
 
 
 @contextmanager
-def serving(root: ArtifactRoot, folder: Path) -> Iterator[str]:
+def serving() -> Iterator[str]:
     """Where the command serves, until it is ended as a service is."""
-    process = lakegc(root, folder, "--port", "0", "--every", "1s")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakegc_assets.cli", "metrics", "--port", "0", "--every", "1s"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stderr is not None
     said = ""
     for line in process.stderr:
@@ -70,21 +70,18 @@ def check(*arguments: str | Path, stdin: str = "") -> str:
     return done.stdout
 
 
-def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
-    root = root_at(tmp_path)
+def test_promtool_finds_nothing_wrong(root: ArtifactRoot, tmp_path: Path) -> None:
     swept(root, "good", "m1")
     marked(root, "good", "m2", 7)
-    printed, told = lakegc(root, tmp_path).communicate(timeout=_PATIENCE_S)
-    assert 'lakegc_deleted_bytes_total{repository="good"} 4000.0' in printed
-    assert "lakeFS does not list its repositories" in told
-    assert check("check", "metrics", "--extended", stdin=printed)
+    found = lakegc("metrics")
+    assert 'lakegc_deleted_bytes_total{repository="good"} 4000.0' in found.stdout
+    assert "lakeFS does not list its repositories" in found.stderr
+    assert check("check", "metrics", "--extended", stdin=found.stdout)
     assert "10 rules found" in check("check", "rules", "--lint-fatal", _MONITORING / "alerts.yml")
     file = tmp_path / "lakegc.prom"
-    lakegc(root, tmp_path, "--textfile", str(file)).communicate(timeout=_PATIENCE_S)
+    lakegc("metrics", "--textfile", str(file))
     assert file.read_text().count("lakegc_repository_state{") == 12
-    refused = lakegc(root, tmp_path, "--textfile", str(tmp_path / "lakegc.txt"))
-    assert "must end in .prom" in refused.communicate(timeout=_PATIENCE_S)[1]
-    assert refused.returncode == 2
+    say(lakegc("metrics", "--textfile", str(tmp_path / "lakegc.txt")), 2, "must end in .prom")
 
 
 class Asked:
@@ -112,8 +109,9 @@ class Asked:
         raise AssertionError(f"{expression} finds nothing: {self.get('targets')}")
 
 
-def test_prometheus_scrapes_alerts_and_fills_the_dashboard(tmp_path: Path) -> None:
-    root = root_at(tmp_path)
+def test_prometheus_scrapes_alerts_and_fills_the_dashboard(
+    root: ArtifactRoot, tmp_path: Path
+) -> None:
     swept(root, "good", "m1")
     waits = checked(root, "waits", "m1")
     finish(waits, "store_listing", 0, {"requests_by_kind": {"store GET": 7}})
@@ -124,7 +122,7 @@ def test_prometheus_scrapes_alerts_and_fills_the_dashboard(tmp_path: Path) -> No
         # Nobody waits for days here.
         rule.pop("for", None)
     (tmp_path / "alerts.yml").write_text(yaml.safe_dump(rules))
-    with serving(root, tmp_path) as address:
+    with serving() as address:
         configuration = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["alerts.yml"],

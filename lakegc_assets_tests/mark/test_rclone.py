@@ -185,13 +185,14 @@ def gcs(
     return opened(f"gs://{bucket}", config, Rclone(rclone_program, tmp_path, "GCS", given))
 
 
-@pytest.fixture(params=["s3", "minio", "azure", "gcs"])
+@pytest.fixture(params=["s3"])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     found.plant()
     return found
 
 
+@pytest.mark.parametrize("place", ["s3", "minio", "azure", "gcs"], indirect=True)
 def test_every_name_is_backed_up_checked_and_restored(place: Place) -> None:
     page = commands()
     place.rclone.run(*page["Backup"])
@@ -205,7 +206,7 @@ def test_every_name_is_backed_up_checked_and_restored(place: Place) -> None:
     place.require_backup()
 
 
-@pytest.mark.parametrize("recipe", OLDER)
+@pytest.mark.parametrize(("place", "recipe"), [("s3", 0), ("azure", 1)], indirect=["place"])
 def test_lakefs_own_commands_back_up_and_restore(place: Place, recipe: int) -> None:
     backup = commands()["lakeFS's own commands"][recipe]
     assert f"gc/{OLDER[recipe]}$MARK/" in backup

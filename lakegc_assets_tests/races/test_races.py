@@ -73,28 +73,8 @@ def test_all_races_at(
     spark: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _race(positions, prepared, tmp_path, spark, monkeypatch)
-
-
-@pytest.mark.conformance
-def test_races_between_pages(
-    prepared: Prepared, tmp_path: Path, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The two positions that matter most, for every day."""
-    positions = [position for position in POSITIONS if "between two staged pages" in position.name]
-    assert len(positions) == 2
-    _race(positions, prepared, tmp_path, spark, monkeypatch)
-
-
-def _race(
-    positions: Sequence[Position],
-    prepared: Prepared,
-    folder: Path,
-    spark: Session,
-    patch: pytest.MonkeyPatch,
-) -> None:
-    with raced(prepared, folder, positions) as (world, schedule, corners):
-        schedule.watch_sweep(patch)
+    with raced(prepared, tmp_path, positions) as (world, schedule, corners):
+        schedule.watch_sweep(monkeypatch)
         collected = collect(world, schedule, spark)
         check(world, prepared, corners, collected)
         assert len(corners) == len(positions)

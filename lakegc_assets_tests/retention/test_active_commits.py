@@ -36,7 +36,7 @@ def test_both_implementations_agree(history: History) -> None:
 
 @pytest.mark.conformance
 @given(histories())
-@settings(max_examples=2000)
+@settings(max_examples=800)
 def test_both_implementations_agree_on_many(history: History) -> None:
     both_agree(history)
 

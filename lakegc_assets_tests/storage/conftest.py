@@ -33,6 +33,8 @@ Plant = Callable[[Iterable[str]], None]
 
 AZURE_URL = "https://acc.blob.core.windows.net/box/ns"
 _STORES = pytest.mark.stores
+#: Keys in a page of a listing of a real server.
+_PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Kind:
         dots: a prefix may have ``..`` in it.
     """
 
-    many: int = 600
+    many: int = 300
     files: bool = False
     refused: str = ""
     unlisted: str = ""
@@ -76,12 +78,12 @@ _REAL_S3 = ("versitygw", "minio")
 _NEED_SERVERS = (*_REAL_S3, "azurite", "fake gcs")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=_STORES if name.startswith(_NEED_SERVERS) else ())
-        for name in _KINDS
-    ]
-)
+KINDS = [
+    pytest.param(name, marks=_STORES if name.startswith(_NEED_SERVERS) else ()) for name in _KINDS
+]
+
+
+@pytest.fixture(params=KINDS)
 def kind_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -123,7 +125,7 @@ def empty_store(kind_name: str, request: pytest.FixtureRequest, tmp_path: Path) 
     else:
         endpoint = request.getfixturevalue("s3_server")
         bucket = request.getfixturevalue("s3_bucket")
-    page_size = 100 if real else 1000
+    page_size = _PAGE if real else 1000
     config = StoreConfig(endpoint_url=endpoint, page_size=page_size, read_timeout_s=60)
     return open_store(f"s3://{bucket}" if whole else f"s3a://{bucket}/n s/%41é/", config)
 
@@ -137,7 +139,7 @@ def azure_container(azurite_server: Server, tmp_path: Path) -> tuple[str, StoreC
     azure_client(azurite_server).create_container(name)
     access = AzureAccess(f"{azurite_server.endpoint}/{AZURE_ACCOUNT}", str(path))
     return f"https://{AZURE_ACCOUNT}.blob.core.windows.net/{name}", StoreConfig(
-        azure=access, read_timeout_s=60
+        azure=access, page_size=_PAGE, read_timeout_s=60
     )
 
 
@@ -172,7 +174,8 @@ def gcs_bucket(fake_gcs_server: Server) -> tuple[str, StoreConfig]:
     name = f"bucket-{uuid.uuid4().hex}"
     url = f"{fake_gcs_server.endpoint}/storage/v1/b"
     requests.post(url, json={"name": name}, timeout=60).raise_for_status()
-    return name, StoreConfig(gcs=GcsAccess(endpoint=fake_gcs_server.endpoint), read_timeout_s=60)
+    access = GcsAccess(endpoint=fake_gcs_server.endpoint)
+    return name, StoreConfig(gcs=access, page_size=_PAGE, read_timeout_s=60)
 
 
 @pytest.fixture

@@ -123,10 +123,11 @@ def keeping(request: pytest.FixtureRequest, tmp_path: Path) -> Keeping:
         content = {"name": bucket, "versioning": {"enabled": True}}
         url = f"{server.endpoint}/storage/v1/b"
         requests.post(url, json=content, timeout=60).raise_for_status()
-        config = StoreConfig(gcs=GcsAccess(endpoint=server.endpoint), read_timeout_s=60)
+        access = GcsAccess(endpoint=server.endpoint)
+        config = StoreConfig(gcs=access, page_size=100, read_timeout_s=60)
         store = open_store(f"gs://{bucket}/n s", config)
         # It cannot be asked for what soft delete keeps.
-        return Keeping(store, None, "versions", same_etags=False, absent="failed")
+        return Keeping(store, None, "versions", same_etags=False, many=250, absent="failed")
     server = request.getfixturevalue("s3_server")
     store = versioned(server, whole="whole" in name, page_size=7)
     return Keeping(store, None, "versions", many=30)

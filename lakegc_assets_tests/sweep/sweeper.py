@@ -1,4 +1,4 @@
-"""Sweeps the lake of a folder on Spark, in a process of its own, so that it can be killed."""
+"""Sweeps the lake of a folder, in a process of its own, so that it can be killed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS, SmallLake
 from lakegc_assets_tests.sessions import SMALL
 
 
-def start(lake: SmallLake, master: str = "local[2]", **settings: Any) -> subprocess.Popen[bytes]:
-    """A sweep, as the leader of a session of its own."""
+def start(lake: SmallLake, master: str = "", **settings: Any) -> subprocess.Popen[bytes]:
+    """A sweep, as the leader of a session of its own; on Spark where a master is named."""
     command = [sys.executable, "-m", "lakegc_assets_tests.sweep.sweeper"]
     config = lake.server.store_config
     stores = {"local_root": config.local_root, "endpoint_url": config.endpoint_url}
@@ -46,7 +46,9 @@ def main(folder: Path, endpoint: str, master: str, stores: str, settings: str) -
         RunContext(
             repository=REPOSITORY,
             run=RUN,
-            settings=SETTINGS.changed(engine="spark", **json.loads(settings)),
+            settings=SETTINGS.changed(
+                engine="spark" if master else "embedded", **json.loads(settings)
+            ),
             lakefs=LakeFSConfig(endpoint=endpoint, credentials_file=str(folder / "lakectl.yaml")),
             root=ArtifactRoot(str(folder / "artifacts"), StoreConfig(**json.loads(stores))),
             session=builder.getOrCreate,

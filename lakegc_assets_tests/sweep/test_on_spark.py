@@ -34,7 +34,7 @@ def jobs_of(spark: Session, work: Callable[[], object]) -> int:
     "more",
     [
         pytest.param(0, id="few objects"),
-        pytest.param(300, id="many objects", marks=pytest.mark.conformance),
+        pytest.param(120, id="many objects", marks=pytest.mark.conformance),
     ],
 )
 def test_a_stage_is_one_job_of_spark(

@@ -31,6 +31,8 @@ from lakegc_assets_tests.lake import REPOSITORY, SmallLake, mark, running
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.storage.servers import Server
 
+pytestmark = pytest.mark.stores
+
 _OBJECTS = 10
 _SETTINGS: dict[str, Any] = {"min_age_hours": 0, "max_candidate_share": 1.0, "sweep_batch": 4}
 
@@ -116,21 +118,13 @@ def protected(
         yield Protected(lake, store, client, bucket, ctx, frozenset(dead))
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
-        pytest.param("s3_server", marks=pytest.mark.conformance),
-        pytest.param("minio_server", marks=pytest.mark.stores),
-        pytest.param("versioned_gateway", marks=pytest.mark.stores),
-    ],
-)
+@pytest.mark.parametrize("server", ["minio_server", "versioned_gateway"])
 def test_a_bucket_with_versions_and_a_default_lock(
     server: str, request: pytest.FixtureRequest, tmp_path: Path, spark: Session
 ) -> None:
     """All that is dead is deleted, its space is held, and all of it comes back."""
-    found: str | Server = request.getfixturevalue(server)
-    endpoint = found if isinstance(found, str) else found.endpoint
-    with protected(tmp_path, endpoint, spark, default_days=2) as one:
+    found: Server = request.getfixturevalue(server)
+    with protected(tmp_path, found.endpoint, spark, default_days=2) as one:
         before = one.stored()
         manifest = sweep(one.ctx)
         assert one.stored().keys() == before.keys() - one.dead
@@ -146,7 +140,6 @@ def test_a_bucket_with_versions_and_a_default_lock(
         assert one.stored() == before
 
 
-@pytest.mark.stores
 def test_locked_objects_where_there_are_no_versions(
     versitygw_server: Server, tmp_path: Path, spark: Session
 ) -> None:
@@ -171,7 +164,6 @@ def test_locked_objects_where_there_are_no_versions(
         assert outcomes.keys() == {"deleted", "locked"}
 
 
-@pytest.mark.stores
 def test_a_default_lock_without_versions_is_refused(versitygw_server: Server) -> None:
     """New objects can be neither replaced nor removed there: no lease, no sweep."""
     client, bucket = boto3.client("s3", endpoint_url=versitygw_server.endpoint), uuid.uuid4().hex

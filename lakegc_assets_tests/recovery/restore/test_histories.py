@@ -127,19 +127,17 @@ def new_bucket(kind: str, request: pytest.FixtureRequest) -> tuple[str, str] | t
     """A server's URL and the name of a new bucket there; nothing for local files."""
     if kind == "local":
         return None, None
-    server: str | Server = request.getfixturevalue(f"{kind}_server")
-    endpoint = server.endpoint if isinstance(server, Server) else server
+    server: Server = request.getfixturevalue(f"{kind}_server")
     bucket = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
-    return endpoint, bucket
+    boto3.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=bucket)
+    return server.endpoint, bucket
 
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
         ("local", 0),
-        *(pytest.param("local", seed, marks=pytest.mark.conformance) for seed in range(1, 4)),
-        *(pytest.param("s3", seed, marks=pytest.mark.conformance) for seed in range(3)),
+        *(pytest.param("local", seed, marks=pytest.mark.conformance) for seed in (1, 2)),
         *(pytest.param("minio", seed, marks=pytest.mark.stores) for seed in range(2)),
     ],
 )
