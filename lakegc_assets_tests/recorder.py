@@ -74,7 +74,9 @@ class Recorder:
             why = ", ".join(missing[:5]) or "something failed"
             self._said = f"{told} is left as it was; not shown: {why}"
             return
-        self.document.write_text(text)
+        # A session beside this one may be reading it.
+        if not self.document.exists() or self.document.read_text() != text:
+            self.document.write_text(text)
         self._said = f"{told}: {len(names)} rows, all shown"
 
     def _left(self, row: Hashable) -> set[str]:

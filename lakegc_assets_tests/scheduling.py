@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 #: What the ids of tests hold whose tasks run on Spark: a second session takes longer to start, and
 #: to become fast, than most of these tests. One that is forgotten here costs time, and no more.
 _ON_SPARK: Final = ("spark", "engine/test_task_errors.py")
+#: But not where each has a Spark of its own.
+_OF_ITS_OWN: Final = "/clusters/"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,4 +42,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 def scope_of(nodeid: str) -> str | None:
     """The group of a test; None for its module."""
-    return "spark" if any(part in nodeid for part in _ON_SPARK) else None
+    own = _OF_ITS_OWN in nodeid or not any(part in nodeid for part in _ON_SPARK)
+    return None if own else "spark"

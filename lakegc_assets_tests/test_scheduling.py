@@ -31,6 +31,7 @@ def test_the_long_begin_first_and_the_rest_stays_in_order() -> None:
     [
         ("lakegc_assets_tests/mark/test_modes.py::test_it_on_spark", "spark"),
         ("lakegc_assets_tests/engine/test_task_errors.py::test_errors", "spark"),
+        ("lakegc_assets_tests/clusters/test_submit.py::test_spark_submit", None),
         ("lakegc_assets_tests/mark/test_modes.py::test_it", None),
     ],
 )

@@ -27,7 +27,7 @@ from lakegc_assets_tests.lake import (
 )
 from lakegc_assets_tests.sessions import SMALL
 
-pytestmark = [pytest.mark.conformance, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.conformance
 
 _PATIENCE_S = 300
 

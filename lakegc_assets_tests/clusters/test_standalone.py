@@ -31,7 +31,7 @@ from lakegc_assets_tests.clusters.standalone import (
 from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, running
 from lakegc_assets_tests.storage.servers import Server, versitygw
 
-pytestmark = [pytest.mark.stores, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.stores
 
 S3_KEY = "clustermarkerkey"
 S3_SECRET = "cluster/marker+secret"

@@ -24,7 +24,6 @@ from lakegc_assets_tests.sweep.test_on_spark import MARK_JOBS, SWEEP_JOBS
 
 pytestmark = [
     pytest.mark.conformance,
-    pytest.mark.xdist_group("cluster"),
     pytest.mark.filterwarnings(
         "ignore:AssetExecutionContext.[a-z_]+ is deprecated:DeprecationWarning"
     ),
