@@ -165,5 +165,6 @@ if [ "${1:-}" = browser ]; then
 fi
 set_up_python
 set_up_java
-JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.engine || true # it starts without, too
+JAVA_HOME="$PWD/.venv/java-home" .venv/bin/python -m lakegc_assets.engine & # beside the kernels
 set_up_kernels
+wait $! || true # Spark starts without the archive, too
