@@ -72,7 +72,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("every", "tries"),
     [
         pytest.param(False, 2, id="around each write"),
-        pytest.param(True, 10, id="every line", marks=pytest.mark.conformance),
+        pytest.param(True, 4, id="every line", marks=pytest.mark.conformance),
     ],
 )
 def test_killed_at_any_line(
