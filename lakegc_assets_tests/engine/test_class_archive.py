@@ -65,7 +65,7 @@ def test_what_setup_has_made_is_used_on_spark(
     options = spark().sparkContext.getConf().get(OPTIONS) or ""
     found = re.search(r"-XX:SharedArchiveFile=(\S+)", options)
     assert found, f"`make setup` has made no archive: {options}"
-    jvm = spark().sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    jvm = spark().sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     assert found[1] in Path(f"/proc/{jvm}/maps").read_text()
 
 
