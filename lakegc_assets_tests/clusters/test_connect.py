@@ -120,7 +120,7 @@ def test_a_repository_is_collected_through_spark_connect(
         "min_age_hours": 1 / 3600, "allow_unsafe_min_age": True,
         "max_candidate_share": 0.9, "sweep_num_partitions": 2, "sweep_batch": 2,
     }  # fmt: skip
-    process = user.run(REPOSITORY, "one", settings)
+    process = user.start_job("gc", REPOSITORY, "one", settings)
     assert process.wait(900) == 0, user.log()[-5000:] + cluster.logs()
     assert lake.keys() == live
     assert user.outcomes("one") == dict.fromkeys(marked, "deleted")
