@@ -134,8 +134,6 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
     if status == 404 and message is None:  # noqa: PLR2004 # HTTP's own number
         # Something in between said so; it must not pass for a fact about the repository.
         return UnexpectedAnswerError(f"{text}. {_ENDPOINT}")
-    if status == 400 and message is None:  # noqa: PLR2004 # HTTP's own number
-        return BadRequestError(f"{text}. {_ENDPOINT}")
     if status in {404, 500} and said.lower() == "invalid api endpoint":
         return EndpointNotFoundError(f"{text}. The server is older than this call")
     if status == 401 and said.startswith("insufficient permissions"):  # noqa: PLR2004 # HTTP's own number
@@ -143,10 +141,9 @@ def of_status(call: str, status: int, message: str | None) -> LakeFSError:
         return ForbiddenError(f"{text}. {_NEEDS_A_POLICY.capitalize()}")
     if status == 410 and "repository in deletion" in said:  # noqa: PLR2004 # HTTP's own number
         return RepositoryInDeletionError(text)
-    kind, advice = _BY_STATUS.get(
-        status,
-        (ServerError, "look at the server's log") if status >= 500 else (BadRequestError, ""),  # noqa: PLR2004 # HTTP's own number
-    )
+    bad = (BadRequestError, _ENDPOINT if message is None else "")
+    failed = (ServerError, "look at the server's log")
+    kind, advice = _BY_STATUS.get(status, failed if status >= 500 else bad)  # noqa: PLR2004 # HTTP's own number
     failure = kind(f"{text}. {advice[:1].upper()}{advice[1:]}" if advice else text)
     failure.away = status in AWAY
     return failure
