@@ -102,12 +102,20 @@ class Collection:
             },
         )
 
-    def started(self, requests: list[dg.RunRequest], cursor: str | None = None) -> dg.SensorResult:
-        """The result of a tick that asks for runs, with the partition keys that they need."""
+    def started(
+        self, requests: list[dg.RunRequest], otherwise: str, cursor: str | None = None
+    ) -> dg.SensorResult:
+        """The result of a tick that asks for runs, with the partition keys that they need.
+
+        ``otherwise`` says why it asks for none.
+        """
         repositories, runs = keys_of(requests)
         added = [*changes(self.names.repositories, repositories), *changes(self.names.runs, runs)]
         return dg.SensorResult(
-            run_requests=requests, cursor=cursor, dynamic_partitions_requests=added
+            run_requests=requests,
+            skip_reason=None if requests else otherwise,
+            cursor=cursor,
+            dynamic_partitions_requests=added,
         )
 
 

@@ -6,7 +6,7 @@ after a crash asks for the same runs, which Dagster does not start again.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -93,15 +93,25 @@ def repositories_sensor(collection: Collection) -> dg.SensorDefinition:
         cursor = json.dumps(
             {_MADE: sorted(made.union(new).difference(gone)), _SPARE: spare or before}
         )
-        count = counted(len(there), "repository", "repositories")
         clash = _clash(context, names, collection.now())
+        changed = [
+            *([f"added: {_repositories(new)}"] if new else ()),
+            *([f"removed: {_repositories(gone)}"] if gone else ()),
+            *([f"added: the run {spare}, which nobody has used yet"] if spare else ()),
+        ]
+        said = "; ".join(changed) or f"nothing is new: {_repositories(there)}"
         return dg.SensorResult(
-            skip_reason=None if requests else f"nothing is new: {count}{clash and f'; {clash}'}",
+            # It starts nothing, whatever it changes.
+            skip_reason=f"{said}; {clash}" if clash else said,
             cursor=cursor,
             dynamic_partitions_requests=requests,
         )
 
     return repositories
+
+
+def _repositories(some: Sized) -> str:
+    return counted(len(some), "repository", "repositories")
 
 
 def _clash(context: dg.SensorEvaluationContext, names: Names, now: datetime) -> str:
@@ -164,7 +174,8 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
                 run = f"rules-{found['made']}-{found['changes']}-{digest[:8]}"
                 key = f"{repository.id}/{run}"
                 requests.append(collection.request(repository.id, run, run_key=key, job="gc_mark"))
-        return collection.started(requests, json.dumps(now, sort_keys=True))
+        otherwise = f"no rules were changed: {_repositories(there)}"
+        return collection.started(requests, otherwise, json.dumps(now, sort_keys=True))
 
     return rules
 
@@ -212,7 +223,7 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
             for found in approved
             for approval in found
         ]
-        return collection.started(requests)
+        return collection.started(requests, "no approval holds of a mark that was not swept")
 
     return approvals
 
@@ -309,9 +320,15 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
         if problems and not requests:
             raise problems[0]
         # Those that wait are found again by the next ticks.
-        return collection.started(requests, min([latest, *waiting]).isoformat())
+        cursor = min([latest, *waiting]).isoformat()
+        return collection.started(requests, _goes_on_later(len(waiting)), cursor)
 
     return resume
+
+
+def _goes_on_later(waiting: int) -> str:
+    """A sentence about a tick that goes on with nothing."""
+    return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run is to go on"
 
 
 def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.RunRecord]:

@@ -177,6 +177,7 @@ class Daemon:
         )
         with context:
             result = sensor.evaluate_tick(context)
+        assert result.run_requests or result.skip_message, f"{name} does not say why it starts none"
         if result.skip_message:
             self.skipped.append(result.skip_message)
         for change in result.dynamic_partitions_requests or []:
