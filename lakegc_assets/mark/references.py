@@ -31,6 +31,7 @@ from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import ForbiddenError, RepositoryInDeletionError
 from lakegc_assets.mark.commits import Liveness, find_liveness
+from lakegc_assets.mark.earlier_marks import latest_marks
 from lakegc_assets.mark.full_addresses import Inside, cached_full, inside, read_full, union_of
 from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.live_ranges import isolate, live_ranges, passed_over
@@ -55,6 +56,7 @@ from lakegc_assets.mark.refs import load_commits, read_tags
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes
+from lakegc_assets.run.settings import recorded_retain
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.wording import counted
 
@@ -328,11 +330,14 @@ class _Reading:
         other = self.other
         if other.repository.read_only or not self.seen.has_default_branch:
             return None
-        settings = self.ctx.settings.changed(protect_tags=True)
         # As of no run: those of a wave have one id, and its mark there may know what no other does.
-        ctx = replace(self._there, repository=other.name, run="", settings=settings)
+        ctx = replace(self._there, repository=other.name, run="")
+        # What its own marks keep by rules that lakeFS does not have stays readable, too.
+        marks = latest_marks(ctx).marks
+        retain = ctx.settings.retained | recorded_retain(one.manifest.facts for one in marks)
+        settings = ctx.settings.changed(protect_tags=True, retain=retain.to_json())
         try:
-            return find_liveness(ctx, self.start)
+            return find_liveness(replace(ctx, settings=settings), self.start)
         except ForbiddenError as error:
             ctx.log.warning("all commits of %s count, active or not: %s", other.name, error)
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.alarm import AlarmError
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, Marked, SmallLake, candidates
+from lakegc_assets_tests.lake import REPOSITORY, STAGES, Marked, SmallLake, candidates
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.others import (
@@ -93,6 +93,26 @@ def test_what_only_an_expired_commit_of_another_repository_names_does_not_count(
     lake.calendar.days_ago = 0
     ctx = mark(lake, spark)
     assert candidates(ctx) == marked.candidates - {tagged, active}
+
+
+def test_what_another_repository_retains_by_rules_of_its_own_counts(
+    lake: SmallLake, marked: Marked, spark: Session
+) -> None:
+    """Its latest mark says which: this repository's settings know nothing of them."""
+    make_other(lake)
+    lake.client.set_gc_rules(OTHER, 20, {})
+    replaced, retained = sorted(marked.candidates)[:2]
+    for days, address in ((100, replaced), (90, retained), (80, "local://elsewhere/x")):
+        lake.calendar.days_ago = days
+        name_it(lake, address)
+        commit(lake)
+    lake.calendar.days_ago = 0
+    assert candidates(mark(lake, spark)) == marked.candidates
+    retain = {"branches": {"main": {"last_commits": 2}}}
+    ctx = replace(lake.context(spark, "of-other", retain=retain), repository=OTHER)
+    for stage in STAGES[:3]:
+        stage(ctx)
+    assert candidates(mark(lake, spark, "later")) == marked.candidates - {retained}
 
 
 def test_what_an_import_names_counts_before_it_is_committed(
