@@ -17,7 +17,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -203,10 +203,9 @@ def place_of_artifacts(chosen: str | None, component: str) -> str:
     return located(f"{shared.rstrip('/')}/_{component}" if component else shared)
 
 
-def _names_in(store: ObjectStore) -> list[str]:
-    """Folders of repositories or runs; others begin with an underscore."""
-    prefixes = store.list_prefixes().prefixes
-    return [name.rstrip("/") for name in prefixes if not name.startswith("_")]
+def _names_of(folders: Iterable[str]) -> list[str]:
+    """Repositories or runs by their folders; others begin with an underscore."""
+    return [name.rstrip("/") for name in folders if not name.startswith("_")]
 
 
 @dataclass(frozen=True)
@@ -222,11 +221,14 @@ class ArtifactRoot:
 
     def repositories(self) -> list[str]:
         """The repositories that have left artifacts, in the order of their names."""
-        return _names_in(self.open())
+        return _names_of(self.open().list_prefixes().prefixes)
 
     def runs(self, repository: str) -> list[str]:
-        """Ids of the runs that have left artifacts, in the order of their names."""
-        return _names_in(self.open(repository))
+        """Ids of the runs that have left artifacts, in the order of their names.
+
+        What only a mark knows would be forgotten if a list hid it that the store ended early.
+        """
+        return _names_of(self.open(repository).prefixes_to_the_end())
 
     def attempt(self, repository: str, run: str) -> AttemptArtifacts:
         """The present attempt of a run.
@@ -369,6 +371,18 @@ class AttemptArtifacts:
                     f"{self.url}/{part.key} should have {part.size} bytes, and has "
                     f"{there.get(part.key, 'gone')}: {hint}",
                 )
+
+    def holds(self, manifest: Manifest) -> bool:
+        """True if each file of a manifest is there, in its size: asked for one by one."""
+        store = self.store()
+        try:
+            return all(
+                store.head(part.key).size == part.size
+                for parts in manifest.parts.values()
+                for part in parts
+            )
+        except ObjectNotFoundError:
+            return False
 
     def recorded(self, asset: str) -> Manifest:
         """The manifest of a finished asset; whether its files are there was not looked at.

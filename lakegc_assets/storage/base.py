@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from lakegc_assets.storage.values import (
     UndeleteOutcome,
     infos_in,
 )
+
+#: Behind all keys of a folder, after its slash.
+_LAST: Final = "\U0010ffff"
 
 
 class ObjectStore(ABC):
@@ -82,6 +85,19 @@ class ObjectStore(ABC):
 
         An answer with more objects than ``max_objects`` is not complete; any other is.
         """
+
+    def prefixes_to_the_end(self) -> list[str]:
+        """The folders of the store, asked for again behind the last until none follows, in order.
+
+        A list may end early.
+        """
+        found = self.list_prefixes().prefixes
+        behind = f"{found[-1]}{_LAST}" if found else None
+        while (more := next(self.infos(start_after=behind), None)) is not None:
+            name, is_folder, _ = more.key.partition("/")
+            behind = f"{name}/{_LAST}" if is_folder else more.key
+            found += [f"{name}/"] if is_folder else []
+        return found
 
     @abstractmethod
     def get(self, key: str) -> bytes:

@@ -23,6 +23,7 @@ from lakegc_assets.mark.listing import list_store
 from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import Earlier
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
@@ -263,6 +264,32 @@ def test_what_a_restored_repository_has_still_counts(lake: SmallLake, spark: Ses
     # Of another creation date: refs that were dumped are restored into a repository made bare.
     amend(past, "first", repository_made=1)
     past.reset()
+    assert not past.is_candidate("second")
+
+
+@pytest.mark.parametrize("cut", ["list_prefixes", "list"])
+def test_lists_of_artifacts_that_end_early_hide_nothing_that_a_mark_knew(
+    lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """Neither of runs nor of files: they look like whole ones."""
+    past = Past(lake, spark)
+    rules(past)
+    past.mark("first", find_active_commits)
+    past.reset()
+    real: dict[str, Callable[..., Any]] = {
+        name: getattr(LocalStore, name) for name in ("list_prefixes", "list")
+    }
+
+    def runs(store: LocalStore, prefix: str = "", *more: Any, **named: Any) -> Any:
+        found = real["list_prefixes"](store, prefix, *more, **named)
+        return found._replace(prefixes=[]) if store.url.endswith(f"/{REPOSITORY}") else found
+
+    def files(store: LocalStore, prefix: str = "", *more: Any, **named: Any) -> Any:
+        if prefix == "active_commits/" and "/first/" in store.url:
+            return iter(())
+        return real["list"](store, prefix, *more, **named)
+
+    monkeypatch.setattr(LocalStore, cut, runs if cut == "list_prefixes" else files)
     assert not past.is_candidate("second")
 
 

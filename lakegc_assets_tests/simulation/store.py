@@ -224,6 +224,10 @@ class SimStore(ObjectStore):
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
         return Prefixes(sorted(folders), [])
 
+    def prefixes_to_the_end(self) -> list[str]:
+        # No list of folders is cut here.
+        return self.list_prefixes().prefixes
+
     def _stale(self) -> datetime:
         """What was written since then is not in a stale list."""
         return self._world.store_time() - timedelta(seconds=STALE_S)
