@@ -3,7 +3,7 @@
 Their own libraries would need a client of our own beside them: for pages of listings as the service
 wrote them, so that one that is cut or contradicts itself is an error; for answers to a batch of
 deletes, which azure-core and google-cloud-storage assign to the requests by their position, and
-``split`` by the id that each of them names; and for signatures that end at a moment of the
+``delete_batch`` by the id that each of them names; and for signatures that end at a moment of the
 service's clock.
 """
 
@@ -13,7 +13,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -23,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache, wraps
 from os import getpid
 from threading import Lock
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import ClassVar, Final, NamedTuple, ParamSpec, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -158,20 +159,18 @@ def once_per_process(
     return decorate
 
 
-class HttpClient:
-    """One pool of connections, which threads may share."""
+class HttpClient(ABC):
+    """One pool of connections to a service, which threads may share."""
+
+    #: The statuses of an answer to a delete in a batch that say that it was carried out.
+    deleted: ClassVar[Collection[int]]
 
     def __init__(
-        self,
-        config: StoreConfig,
-        sign: Sign,
-        failure_of: Callable[[requests.Response], HttpFailure],
-        headers: Mapping[str, str] | None = None,
+        self, config: StoreConfig, sign: Sign, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Args: timeouts and tries, the signer, how errors are read, headers of all requests."""
+        """Args: timeouts and tries, the signer, headers of all requests."""
         self._sign = sign
         self._headers = dict(headers or {})
-        self._failure_of = failure_of
         self._timeout = (config.connect_timeout_s, config.read_timeout_s)
         self._tries = config.max_attempts
         self.session = requests.Session()
@@ -182,6 +181,10 @@ class HttpClient:
         self.session.headers["Accept-Encoding"] = "identity"
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(0, _CONNECTIONS, max_retries=0))
+
+    @abstractmethod
+    def failure(self, status: int, headers: Mapping[str, str] | Message, text: str) -> HttpFailure:
+        """The failure that the service tells by an answer that is not good."""
 
     def send(
         self,
@@ -254,11 +257,35 @@ class HttpClient:
             raise HttpFailure("NoAnswer", f"it was asked for from byte {offset} on, and was not")
         return answer, size
 
+    def delete_batch(
+        self, url: str, deletes: Mapping[str, Request]
+    ) -> Mapping[str, HttpFailure | None]:
+        """Send the deletes of some keys in one request; a failure, or None, of each that it names.
+
+        Raises HttpFailure: the answer is not that to this batch, or refuses it as a whole.
+        """
+        content_type, body = _joined(deletes.values())
+        answer = self.send("POST", url, {"Content-Type": content_type}, body)
+        parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
+        if None in parts:
+            raise self._failure_in(parts[None]) or HttpFailure("NoAnswer", "it was not answered")
+        keys, found = list(deletes), {}
+        for number, part in parts.items():
+            if number is None or number >= len(keys):
+                message = f"a batch of {len(keys)} was answered with a part named {number}"
+                raise HttpFailure("NoAnswer", message)
+            found[keys[number]] = self._failure_in(part)
+        return found
+
+    def _failure_in(self, part: Part) -> HttpFailure | None:
+        return None if part.status in self.deleted else self.failure(*part)
+
     def _read_failure(self, answer: requests.Response) -> HttpFailure:
         try:
-            return self._failure_of(answer)
+            text = answer.content.decode(errors="replace")
         except requests.RequestException as error:
             return _of_exception(error)
+        return self.failure(answer.status_code, answer.headers, text)
 
     def _once(self, request: Request, sign: Sign | None, stream: bool) -> requests.Response:  # noqa: FBT001 - send's
         self.sign(request, sign)
@@ -347,38 +374,20 @@ class Part(NamedTuple):
     body: str
 
 
-def joined(batch: Sequence[Request]) -> tuple[str, bytes]:
-    """Content type and body of a batch; ``url`` of each is its path and query."""
+def _joined(batch: Iterable[Request]) -> tuple[str, bytes]:
+    """Content type and body of a batch, whose requests are named by their numbers."""
     boundary = f"batch_{uuid.uuid4()}"
     lines: list[str] = []
     for number, request in enumerate(batch):
+        path = request.url.split("/", 3)[3]
         lines += [
             f"--{boundary}", "Content-Type: application/http", "Content-Transfer-Encoding: binary",
-            f"Content-ID: {number}", "", f"{request.method} {request.url} HTTP/1.1",
+            f"Content-ID: {number}", "", f"{request.method} /{path} HTTP/1.1",
         ]  # fmt: skip
         lines += [f"{name}: {value}" for name, value in request.headers.items()]
         lines += ["", ""]
     body = "\r\n".join([*lines, f"--{boundary}--", ""]).encode()
     return f"multipart/mixed; boundary={boundary}", body
-
-
-def split(
-    answer: requests.Response, keys: Sequence[str], failure_of: Callable[[Part], HttpFailure | None]
-) -> Mapping[str, HttpFailure | None]:
-    """The failure, or None, of each key that the answer to a batch names, by its parts.
-
-    Raises HttpFailure: it is not the answer to this batch, or refuses it as a whole.
-    """
-    parts = _parts(answer.headers.get("Content-Type", ""), answer.content)
-    if None in parts:
-        raise failure_of(parts[None]) or HttpFailure("NoAnswer", "a batch was not answered")
-    found = {}
-    for number, part in parts.items():
-        if number is None or number >= len(keys):
-            message = f"a batch of {len(keys)} was answered with a part named {number}"
-            raise HttpFailure("NoAnswer", message)
-        found[keys[number]] = failure_of(part)
-    return found
 
 
 def _parts(content_type: str, body: bytes) -> Mapping[int | None, Part]:

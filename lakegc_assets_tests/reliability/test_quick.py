@@ -51,13 +51,14 @@ def cutting(moto_place: Place) -> Place:
 def test_an_answer_shorter_than_it_says(cutting: Place, *, enforced: bool) -> None:
     """urllib3 1 did not compare the length of an answer with what it says."""
 
-    def failure_of(answer: requests.Response) -> HttpFailure:
-        return HttpFailure(str(answer.status_code), answer.text, answer.status_code)
+    class Client(HttpClient):
+        def failure(self, status: int, headers: object, text: str) -> HttpFailure:  # noqa: ARG002
+            return HttpFailure(str(status), text, status)
 
     def compare(answer: requests.Response, **_: object) -> None:
         answer.raw.enforce_content_length = enforced
 
-    client = HttpClient(StoreConfig(max_attempts=1), lambda _request: None, failure_of)
+    client = Client(StoreConfig(max_attempts=1), lambda _request: None)
     client.session.hooks["response"].append(compare)
     with pytest.raises(HttpFailure) as raised:
         client.send("GET", f"{cutting.proxy.endpoint}/")

@@ -12,13 +12,13 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import pyarrow as pa
-import requests
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import AZURE_DOMAINS, azure_service_url
@@ -37,7 +37,6 @@ from lakegc_assets.storage.errors import StorageError, usual_code
 from lakegc_assets.storage.http import (
     HttpClient,
     HttpFailure,
-    Part,
     Request,
     Sign,
     once_per_process,
@@ -49,7 +48,6 @@ VERSION_OF_START_FROM: Final = "2026-02-06"
 
 _Read = TypeVar("_Read")
 
-_ACCEPTED: Final = 202
 _BAD_REQUEST: Final = 400
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)")
 _LATE: Final = re.compile(r"Signature not valid in the specified time frame[^<]*")
@@ -63,11 +61,13 @@ class AzureService(HttpClient):
     ``hierarchical`` None until a blob has shown whether it has a hierarchical namespace.
     """
 
+    deleted = (202,)
+
     def __init__(
         self, config: StoreConfig, present: Callable[[], Signer], account: str, url: str
     ) -> None:
         """Args: timeouts, the function that gives the signer, name and URL of the account."""
-        super().__init__(config, self._sign_now, failure_of, {"x-ms-version": VERSION})
+        super().__init__(config, self._sign_now, {"x-ms-version": VERSION})
         self._present = present
         self.account = account
         self.url = url
@@ -165,10 +165,17 @@ class AzureService(HttpClient):
                 raise HttpFailure("NoAnswer", "the list of blobs does not go on")
             query["marker"] = marker
 
-    def path(self, url: str) -> str:
-        """Path and query of a URL of this service."""
-        parts = urlsplit(url)
-        return f"{parts.path}?{parts.query}" if parts.query else parts.path
+    def failure(self, status: int, headers: Mapping[str, str] | Message, text: str) -> HttpFailure:
+        """See ``HttpClient``. A 404 without Azure's own code does not prove a blob missing."""
+        code = headers.get("x-ms-error-code")
+        if code is None:
+            found = _CODE.search(text)
+            code = found[1] if found else ""
+        named, late = _MESSAGE.search(text), _LATE.search(text)
+        message = named[1].partition("\n")[0] if named else text[:200] or f"HTTP {status}"
+        if late:
+            message = f"{message} {late[0]}"
+        return HttpFailure(usual_code(code, str(status)), message.strip(), status)
 
 
 @once_per_process("AZURE_")
@@ -187,30 +194,6 @@ def open_service(config: StoreConfig, host: str) -> AzureService:
             f"the namespace is in the account {account!r} of {domain}, and account_url is {url}"
         )
     return AzureService(config, signers(config.azure, account), account, url)
-
-
-def failure_of(answer: requests.Response) -> HttpFailure:
-    """The failure in an answer. A 404 without Azure's own code does not prove a blob missing."""
-    text = answer.content.decode(errors="replace")
-    return _failure(answer.status_code, answer.headers.get("x-ms-error-code"), text)
-
-
-def failure_of_part(part: Part) -> HttpFailure | None:
-    """The failure in the answer to one request of a batch; None if it was carried out."""
-    if part.status == _ACCEPTED:
-        return None
-    return _failure(part.status, part.headers.get("x-ms-error-code"), part.body)
-
-
-def _failure(status: int, code: str | None, text: str) -> HttpFailure:
-    if code is None:
-        found = _CODE.search(text)
-        code = found[1] if found else ""
-    named, late = _MESSAGE.search(text), _LATE.search(text)
-    message = named[1].partition("\n")[0] if named else text[:200] or f"HTTP {status}"
-    if late:
-        message = f"{message} {late[0]}"
-    return HttpFailure(usual_code(code, str(status)), message.strip(), status)
 
 
 def read_page(body: bytes, where: str) -> Page:

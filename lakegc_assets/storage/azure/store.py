@@ -19,19 +19,11 @@ import requests
 
 from lakegc_assets.storage.azure.auth import VERSION
 from lakegc_assets.storage.azure.blobs import Blob
-from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, failure_of_part, read_page
+from lakegc_assets.storage.azure.service import VERSION_OF_START_FROM, read_page
 from lakegc_assets.storage.azure.versions import AzureVersions
 from lakegc_assets.storage.bucket_store import Sizes, path_problem
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
-from lakegc_assets.storage.http import (
-    HttpFailure,
-    Request,
-    Sign,
-    etag_in,
-    explaining,
-    joined,
-    split,
-)
+from lakegc_assets.storage.http import HttpFailure, Request, Sign, etag_in, explaining
 from lakegc_assets.storage.pages import (
     Page,
     all_sorted,
@@ -46,7 +38,6 @@ from lakegc_assets.storage.pages import (
 )
 from lakegc_assets.storage.values import LISTING_SCHEMA, Copied, CopyRequest, KeyRange, Prefixes
 
-_ACCEPTED: Final = 202
 _BAD_REQUEST: Final = 400
 _PAGE: Final = 5000
 _USUAL_PAGE: Final = 1000
@@ -119,17 +110,13 @@ class AzureStore(AzureVersions):
         if len(keys) == 1:
             sign = self._signer(keys[0], deadline)
             return {keys[0]: answer_of_one(lambda: self._delete_one(keys[0], conditions[0], sign))}
-        requests_ = []
+        deletes = {}
         for key, condition in zip(keys, conditions, strict=True):
             headers = {"x-ms-version": VERSION, **condition}
-            request = Request("DELETE", self.object_at(key).url(), headers)
-            self.service.sign(request, self._signer(key, deadline))
-            request.url = self.service.path(request.url)
-            requests_.append(request)
-        content_type, body = joined(requests_)
+            deletes[key] = Request("DELETE", self.object_at(key).url(), headers)
+            self.service.sign(deletes[key], self._signer(key, deadline))
         url = self._target({"restype": "container", "comp": "batch"})
-        answer = self.service.send("POST", url, {"Content-Type": content_type}, body)
-        return split(answer, keys, failure_of_part)
+        return self.service.delete_batch(url, deletes)
 
     def _signer(self, key: str, deadline: Deadline | None) -> Sign | None:
         if deadline is None:
@@ -139,7 +126,7 @@ class AzureStore(AzureVersions):
     def _delete_one(self, key: str, condition: Mapping[str, str], sign: Sign | None) -> None:
         url = self.object_at(key).url()
         status = self.service.send("DELETE", url, condition, sign=sign).status_code
-        if status != _ACCEPTED:
+        if status not in self.service.deleted:
             raise HttpFailure("NoAnswer", f"a delete was answered with {status}", status)
 
     def _is_hierarchical(self) -> bool:

@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timezone
+from email.message import Message
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import google.auth.transport.requests
 import pyarrow as pa
 import pyarrow.compute as pc
-import requests
 from google.auth import default as default_credentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 from google.oauth2.service_account import Credentials
@@ -26,7 +26,6 @@ from lakegc_assets.storage.errors import StorageError, error_class, usual_code
 from lakegc_assets.storage.http import (
     HttpClient,
     HttpFailure,
-    Part,
     Request,
     Sign,
     once_per_process,
@@ -39,17 +38,37 @@ _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 # As the XML API answers.
 _CODE_IN_XML: Final = re.compile(r"<Error><Code>([^<]*)")
 _TOLD_IN_XML: Final = re.compile(r"<(?:Message|Details)>([^<]*)")
-_DONE: Final = frozenset({200, 204})
 _ALGORITHM: Final = "GOOG4-RSA-SHA256"
 
 
 class GcsService(HttpClient):
     """An endpoint. ``key`` is that of a service account, which can sign deadlines, or None."""
 
+    deleted = (200, 204)
+
     def __init__(self, config: StoreConfig, sign: Sign, url: str, key: Credentials | None) -> None:
-        super().__init__(config, sign, failure_of)
+        super().__init__(config, sign)
         self.url = url
         self.key = key
+
+    def failure(self, status: int, headers: Mapping[str, str] | Message, text: str) -> HttpFailure:
+        """See ``HttpClient``. Without the service's JSON a 404 does not say what is missing."""
+        del headers
+        code, message = "", text[:200] or f"HTTP {status}"
+        if named := _CODE_IN_XML.search(text):
+            details = " ".join(_TOLD_IN_XML.findall(text))
+            code = usual_code(named[1], str(status), details)
+            return HttpFailure(code, details or message, status)
+        try:
+            error: Any = json.loads(text)["error"]
+            message = error.get("message") or message
+            code = str((error.get("errors") or [{}])[0].get("reason") or "")
+            if error_class(code) is StorageError:
+                code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # A 404 that is not the store's own does not say that an object is missing.
+            pass
+        return HttpFailure(usual_code(code, str(status), message), message, status)
 
     def until(self, deadline: Deadline) -> Sign:
         """Sign requests of the XML API, without a query, until then. Raises ConfigurationError.
@@ -137,33 +156,6 @@ def signer_of(credentials: Any) -> Sign:  # noqa: ANN401 - as above
             raise HttpFailure("authError", f"no token came: {error}") from error
 
     return sign
-
-
-def failure_of(answer: requests.Response) -> HttpFailure:
-    """The failure in an answer; without the service's JSON a 404 does not say what is missing."""
-    return _failure(answer.status_code, answer.content.decode(errors="replace"))
-
-
-def failure_of_part(part: Part) -> HttpFailure | None:
-    """The failure in the answer to one request of a batch; None if it was carried out."""
-    return None if part.status in _DONE else _failure(part.status, part.body)
-
-
-def _failure(status: int, text: str) -> HttpFailure:
-    code, message = "", text[:200] or f"HTTP {status}"
-    if named := _CODE_IN_XML.search(text):
-        details = " ".join(_TOLD_IN_XML.findall(text))
-        return HttpFailure(usual_code(named[1], str(status), details), details or message, status)
-    try:
-        error: Any = json.loads(text)["error"]
-        message = error.get("message") or message
-        code = str((error.get("errors") or [{}])[0].get("reason") or "")
-        if error_class(code) is StorageError:
-            code = {404: "notFound", 412: "conditionNotMet"}.get(status, code)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        # A 404 that is not the store's own does not say that an object is missing.
-        pass
-    return HttpFailure(usual_code(code, str(status), message), message, status)
 
 
 def read_page(body: bytes, where: str) -> Page:

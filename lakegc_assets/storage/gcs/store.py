@@ -21,9 +21,9 @@ from lakegc_assets.storage.bucket_store import path_problem
 from lakegc_assets.storage.bulk import Answer, Bulk, Deadline, answer_of_one
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.gcs.objects import GcsObject, copy, is_generation
-from lakegc_assets.storage.gcs.service import failure_of_part, read_page
+from lakegc_assets.storage.gcs.service import read_page
 from lakegc_assets.storage.gcs.versions import GcsVersions
-from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining, joined, split
+from lakegc_assets.storage.http import HttpFailure, Request, Sign, explaining
 from lakegc_assets.storage.pages import Page, follow, relative
 from lakegc_assets.storage.values import Copied, CopyRequest, KeyRange
 
@@ -86,13 +86,8 @@ class GcsStore(GcsVersions):
         if len(keys) == 1:
             answers = {keys[0]: answer_of_one(lambda: self._delete_one(urls[0]))}
         else:
-            requests_ = [Request("DELETE", "/" + url.split("/", 3)[3]) for url in urls]
-            content_type, body = joined(requests_)
-            url = f"{self.service.url}/batch/storage/v1"
-            answer = self.service.send(
-                "POST", url, headers={"Content-Type": content_type}, body=body
-            )
-            answers = split(answer, keys, failure_of_part)
+            deletes = {k: Request("DELETE", url) for k, url in zip(keys, urls, strict=True)}
+            answers = self.service.delete_batch(f"{self.service.url}/batch/storage/v1", deletes)
         if any(isinstance(one, HttpFailure) and one.code == "notFound" for one in answers.values()):
             self._require_bucket_exists()
         return answers
