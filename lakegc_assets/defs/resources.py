@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import dagster as dg
+import pydantic
 from pydantic import Field
 
 from lakegc_assets.defs.connections import ObjectStoreResource
+from lakegc_assets.defs.failures import stopped
 from lakegc_assets.defs.policy import Places, Policies, Policy
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -141,9 +143,18 @@ def configurable(resource: dg.ConfigurableResource[Any]) -> dg.ResourceDefinitio
     )
     def configured(context: dg.InitResourceContext) -> Iterator[dg.ConfigurableResource[Any]]:
         given = {k: v for k, v in context.resource_config.items() if v is not None}
+        try:
+            chosen = kind(**values | given)
+        except pydantic.ValidationError as error:
+            # The page of the run shows this cause. Values are left out: they may be secrets.
+            wrong = (
+                f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+                for one in error.errors(include_url=False, include_input=False)
+            )
+            raise stopped(ConfigurationError("; ".join(wrong))) from None
         # With the instance of the run: without one Dagster makes one, with databases in memory.
         with dg.build_resources(
-            {"made": kind(**values | given)}, context.instance, log_manager=context.log
+            {"made": chosen}, context.instance, log_manager=context.log
         ) as built:
             yield built.made
 
