@@ -228,20 +228,12 @@ class Driver:
         lines = [f"{name} {value}\n" for name, value in settings.items()]
         (self.folder / "spark.conf").write_text("# of the tests\n" + "".join(lines))
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start ``lakegc`` with these arguments."""
-        return self._start(sys.executable, "-m", "lakegc_assets.cli", *arguments)
-
-    def start_job(
-        self, job: str, repository: str, run: str, settings: Mapping[str, Any]
+    def run(
+        self, repository: str, run: str, settings: Mapping[str, Any]
     ) -> subprocess.Popen[bytes]:
-        """Start a job as ``lakegc`` does, with settings that have no option."""
-        code = (
-            f"from lakegc_assets.cli.jobs import run_job; run_job{(job, repository, run, settings)}"
-        )
-        return self._start(sys.executable, "-c", code)
-
-    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start ``lakegc run`` with these settings of the collector."""
+        given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        command = [sys.executable, "-m", "lakegc_assets.cli", "run", repository, "--run", run]
         passed = {n: os.environ[n] for n in _PASSED if n in os.environ}
         environment = {
             **passed,
@@ -256,8 +248,8 @@ class Driver:
         }
         with (self.folder / "lakegc.log").open("ab") as log:
             return subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log,
+                [*command, *given], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log,
             )  # fmt: skip
 
     def log(self) -> str:

@@ -81,7 +81,7 @@ def environment(lake: SmallLake) -> dict[str, str]:
 def server(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, str]]:
-    """One for all tests, with its URL: it takes long to start, and longer to become fast."""
+    """One for both tests, with its URL: it takes long to start, and longer to become fast."""
     folder = tmp_path_factory.mktemp("connect")
     cluster = Cluster(folder, bare_python(folder / "python"), environment)
     with connect_server(cluster) as url:
@@ -120,7 +120,7 @@ def test_a_repository_is_collected_through_spark_connect(
         "min_age_hours": 1 / 3600, "allow_unsafe_min_age": True,
         "max_candidate_share": 0.9, "sweep_num_partitions": 2, "sweep_batch": 2,
     }  # fmt: skip
-    process = user.start_job("gc", REPOSITORY, "one", settings)
+    process = user.run(REPOSITORY, "one", settings)
     assert process.wait(900) == 0, user.log()[-5000:] + cluster.logs()
     assert lake.keys() == live
     assert user.outcomes("one") == dict.fromkeys(marked, "deleted")

@@ -1,4 +1,4 @@
-"""A mark and its sweep on a cluster: the package gets there, and secrets get nowhere."""
+"""A mark and its sweep on a cluster: the package gets there, secrets get nowhere, a worker dies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +28,10 @@ from lakegc_assets_tests.clusters.standalone import (
     kill,
     standalone,
 )
-from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, running, tell_history
+from lakegc_assets_tests.lake import REPOSITORY, SECRET_KEY, running
 from lakegc_assets_tests.storage.servers import Server, versitygw
 
-pytestmark = [pytest.mark.stores, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.stores
 
 S3_KEY = "clustermarkerkey"
 S3_SECRET = "cluster/marker+secret"
@@ -118,8 +118,8 @@ def tell(client: LakeFSWriter, namespace: str) -> tuple[set[str], set[str]]:
         found = client.upload_object(REPOSITORY, "main", path, content.encode())
         return found.physical_address.removeprefix(f"{namespace}/")
 
-    dead = {upload(f"a/{n}", f"first of a {n}") for n in range(5)}
-    live = {upload(f"a/{n}", f"the second of a {n}") for n in range(5)}
+    dead = {upload(f"a/{n}", f"first of a {n}") for n in range(20)}
+    live = {upload(f"a/{n}", f"the second of a {n}") for n in range(20)}
     client.commit_branch(REPOSITORY, "main", "all of a", allow_empty=False)
     live |= {upload(f"b/{n}", f"staged as b {n}, and left so") for n in range(3)}
     return live, dead
@@ -177,9 +177,48 @@ class Watch:
         self.looks += 1
 
 
-def test_no_secret_is_shown_or_written(
+@dataclass
+class Strike:
+    """Kills a worker as soon as both are in the middle of their deletes.
+
+    Attributes:
+        cluster: that has the worker.
+        user: who started the sweep.
+        stored: finds what the store holds.
+        dead: what the sweep deletes.
+        struck: what was left when the worker died.
+    """
+
+    cluster: Cluster
+    user: Driver
+    stored: Callable[[], set[str]]
+    dead: set[str]
+    struck: list[set[str]] = field(default_factory=list)
+    _both: Event = field(default_factory=Event)
+    _once: Lock = field(default_factory=Lock)
+
+    def see(self, _method: str, _path: str) -> None:
+        begun = [] if self.struck else self.user.notes("begun")
+        if not begun:
+            return
+        if len(begun) < 2:
+            self._both.wait(600)
+            return
+        self._both.set()
+        with self._once:
+            if self.struck or self.stored() >= self.dead:
+                return
+            assert self.user.notes("ended") == []
+            self.struck.append(self.stored())
+            victim = self.cluster.workers.pop("worker-0")
+            kill(victim.pid)
+            victim.wait()
+
+
+def test_no_secret_is_shown_and_another_worker_goes_on_where_one_is_killed(
     cluster: Cluster, s3: Server, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
+    """What the dead worker had not done is left to a new round of the other."""
     keys = tmp_path / "s3.json"
     write_credentials_file(keys, S3_KEY, S3_SECRET)
     access = StoreConfig(endpoint_url=s3.endpoint, region="us-east-1", credentials_file=str(keys))
@@ -189,19 +228,29 @@ def test_no_secret_is_shown_or_written(
     ).create_bucket(Bucket="lake")  # fmt: skip
     with running(tmp_path / "lake", store="s3://lake", store_config=access) as lake:
         live, dead = tell(lake.client, f"s3://lake/{REPOSITORY}")
+        store = open_store(f"s3://lake/{REPOSITORY}", access)
+
+        def stored() -> set[str]:
+            return {key for batch in store.list("data/") for key in batch["key"].to_pylist()}
+
         user = Driver(cluster, tmp_path / "driver", environment, lake.server.endpoint)
         user.write_settings(canary=CANARY)
-        watch = Watch(cluster, user)
-        lake.on_request = watch.look
-        watch.process = user.start(
-            "run", REPOSITORY, "--run", "one", "--min-age", "1s", "--allow-unsafe-min-age",
-            "--max-candidate-share", "0.9", "--set", "engine=spark",
-        )  # fmt: skip
+        watch, strike = Watch(cluster, user), Strike(cluster, user, stored, dead)
+
+        def see(method: str, path: str) -> None:
+            watch.look(method, path)
+            strike.see(method, path)
+
+        lake.on_request = see
+        watch.process = user.run(REPOSITORY, "one", COLLECTOR)
         assert watch.process.wait(900) == 0, user.log()[-5000:]
-        store = open_store(f"s3://lake/{REPOSITORY}", access)
-        left = {key for batch in store.list("data/") for key in batch["key"].to_pylist()}
-    assert left == live
-    assert user.outcomes("one") == dict.fromkeys(dead, "deleted")
+        assert stored() == live
+    (left,) = strike.struck
+    assert live < left < live | dead
+    assert user.rounds("one") >= 2
+    outcomes = user.outcomes("one")
+    assert outcomes.keys() == dead
+    assert set(outcomes.values()) <= {"deleted", "already_missing"}
     # Once in the mark, and in the sweep before and after it deletes.
     assert watch.looks >= 3
     assert watch.found == []
@@ -216,47 +265,3 @@ def test_no_secret_is_shown_or_written(
         cluster.folder / "work", b"Successfully created scheduler backend", b"Executor"
     )
     assert len({name.partition("/")[0] for name in stderr}) == 2
-
-
-def test_a_worker_is_killed_in_the_middle_of_a_sweep(
-    cluster: Cluster, environment: Mapping[str, str], tmp_path: Path
-) -> None:
-    """The other worker goes on; what the dead one had not done is left to a new round."""
-    with running(tmp_path / "lake") as lake:
-        groups, _ = tell_history(lake)
-        marked = frozenset().union(*groups.values())
-        live = lake.keys() - marked
-        local_root = str(lake.server.objects_dir)
-        user = Driver(
-            cluster, tmp_path / "driver", {**environment, "LAKEGC_LOCAL_ROOT": local_root},
-            lake.server.endpoint,
-        )  # fmt: skip
-        user.write_settings()
-        both, strike_once = Event(), Lock()
-        struck: list[set[str]] = []
-
-        def strike(_method: str, _path: str) -> None:
-            if struck or not user.notes("begun"):
-                return
-            if len(user.notes("begun")) < 2:
-                both.wait(600)
-                return
-            both.set()
-            with strike_once:
-                if not struck and lake.keys() & marked < marked:
-                    assert user.notes("ended") == []
-                    struck.append(set(lake.keys()))
-                    victim = cluster.workers.pop("worker-0")
-                    kill(victim.pid)
-                    victim.wait()
-
-        lake.on_request = strike
-        process = user.start_job("gc", REPOSITORY, "one", COLLECTOR)
-        assert process.wait(900) == 0, user.log()[-5000:]
-        assert len(struck) == 1
-        assert live < struck[0] < live | marked
-        assert lake.keys() == live
-        assert user.rounds("one") >= 2
-        outcomes = user.outcomes("one")
-        assert outcomes.keys() == marked
-        assert set(outcomes.values()) <= {"deleted", "already_missing"}

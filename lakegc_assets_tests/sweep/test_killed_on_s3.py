@@ -53,11 +53,10 @@ class Kill:
 
 
 def planned(seed: int) -> list[Kill]:
-    """Ten kills; the last one leaves nobody to go on."""
+    """Ten kills: of whole sweeps, of the workers of another one on Spark, and of that at last."""
     rng = random.Random(seed)
-    whats: list[What] = ["all"] * (KILLS - 1)
-    whats[:_OF_WORKERS] = ["workers"] * _OF_WORKERS
-    rng.shuffle(whats)
+    whats: list[What] = ["all"] * (KILLS - 1 - _OF_WORKERS)
+    whats += ["workers"] * _OF_WORKERS
     signs = [rng.choice(list(_MOST)) for _ in range(KILLS)]
     return [
         Kill(what, sign, rng.randint(1, _MOST[sign]))
@@ -71,12 +70,14 @@ def found(tmp_path: Path, versitygw_server: Server) -> Iterator[S3Lake]:
         yield made
 
 
-def start(found: S3Lake) -> subprocess.Popen[bytes]:
-    """A sweep whose requests last long enough for a kill to come in the middle of one."""
-    # The task of a worker that dies is run again.
+def start(found: S3Lake, what: What) -> subprocess.Popen[bytes]:
+    """A sweep whose requests last long enough for a kill to come in the middle of one.
+
+    What loses its workers is on Spark, and runs the task of a worker that dies again.
+    """
     return sweeper.start(
         found.lake,
-        "local[2,4]",
+        "local[2,4]" if what == "workers" else "",
         sweep_batch=20,
         sweep_num_partitions=2,
         lease_duration_seconds=120,
@@ -117,7 +118,7 @@ def test_it_ends_exact(found: S3Lake, spark: Session, monkeypatch: pytest.Monkey
     assert 0 < struck[-1] < len(dead), told
 
     abandoned = read_lease(found.store)
-    process = start(found)
+    process = start(found, "all")
     try:
         wait_for(
             lambda: read_lease(found.store).token != abandoned.token,
@@ -152,7 +153,7 @@ def strike(found: S3Lake, dead: frozenset[str], kills: list[Kill]) -> list[int]:
     try:
         for due in kills:
             target = seen(found, dead, due.sign) + due.count
-            process = process or start(found)
+            process = process or start(found, due.what)
             # A look at all keys takes a core for some milliseconds.
             is_due = partial(is_time, found, dead, due, target, process.pid)
             wait_for(is_due, process, log_of(found.lake), pause=0.02)
