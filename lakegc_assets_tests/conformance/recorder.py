@@ -25,7 +25,7 @@ file with the declared rows (test_table.py).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ class LeftOut:
 
 
 _rows: set[Row] = set()
-_left_out: set[LeftOut] = set()
+_left_out: list[Callable[[], LeftOut]] = []
 
 
 def conforms(
@@ -97,11 +97,14 @@ def conforms(
     return pytest.mark.conforms(row)
 
 
-def left_out(section: str, operations: Iterable[str], why: str) -> None:
-    """Declare what the server has not."""
+def left_out(
+    section: str, operations: Iterable[str] | Callable[[], Iterable[str]], why: str
+) -> None:
+    """Declare what the server has not; a function finds it when it is asked for."""
     if section not in SECTIONS:
         raise ValueError(f"{section!r} is none of {SECTIONS}")
-    _left_out.add(LeftOut(section, tuple(sorted(operations)), why))
+    found = operations if callable(operations) else lambda: operations
+    _left_out.append(lambda: LeftOut(section, tuple(sorted(found())), why))
 
 
 def declared() -> tuple[list[Row], list[LeftOut]]:
@@ -111,7 +114,9 @@ def declared() -> tuple[list[Row], list[LeftOut]]:
             importlib.import_module(".".join(path.relative_to(_TESTS.parent).with_suffix("").parts))
     return (
         sorted(_rows, key=lambda row: (SECTIONS.index(row.section), row)),
-        sorted(_left_out, key=lambda line: (SECTIONS.index(line.section), line)),
+        sorted(
+            {find() for find in _left_out}, key=lambda line: (SECTIONS.index(line.section), line)
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from functools import cache
 from typing import Any, NamedTuple
 
 from lakegc_assets.embedded import app
@@ -69,6 +70,7 @@ class Operation(NamedTuple):
     request: tuple[str, str]
 
 
+@cache
 def operations() -> list[Operation]:
     found = []
     api: Any = importlib.import_module("lakefs_sdk.api")
@@ -94,18 +96,14 @@ def nameless(path: str) -> str:
 # Users, groups, policies and other identity providers; what the server has of them has rows.
 IDENTITY = ("AuthApi", "ExternalApi")
 _OF_THE_ONE_USER = {"login", "get_current_user", "list_users"}
-left_out(
-    REST,
-    sorted(
-        {
-            each.name
-            for each in operations()
-            if each.api in IDENTITY and each.name not in _OF_THE_ONE_USER
-        }
-        | {"sts_login"}
-    ),
-    "there is one user",
-)
+
+
+def _of_other_users() -> set[str]:
+    found = {each.name for each in operations() if each.api in IDENTITY}
+    return found - _OF_THE_ONE_USER | {"sts_login"}
+
+
+left_out(REST, _of_other_users, "there is one user")
 
 
 def test_every_operation_of_the_sdk_has_a_row_or_a_reason() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +14,16 @@ from lakegc_assets.embedded import EmbeddedLakeFS
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.conformance.recorder import REST, conforms
+from lakegc_assets_tests.lazily import Lazy
 
-# Their annotations call required what their constructors do not require.
-sdk: Any = importlib.import_module("lakefs_sdk")
-lakefs: Any = importlib.import_module("lakefs")
+sdk, lakefs = Lazy("lakefs_sdk"), Lazy("lakefs")
 
 
 def sdk_client(server: EmbeddedLakeFS, **other: str) -> Any:
     """A client of ``lakefs-sdk``; close it with ``close_client``."""
     keys = {"username": server.access_key, "password": server.secret_key, **other}
     configuration = sdk.Configuration(host=f"{server.endpoint}/api/v1", **keys)
-    return importlib.import_module("lakefs_sdk.client").LakeFSClient(configuration)
+    return Lazy("lakefs_sdk.client").LakeFSClient(configuration)
 
 
 def close_client(client: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -20,10 +19,9 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.embedded.api import Api
 from lakegc_assets_tests.embedded.conftest import Clock
+from lakegc_assets_tests.lazily import Lazy
 
-# Their annotations call required what their constructors do not require.
-lakefs: Any = importlib.import_module("lakefs")
-lakefs_sdk: Any = importlib.import_module("lakefs_sdk")
+lakefs, lakefs_sdk = Lazy("lakefs"), Lazy("lakefs_sdk")
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def sdk(server: EmbeddedLakeFS) -> Iterator[Any]:
     configuration = lakefs_sdk.Configuration(
         host=f"{server.endpoint}/api/v1", username=server.access_key, password=server.secret_key
     )
-    client = importlib.import_module("lakefs_sdk.client").LakeFSClient(configuration)
+    client = Lazy("lakefs_sdk.client").LakeFSClient(configuration)
     yield client
     client.objects_api.api_client.rest_client.pool_manager.clear()
 

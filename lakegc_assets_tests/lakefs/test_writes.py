@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lakefs_sdk
 import pytest
 
 from lakegc_assets.lakefs import errors
 from lakegc_assets.lakefs.writes import LakeFSWriter
 
+from ..lazily import Lazy
 from ..replay import ReplayServer, Request
+
+lakefs_sdk = Lazy("lakefs_sdk")
 
 COMMIT = {
     "id": "c1", "parents": [], "committer": "me", "message": "m", "creation_date": 5,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import islice, takewhile
 from pathlib import Path
@@ -135,21 +135,24 @@ def xids(count: int, seconds: float) -> list[str]:
 HEX = [f"{n * 2654435761 % 2**32:08x}" for n in range(4000)]
 
 
+# Each worker collects all tests, and one runs them: it makes the keys.
 @pytest.mark.parametrize(
     "keys",
     [
-        HEX,
-        [f"data/{name}" for name in HEX],
-        [f"data/part-{n:012d}-of-many.parquet" for n in range(4000)],
-        [f"data/{name}" for name in xids(4000, 90_000)],
-        [*(f"{n:03d}" for n in range(900)), *(f"data/{name}" for name in HEX[900:])],
+        lambda: HEX,
+        lambda: [f"data/{name}" for name in HEX],
+        lambda: [f"data/part-{n:012d}-of-many.parquet" for n in range(4000)],
+        lambda: [f"data/{name}" for name in xids(4000, 90_000)],
+        lambda: [*(f"{n:03d}" for n in range(900)), *(f"data/{name}" for name in HEX[900:])],
     ],
     ids=["hex at the root", "hex in data", "numbers", "xids in data", "two layouts"],
 )  # fmt: skip
-def test_ranges_have_about_the_same_size(keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_have_about_the_same_size(
+    keys: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(key_ranges, "KEYS_EACH", 200)
     monkeypatch.setattr(key_ranges, "_FLAT", 100)
-    found = sizes(store_of(keys, 20))
+    found = sizes(store_of(keys(), 20))
     assert sum(found) == 4000
     assert len(found) >= 4
     assert max(found) <= 1000
@@ -171,21 +174,22 @@ def sharded(keys: int, shards: int = 4096) -> list[str]:
     ("keys", "requests"),
     [
         # One for the folders, one each for what is before and behind them, and a few looks.
-        (sharded(880), 20),
-        (sharded(30_000), 80),
+        (lambda: sharded(880), 20),
+        (lambda: sharded(30_000), 80),
         # Folders that somebody else has made.
-        ([f"data/part={n}/file" for n in range(3000)], 40),
+        (lambda: [f"data/part={n}/file" for n in range(3000)], 40),
     ],
     ids=["880 objects in shards", "30,000 in shards", "3,000 folders"],
 )
 def test_small_folders_are_planned_and_listed_without_a_request_for_each(
-    keys: list[str], requests: int
+    keys: Callable[[], list[str]], requests: int
 ) -> None:
-    store = _Keys(keys, 1000)
-    looks = _Keys(keys, 100)
+    there = keys()
+    store = _Keys(there, 1000)
+    looks = _Keys(there, 100)
     ranges = plan(cast("ObjectStore", looks), 100).ranges
     found = [key for r in ranges for key in keys_in(cast("ObjectStore", store), r)]
-    assert sorted(found) == sorted(keys)
+    assert sorted(found) == sorted(there)
     assert looks.requests + store.requests <= requests
 
 

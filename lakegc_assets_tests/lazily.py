@@ -1,0 +1,20 @@
+"""Modules that are loaded where a test needs them, and not where tests are collected."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class Lazy:
+    """Stands for a module, which its first use loads; for mypy all that it has is anything.
+
+    Each worker imports all test modules, and one alone runs the tests of lakeFS's own client, which
+    takes two seconds to load, and whose annotations call required what its constructors do not.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
