@@ -31,6 +31,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from lakegc_assets.embedded.lake import state
 from lakegc_assets.engine import database
+from lakegc_assets.engine.plans import PlanCache
 from lakegc_assets.lakefs import client
 from lakegc_assets.run import lock
 from lakegc_assets.storage import files
@@ -169,8 +170,17 @@ def _known_engine(url: str, **options: Any) -> Engine:
     return _engines[url]
 
 
+class _OneThread(database.Database):
+    """Computes in one thread, as where there is little memory: a second has nothing to do here."""
+
+    def __init__(self, memory: int, plans: PlanCache) -> None:
+        super().__init__(memory, plans)
+        self._cores = 1
+        self._use_threads(memory)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _at_once() -> Iterator[None]:
+def _at_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Nothing waits for the disk, which no test takes the power from, nor for a server of ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "fsync", lambda _: None)
@@ -180,6 +190,8 @@ def _at_once() -> Iterator[None]:
         patch.setattr(sweep, "await_commits", lambda *_: None)
         # Tests replace parts of relations: what they plan is not for other processes.
         patch.setattr(database, "plans_file", lambda: None)
+        if request.config.option.markexpr != "conformance":
+            patch.setattr(database, "Database", _OneThread)
         patch.setattr("botocore.session.create_loader", _loader)
         # Uvicorn looks ten times a second whether it is to end, and then waits as long once more.
         patch.setattr("uvicorn.server.asyncio", _Hasty())

@@ -104,7 +104,7 @@ _ENGINES: Final = (
 
 #: Examples of a property: what engines differ in, few show, and Connect has the engine of Spark;
 #: the first one is empty.
-_EXAMPLES: Final = {"embedded": 25, "spark": 5, "connect": 2}
+_EXAMPLES: Final = {"embedded": 16, "spark": 5, "connect": 2}
 
 
 @pytest.fixture(scope="module", params=_ENGINES)

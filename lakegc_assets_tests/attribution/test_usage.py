@@ -94,19 +94,18 @@ def test_the_classes_are_all_that_is_listed(marked: Site) -> None:
 
 def test_live_bytes_are_told_by_path_age_size_commit_and_committer(marked: Site) -> None:  # noqa: ARG001 - its mark
     live = next(r for r in _usage()["classes"] if r["class"] == "live and committed")["bytes"]
-    by_path = _usage("--by", "path", "--depth", "3")
-    assert _rows(by_path) == {
+    assert _rows(_usage("--by", "path", "--depth", "3")) == {
         "models/": len("models/m") * 3000,
         **{f"tables/sales/day={n}/": len("tables/sales/day=1/a") * 100 for n in (1, 2)},
         "tables/sales/day=3/": len("tables/sales/day=1/a") * 10,
         "(root)": len("readme"),
     }
-    assert set(_rows(_usage("--by", "path"))) == {"models/", "tables/", "(root)"}
-    assert list(_rows(_usage("--by", "age"))) == ["up to 90 days"]
-    assert _rows(_usage("--by", "committer")) == {"admin": live}
-    assert [row["objects"] for row in _usage("--by", "commit")["rows"]] == [1, 1, 3, 1]
-    for by in ("path", "age", "size", "commit", "committer"):
-        assert sum(_rows(_usage("--by", by)).values()) == live
+    found = {by: _usage("--by", by) for by in ("path", "age", "size", "commit", "committer")}
+    assert set(_rows(found["path"])) == {"models/", "tables/", "(root)"}
+    assert list(_rows(found["age"])) == ["up to 90 days"]
+    assert _rows(found["committer"]) == {"admin": live}
+    assert [row["objects"] for row in found["commit"]["rows"]] == [1, 1, 3, 1]
+    assert {sum(_rows(one).values()) for one in found.values()} == {live}
 
 
 def test_what_deleting_a_branch_frees_is_what_the_next_mark_finds(marked: Site) -> None:
@@ -138,10 +137,16 @@ def _garbage(found: dict[str, Any]) -> int:
     return sum(row["bytes"] for row in found["classes"] if row["class"] == "garbage")
 
 
-def test_a_range_that_is_not_cached_is_not_read_and_told(marked: Site) -> None:
+def test_what_is_not_there_is_told_and_a_range_that_is_not_cached_is_not_read(marked: Site) -> None:
     _mark("u3", "--set", "attribution=false")
     attempt = marked.root.attempt(REPOSITORY, "u3")
     assert not attempt.has(ASSET)
+    part: Part = attempt.manifest("store_listing").parts["data"][0]
+    there = Path(attempt.url, part.key)
+    elsewhere = there.rename(there.with_suffix(".gone"))
+    say(lakegc("usage", REPOSITORY, "--run", "u3"), 1, part.key, "has gone")
+    say(lakegc("usage", REPOSITORY, "--run", "nothing"), 3, "there is no mark 'nothing'")
+    elsewhere.rename(there)
     (place,) = {p.parent for p in Path(marked.root.url).rglob(f"{REPOSITORY}/_cache/*/{KIND.name}")}
     cache = TableCache(marked.root.open(REPOSITORY, "_cache", place.name), KIND)
     cache.forget({slot.file for slot in cache.slots().values()})
@@ -151,15 +156,6 @@ def test_a_range_that_is_not_cached_is_not_read_and_told(marked: Site) -> None:
     assert set(_rows(found)) == {"not attributed"}
     assert found["problems"] == []
     assert any("not in the cache" in sentence for sentence in found["covers"])
-
-
-def test_artifacts_that_are_gone_are_named(marked: Site) -> None:
-    _mark("u4", "--set", "attribution=false")
-    attempt = marked.root.attempt(REPOSITORY, "u4")
-    part: Part = attempt.manifest("store_listing").parts["data"][0]
-    Path(attempt.url, part.key).unlink()
-    say(lakegc("usage", REPOSITORY, "--run", "u4"), 1, part.key, "has gone")
-    say(lakegc("usage", REPOSITORY, "--run", "nothing"), 3, "there is no mark 'nothing'")
 
 
 @pytest.mark.parametrize(

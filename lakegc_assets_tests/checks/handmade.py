@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import Tasks
-from lakegc_assets.graveler.entry import AddressType
+from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts, Manifest
@@ -192,12 +192,13 @@ class Lab:
 
     def ranges(self, commit_id: str) -> list[str]:
         metarange = self.server.recording.commits[commit_id]["meta_range_id"]
-        if not metarange:
-            return []
-        return [info.id for info in read_metarange(self.file(metarange), metarange)]
+        return [*_ranges_of(self.table(metarange))] if metarange else []
 
     def file(self, table_id: str) -> bytes:
-        return (self.golden / "raw" / "_lakefs" / table_id).read_bytes()
+        return self.table(table_id).read_bytes()
+
+    def table(self, table_id: str) -> Path:
+        return self.golden / "raw" / "_lakefs" / table_id
 
     def held(self, commit_id: str) -> set[str]:
         """The addresses that a commit holds, by the slow reader."""
@@ -205,7 +206,7 @@ class Lab:
         return {
             address
             for range_id in self.ranges(commit_id)
-            for _, entry in read_range(self.file(range_id), range_id)
+            for entry in _entries_of(self.table(range_id))
             for address in (
                 {entry.address}
                 if entry.address_type is AddressType.RELATIVE
@@ -319,9 +320,31 @@ class Lab:
         return (self.golden / "raw" / "_lakefs" / metarange).is_file()
 
     def range_row(self, range_id: str) -> Row:
-        addresses = [entry.address for _, entry in read_range(self.file(range_id), range_id)]
-        digest = str(key_digest(pa.array(addresses, pa.string())))
-        return {"range_id": range_id, "entries": len(addresses), "digest": digest}
+        entries = _entries_of(self.table(range_id))
+        return {
+            "range_id": range_id,
+            "entries": len(entries),
+            "digest": _digest_of(self.table(range_id)),
+        }
+
+
+# What is recorded stays as it is, and the slow reader reads it once for all tests.
+
+
+@cache
+def _ranges_of(metarange: Path) -> tuple[str, ...]:
+    return tuple(info.id for info in read_metarange(metarange.read_bytes(), metarange.name))
+
+
+@cache
+def _entries_of(table: Path) -> tuple[Entry, ...]:
+    return tuple(entry for _, entry in read_range(table.read_bytes(), table.name))
+
+
+@cache
+def _digest_of(table: Path) -> str:
+    addresses = [entry.address for entry in _entries_of(table)]
+    return str(key_digest(pa.array(addresses, pa.string())))
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,6 @@ def delete_branch(past: Past) -> None:
 CHAINS: dict[str, list[list[Event]]] = {
     "nothing": [[], [Past.reset]],
     "a protected tag": [[], [Past.reset, tag], [delete_tag]],
-    "a branch": [[], [Past.reset, branch], [delete_branch]],
     "a branch, for two marks": [[], [Past.reset, branch], [], [delete_branch], []],
     "no rules before the reset": [[], [no_rules], [rules, Past.reset]],
     "no rules after the reset": [[], [no_rules, Past.reset], [rules]],
@@ -117,6 +116,15 @@ def test_what_happens_between_marks_hides_no_date(
             event(past)
         assert not past.is_candidate(f"mark-{number}")
     # It is for its retention that it stays.
+    lake.rules(5, main=0)
+    assert past.is_candidate("shorter")
+
+
+def test_what_was_a_candidate_once_may_go(lake: SmallLake, spark: Session) -> None:
+    past = Past(lake, spark)
+    rules(past)
+    past.mark("first", find_active_commits)
+    past.reset()
     lake.rules(5, main=0)
     assert past.is_candidate("shorter")
     rules(past)
