@@ -86,7 +86,7 @@ class ObjectStore(ABC):
         An answer with more objects than ``max_objects`` is not complete; any other is.
         """
 
-    def prefixes_to_the_end(self) -> list[str]:
+    def prefixes_to_the_end(self) -> Sequence[str]:
         """The folders of the store, asked for again behind the last until none follows, in order.
 
         A list may end early.

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.decode import decode_paths
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.errors import NotFoundError
@@ -60,10 +61,9 @@ def test_what_may_be_served_at_a_path_that_nobody_can_ask_for_is_spared(
     first = golden("identical").marked
     four = {address for address, why in first.spared.items() if why == "lakeFS serves it"}
     marked = recorded.rewind(first, tmp_path, "deletion_candidates")
-    decode = lookups.decode_paths
 
     def in_latin_1(data: bytes, name: str) -> tuple[pa.RecordBatch, Any]:
-        entries, paths = decode(data, name)
+        entries, paths = decode_paths(data, name)
         return entries, SimpleNamespace(take=lambda at: [b"\xe9" + p for p in paths.take(at)])
 
     monkeypatch.setattr(lookups, "decode_paths", in_latin_1)

@@ -224,7 +224,7 @@ class SimStore(ObjectStore):
         folders = {prefix + k[len(prefix) :].split("/")[0] + "/" for k in found if "/" in k}
         return Prefixes(sorted(folders), [])
 
-    def prefixes_to_the_end(self) -> list[str]:
+    def prefixes_to_the_end(self) -> Sequence[str]:
         # No list of folders is cut here.
         return self.list_prefixes().prefixes
 
