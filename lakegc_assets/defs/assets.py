@@ -221,7 +221,8 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
 
     Reads: the published mark; and staged objects, rules, branches and commits once more.
     Writes: address, size (bytes), outcome (deleted, already_missing, spared, locked, put_back),
-    error_code, detail (of what was deleted: space freed, or held until when), at (UTC).
+    error_code, detail (of what was deleted: space freed, or held until when), at (UTC), version (of
+    what the store keeps of a deleted object).
     Guarantees: trusts no earlier check; evaluates every invariant again; what came back to life is
     spared, and what is not verified in the backup where ``backup_url`` is set; each batch is
     recorded before the next is sent; a killed sweep goes on where it was. A mark that was swept is
