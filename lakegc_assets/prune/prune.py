@@ -303,8 +303,8 @@ class _Pruning:
                 while batch := list(islice(files, _BATCH)):
                     count, size = count + len(batch), size + sum(length for *_, length in batch)
                     if lease is not None:
-                        lease.require_held(self.connections.store())
-                        remove_objects(store, [key for _, key, _ in batch])
+                        require = partial(lease.require_held, self.connections.store())
+                        remove_objects(store, [key for _, key, _ in batch], require)
         except (LakegcError, pa.ArrowException) as error:
             notes = [f"some of what is cached stays: {error}"]
         return replace(pruned, cached=count, cached_size=size, notes=notes)

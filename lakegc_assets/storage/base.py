@@ -41,6 +41,8 @@ class ObjectStore(ABC):
     """
 
     keys_per_delete: ClassVar[int] = 1000
+    #: True if this process deletes object by object, and looks at the deadline before each.
+    watches_deadlines: ClassVar[bool] = False
 
     @property
     @abstractmethod

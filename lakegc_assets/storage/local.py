@@ -70,6 +70,8 @@ class LocalStore(LocalTrash):
     file system cannot lock directories, as NFS.
     """
 
+    watches_deadlines = True
+
     @property
     def url(self) -> str:
         return self._url

@@ -33,7 +33,8 @@ from lakegc_assets.storage.files import (
     remove_empty,
     temporary_name,
 )
-from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome, require_removed
+from lakegc_assets.storage.removal import remove_objects
+from lakegc_assets.storage.values import Lost, Recovery, Retained, UndeleteOutcome
 
 #: How often a file is put back again.
 _TRIES: Final = 1000
@@ -74,16 +75,14 @@ def remove_trash(
 ) -> int:
     """Remove a folder of the trash, but where ``stays`` is True of an address. Returns how many.
 
-    ``require`` is called before each removal, and raises an error where it may not be made.
+    ``require`` raises where nothing may be removed; see ``remove_objects``.
     """
     removed = 0
     for batch in store.list(folder):
         addresses = addresses_in(batch, folder)
         keys = batch["key"].filter(pc.invert(stays(addresses))).to_pylist()
-        require()
-        outcomes = store.delete_many(keys)
-        require_removed(outcomes, f"{store.url}/{folder}", "Prune again")
-        removed += len(outcomes)
+        remove_objects(store, keys, require)
+        removed += len(keys)
     return removed
 
 

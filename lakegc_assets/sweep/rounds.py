@@ -168,6 +168,7 @@ class Rounds:
 
     def _orders(self, number: int, delta: DeltaMark) -> Orders:
         settings, connections = self.ctx.settings, self.recorded.space.connections
+        store = connections.store()
         return Orders(
             # What a task has seen is soon too old to delete by.
             connections=connections.without_waiting(),
@@ -179,11 +180,12 @@ class Rounds:
             lease=self.lease.token,
             number=number,
             condition=self.means.condition,
-            batch=min(settings.sweep_batch, connections.store().keys_per_delete),
+            batch=min(settings.sweep_batch, store.keys_per_delete),
             limits=Limits(settings.sweep_keys_per_second, settings.sweep_requests_per_second),
             share=self._share,
             known=delta.known() if delta.known else None,
-            expires_s=CHECK_LIFETIME if self.means.deadlines else None,
+            # A process that is suspended within a batch of files is to end there.
+            expires_s=CHECK_LIFETIME if self.means.deadlines or store.watches_deadlines else None,
             trash=self.means.trash,
             protection=self.means.protection,
             retain=settings.retained,

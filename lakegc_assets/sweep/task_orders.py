@@ -48,7 +48,7 @@ class Orders:
         known: what the delta mark knew; None where it cannot be extended, so that it is over as
             soon as a branch moves.
         expires_s: after so many seconds from the look at HEADs and rules the store is to refuse a
-            delete; None where it keeps no deadlines.
+            delete, or the task itself is to begin none; None where neither can be.
         trash: key prefix below which a store that can moves what is deleted.
         protection: what the store holds of what is deleted.
         retain: rules that keep more than lakeFS's.

@@ -13,8 +13,10 @@ import pytest
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage import bulk
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets.storage.trash import LocalTrash
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import alarm, ledger, rounds
 from lakegc_assets.sweep.delta import STAGED
@@ -75,6 +77,26 @@ def test_what_is_staged_by_hand_while_the_sweep_is_suspended_is_spared(
     manifest = sweep(lake.context(spark, sweep_batch=2))
     assert manifest.facts["rounds"] == 2
     check_swept(lake, marked, {staged[0]: STAGED})
+
+
+def test_what_comes_alive_while_the_sweep_is_suspended_within_a_batch_of_files_is_spared(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No store keeps a deadline there: this process looks at it before each file."""
+    take, revived = LocalTrash._take, list[str]()
+
+    def take_and_sleep(store: LocalTrash, *of: Any) -> None:
+        take(store, *of)
+        if not revived:
+            revived.append(max(lake.keys() & marked.groups["orphans"]))
+            lake.stage("busy", "late/commit", revived[0])
+            lake.commit("busy")
+            awake = bulk.seconds
+            monkeypatch.setattr(bulk, "seconds", lambda: awake() + 3600)
+
+    monkeypatch.setattr(LocalTrash, "_take", take_and_sleep)
+    sweep(lake.context(spark))
+    check_swept(lake, marked, alike(lake, marked) | {revived[0]: HELD})
 
 
 def test_rules_that_change_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:
