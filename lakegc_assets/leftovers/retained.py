@@ -25,6 +25,11 @@ NOT_COUNTED: Final = {
     "s3": "locks and legal holds of single objects, each of which takes a request",
     "azure": "policies and legal holds of the whole container",
 }
+#: Why no rule is proposed, by the kind of the store.
+_NO_RULE: Final = {
+    "azure": "no rule is proposed: Azure's count from when a version was written, and one would "
+    "remove at its next run what was deleted just now and is old, and with it an undo",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class RetainedObjects:
     days: float | None
     notice: str
     #: The life-cycle rule that would end it, in the form of the store; empty where none is needed
-    #: or possible.
+    #: or possible, which the notice explains.
     rule: str
 
 
@@ -64,7 +69,8 @@ def retained_objects(
             endless = recovery.kind in {"versions", "nothing"} and recovery.days is None
             rule = life_cycle_rule(place, one.id) if endless else ""
             notice = store.data_protection().notice
-            notice = "; ".join(filter(None, [notice, _locks(held, place.scheme)]))
+            unruled = _NO_RULE.get(place.scheme) if endless else None
+            notice = "; ".join(filter(None, [notice, unruled, _locks(held, place.scheme)]))
             found.append(RetainedObjects(one.id, recovery.kind, *held, recovery.days, notice, rule))
     return found, problems
 
@@ -84,7 +90,7 @@ def life_cycle_rule(place: StorageNamespace, name: str) -> str:
     """A rule that ends old versions below a namespace after 30 days, as the store's tools take it.
 
     It is JSON, to be added to the rules that there are, and has the name of the repository; empty
-    where stores have no rules.
+    where stores have none that counts from the delete (``_NO_RULE``).
     """
     start = place.key(_DATA)
     version_rules: dict[str, dict[str, Any]] = {
@@ -98,18 +104,6 @@ def life_cycle_rule(place: StorageNamespace, name: str) -> str:
         "gs": {
             "action": {"type": "Delete"},
             "condition": {"daysSinceNoncurrentTime": _DAYS, "matchesPrefix": [start]},
-        },
-        "azure": {
-            "enabled": True,
-            "name": f"lakegc-{name}",
-            "type": "Lifecycle",
-            "definition": {
-                "actions": {"version": {"delete": {"daysAfterCreationGreaterThan": _DAYS}}},
-                "filters": {
-                    "blobTypes": ["blockBlob"],
-                    "prefixMatch": [f"{place.authority.partition('/')[2]}/{start}"],
-                },
-            },
         },
     }
     return json.dumps(version_rules[place.scheme]) if place.scheme in version_rules else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,7 +16,7 @@ from lakegc_assets.leftovers.retained import life_cycle_rule, retained_objects
 from lakegc_assets.leftovers.server import Server
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import trash_folder
-from lakegc_assets.storage.values import Retained
+from lakegc_assets.storage.values import DataProtection, Recovery, Retained
 from lakegc_assets_tests.lake import REPOSITORY
 
 
@@ -24,11 +26,6 @@ from lakegc_assets_tests.lake import REPOSITORY
         ("s3://b/ns", ("Filter", "Prefix"), "ns/data/"),
         ("s3://b", ("Filter", "Prefix"), "data/"),
         ("gs://b/ns", ("condition", "matchesPrefix"), ["ns/data/"]),
-        (
-            "https://acc.blob.core.windows.net/box/ns",
-            ("definition", "filters", "prefixMatch"),
-            ["box/ns/data/"],
-        ),
     ],
 )
 def test_a_rule_is_about_the_data_of_one_namespace(
@@ -38,6 +35,36 @@ def test_a_rule_is_about_the_data_of_one_namespace(
     for name in where:
         rule = rule[name]
     assert rule == start
+
+
+class _Versioned:
+    """An Azure account with versions that no rule ends, and the server of a repository there."""
+
+    def __init__(self) -> None:
+        self.kept = Recovery("versions", None, "versioning is on")
+
+    def chosen(self, _names: object) -> list[SimpleNamespace]:
+        url = "https://acc.blob.core.windows.net/box/ns"
+        return [SimpleNamespace(id=REPOSITORY, storage_namespace=url)]
+
+    def open(self, _url: str) -> _Versioned:
+        return self
+
+    def recovery(self) -> Recovery:
+        return self.kept
+
+    def data_protection(self) -> DataProtection:
+        return DataProtection.of(self.kept)
+
+    def retained(self, _prefix: str) -> Retained:
+        return Retained(1, 2)
+
+
+def test_no_rule_is_proposed_that_would_end_an_undo_at_once() -> None:
+    """Azure's rules for versions count from when one was written: what is swept is mostly older."""
+    (found,), problems = retained_objects(cast("Server", _Versioned()))
+    assert (found.objects, found.days, found.rule, problems) == (1, None, "", [])
+    assert "no rule is proposed: Azure's count from when a version was written" in found.notice
 
 
 def test_the_trash_of_a_repository_is_told(server: Server) -> None:

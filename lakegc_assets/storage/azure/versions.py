@@ -151,9 +151,8 @@ class AzureVersions(BucketStore[Blob]):
             return Recovery.unknown(where, code, advice)
         if versions:
             kept = "versioning is on: deleted blobs stay as versions, and are paid for"
-            return Recovery(
-                "versions", None, f"{where}: {kept} until a lifecycle rule removes them"
-            )
+            until = "until a lifecycle rule removes them, which counts from when they were written"
+            return Recovery("versions", None, f"{where}: {kept} {until}")
         if days:
             kept = f"soft delete is on: deleted blobs stay for {days} days, and are paid for"
             return Recovery("soft_delete", float(days), f"{where}: {kept}")
