@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -366,23 +367,29 @@ class AttemptArtifacts:
     def _require_files(self, manifest: Manifest, hint: str) -> None:
         there = self.files(manifest.asset)
         for part in (part for parts in manifest.parts.values() for part in parts):
-            if there.get(part.key) != part.size:
+            size: int | None = there.get(part.key)
+            if size != part.size:
+                # A listing that ends early, or is late, looks like a whole one.
+                size = self._size_of(part.key)
+            if size != part.size:
                 raise IntegrityError(
-                    f"{self.url}/{part.key} should have {part.size} bytes, and has "
-                    f"{there.get(part.key, 'gone')}: {hint}",
+                    f"{self.url}/{part.key} should have {part.size} bytes, and "
+                    f"{'is gone' if size is None else f'has {size}'}: {hint}",
                 )
 
     def holds(self, manifest: Manifest) -> bool:
         """True if each file of a manifest is there, in its size: asked for one by one."""
-        store = self.store()
-        try:
-            return all(
-                store.head(part.key).size == part.size
-                for parts in manifest.parts.values()
-                for part in parts
-            )
-        except ObjectNotFoundError:
-            return False
+        return all(
+            self._size_of(part.key) == part.size
+            for parts in manifest.parts.values()
+            for part in parts
+        )
+
+    def _size_of(self, key: str) -> int | None:
+        """Size in bytes of a file; None where there is none."""
+        with suppress(ObjectNotFoundError):
+            return self.store().head(key).size
+        return None
 
     def recorded(self, asset: str) -> Manifest:
         """The manifest of a finished asset; whether its files are there was not looked at.

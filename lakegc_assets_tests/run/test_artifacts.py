@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.mark.earlier_marks import is_whole, unread_marks
 from lakegc_assets.run.artifacts import (
     MARK_ASSETS,
     SCHEMA_VERSION,
@@ -27,7 +28,9 @@ from lakegc_assets.run.artifacts import (
     located,
     validate_run_id,
 )
+from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.local import LocalStore
 
 NAMESPACE = "s3://lab/small"
 START = datetime(2026, 11, 21, 4, 41, tzinfo=timezone.utc)
@@ -212,6 +215,20 @@ def test_a_file_of_the_right_size_and_other_bytes_is_refused_when_it_is_read(
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(IntegrityError, match="something changed it"):
             attempt.read("active_commits")
+
+
+def test_what_a_listing_lacks_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next mark would pass over what an earlier one knew."""
+    attempt = root_at(tmp_path).new_attempt("repo", "m1")
+    chain = write_chain(attempt)
+    monkeypatch.setattr(LocalStore, "list", lambda *_, **__: iter(()))
+    mark = Earlier(attempt, attempt.manifest("active_commits"))
+    assert unread_marks([mark], is_whole) == [mark]
+    (part,) = chain["active_commits"].parts["data"]
+    attempt.store().delete_many([part.key])
+    assert unread_marks([mark], is_whole) == []
+    with pytest.raises(IntegrityError, match=r"should have \d+ bytes, and is gone: something"):
+        attempt.manifest("active_commits")
 
 
 def test_what_no_manifest_names_is_never_read(tmp_path: Path) -> None:
