@@ -25,12 +25,14 @@ def remove_objects(
     """
     ends: dict[str, Any] = {"expires_s": _LIFETIME_S} if store.watches_deadlines else {}
     left = list(keys)
-    while left:
+    while True:
         require()
         outcomes = store.delete_many(left, **ends)
         left = [one.key for one in outcomes if one.error_code == EXPIRED]
         answered = [one for one in outcomes if one.error_code != EXPIRED]
         require_removed(answered, store.url, PRUNE_AGAIN)
+        if not left:
+            return
 
 
 def remove_listed(
