@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from os import unlink
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.storage import bulk, local
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.http import seconds
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.removal import remove_listed
 from lakegc_assets.storage.trash import remove_trash
@@ -40,7 +42,7 @@ def test_who_was_suspended_asks_again(
     *,
     held: bool,
 ) -> None:
-    store, unlink = open_store(str(tmp_path)), local.unlink
+    store = open_store(str(tmp_path))
     keys = [f"{prefix}{name}" for name in "abc"]
     for key in keys:
         store.put(key, b"1")
@@ -53,7 +55,7 @@ def test_who_was_suspended_asks_again(
 
     def unlink_and_sleep(name: str, *, dir_fd: int) -> None:
         unlink(name, dir_fd=dir_fd)
-        monkeypatch.setattr(bulk, "seconds", partial(float, bulk.seconds() + 3600))
+        monkeypatch.setattr(bulk, "seconds", partial(float, seconds() + 3600))
         monkeypatch.setattr(local, "unlink", unlink)
 
     monkeypatch.setattr(local, "unlink", unlink_and_sleep)

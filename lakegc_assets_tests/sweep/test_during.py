@@ -15,6 +15,7 @@ from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage import bulk
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
+from lakegc_assets.storage.http import seconds
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import LocalTrash
 from lakegc_assets.storage.values import DeleteOutcome
@@ -91,8 +92,7 @@ def test_what_comes_alive_while_the_sweep_is_suspended_within_a_batch_of_files_i
             revived.append(max(lake.keys() & marked.groups["orphans"]))
             lake.stage("busy", "late/commit", revived[0])
             lake.commit("busy")
-            awake = bulk.seconds
-            monkeypatch.setattr(bulk, "seconds", lambda: awake() + 3600)
+            monkeypatch.setattr(bulk, "seconds", lambda: seconds() + 3600)
 
     monkeypatch.setattr(LocalTrash, "_take", take_and_sleep)
     sweep(lake.context(spark))
