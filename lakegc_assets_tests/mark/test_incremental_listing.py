@@ -487,9 +487,8 @@ def test_an_optimized_run_lists_what_is_in_shards_and_carries_what_is_in_slices(
 
 
 @pytest.mark.conformance
-@pytest.mark.long
-def test_many_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
-    seeds = [1, 2, *random.SystemRandom().sample(range(2**32), 4)]
-    print("seeds", seeds)  # noqa: T201 - shown where the test fails
-    assert sum(tell(tmp_path / str(s), spark, s).optimized for s in seeds) >= 5
-    tell(tmp_path / f"sharded-{seeds[-1]}", spark, seeds[-1], Layout.SHARDED)
+def test_of_any_sharded_repository_every_run_collects_all(tmp_path: Path, spark: Session) -> None:
+    """Those of slices, in which something comes back, too, are in test_optimized_histories.py."""
+    seed = random.SystemRandom().randrange(2**32)
+    print("seed", seed)  # noqa: T201 - shown where the test fails
+    tell(tmp_path, spark, seed, Layout.SHARDED)
