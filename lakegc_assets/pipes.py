@@ -24,9 +24,9 @@ import dagster_pipes
 
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.failures import Stopped
+from lakegc_assets.defs.jobs import run_in_process
 from lakegc_assets.defs.names import WAITS_TAG, add_partition
-from lakegc_assets.defs.run_on import RemoteRun, Report, metadata_for_pipes, of_error
-from lakegc_assets.defs.stages import DATA_VERSION_TAG
+from lakegc_assets.defs.run_on import RemoteRun, Report, event_message, of_error
 from lakegc_assets.errors import LakegcError
 
 _JOB: Final = "remote"
@@ -114,7 +114,7 @@ def _reported(pipes: dagster_pipes.PipesContext) -> int:
             try:
                 _execute(work, pipes, instance)
             finally:
-                _report_events(work, pipes, instance)
+                _report_events(pipes, instance)
             report = Report(tags=_tags(pipes, instance))
         except Stopped as stopped:
             report = Report(stopped=of_error(stopped.error))
@@ -144,45 +144,29 @@ def _execute(
         selection=names.selection(*work.assets),
         executor_def=dg.in_process_executor,
     )
-    definitions = dg.Definitions.merge(
-        component.definitions(), dg.Definitions(jobs=[job], loggers={"pipes": _logger(pipes)})
-    )
-    definitions.resolve_job_def(names.of(_JOB)).execute_in_process(
+    definitions = dg.Definitions.merge(component.definitions(), dg.Definitions(jobs=[job]))
+    run_in_process(
+        definitions,
+        names,
+        _JOB,
+        _Forwarding(pipes),
+        {"resources": {names.of("collector"): {"config": dict(work.config)}}},
         partition_key=add_partition(instance, work.repository, work.run, names),
         instance=instance,
         run_id=pipes.run_id,
         tags=dict(work.tags),
-        run_config={
-            "resources": {names.of("collector"): {"config": dict(work.config)}},
-            "loggers": {"pipes": {}},
-        },
     )
 
 
-def _report_events(
-    work: RemoteRun, pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance
-) -> None:
+def _report_events(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance) -> None:
     """Report what the run has made and evaluated, be it to its end or not."""
-    names = GarbageCollection(**work.component).names()
-    keys = {names.key(name): key for name, key in work.assets.items()}
     for entry in instance.all_logs(pipes.run_id):
         event = entry.dagster_event
         if event is not None and event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
             made = event.step_materialization_data.materialization
-            pipes.report_asset_materialization(
-                metadata=metadata_for_pipes(made.metadata),
-                asset_key=keys[made.asset_key],
-                data_version=(made.tags or {}).get(DATA_VERSION_TAG),
-            )
+            pipes.report_custom_message(event_message(made))
         if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            found = event.asset_check_evaluation_data
-            pipes.report_asset_check(
-                check_name=found.check_name,
-                passed=found.passed,
-                severity=found.severity.value,
-                metadata=metadata_for_pipes(found.metadata),
-                asset_key=keys[found.asset_key],
-            )
+            pipes.report_custom_message(event_message(event.asset_check_evaluation_data))
 
 
 def _tags(pipes: dagster_pipes.PipesContext, instance: dg.DagsterInstance) -> dict[str, str]:
@@ -204,20 +188,6 @@ class _Forwarding(logging.Handler):
         if said.get("dagster_event") is None:
             message = said.get("orig_message") or record.getMessage()
             self._pipes.log.log(record.levelno, "%s", message)
-
-
-def _logger(pipes: dagster_pipes.PipesContext) -> dg.LoggerDefinition:
-    """The logger of the job."""
-
-    @dg.logger
-    def forwarding(_context: object) -> logging.Logger:
-        made = logging.getLogger("lakegc_assets.pipes.forwarding")
-        made.setLevel(logging.INFO)
-        made.propagate = False
-        made.handlers = [_Forwarding(pipes)]
-        return made
-
-    return forwarding
 
 
 @contextmanager

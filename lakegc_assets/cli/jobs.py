@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import sqlite3
-import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -26,7 +24,7 @@ from lakegc_assets.cli import options
 from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
-from lakegc_assets.defs.jobs import left_to_do
+from lakegc_assets.defs.jobs import left_to_do, run_in_process
 from lakegc_assets.defs.names import WAITING, add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import PROGRESS
@@ -45,7 +43,6 @@ say = partial(click.echo, err=True)
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
 _OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
-_POLL_SECONDS = 0.5
 _STEPS = {
     dg.DagsterEventType.STEP_START: "started",
     dg.DagsterEventType.STEP_SUCCESS: "done",
@@ -221,20 +218,23 @@ def _execute(
     left: tuple[str, ...],
     instance: dg.DagsterInstance,
 ) -> None:
-    run_id, asked_of = str(uuid.uuid4()), component()
+    asked_of = component()
     names = asked_of.names()
+    config = {
+        "resources": {names.of("collector"): {"config": settings}},
+        "ops": {names.of(name): {"config": given} for name, given in asked.items()},
+    }
     try:
-        with progress(instance, run_id):
-            asked_of.definitions().resolve_job_def(names.of(job)).execute_in_process(
+        with _progress_printed():
+            run_in_process(
+                asked_of.definitions(),
+                names,
+                job,
+                _Steps(),
+                config,
                 partition_key=key,
                 asset_selection=[names.key(one) for one in left] or None,
                 instance=instance,
-                run_id=run_id,
-                run_config={
-                    "resources": {names.of("collector"): {"config": settings}},
-                    "ops": {names.of(name): {"config": config} for name, config in asked.items()},
-                    "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-                },
             )
     except Stopped as stopped:
         raise stopped.error from stopped
@@ -243,11 +243,8 @@ def _execute(
 
 
 @contextmanager
-def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Say which step of a run starts and ends, and how far a long one is."""
-    done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(instance, run_id, done), daemon=True)
-    thread.start()
+def _progress_printed() -> Iterator[None]:
+    """Say how far a long step is."""
     printing, level = logging.StreamHandler(), PROGRESS.level
     printing.setFormatter(logging.Formatter("    %(message)s"))
     PROGRESS.addHandler(printing)
@@ -257,30 +254,22 @@ def progress(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
     finally:
         PROGRESS.removeHandler(printing)
         PROGRESS.setLevel(level)
-        done.set()
-        thread.join()
 
 
-def _watch(instance: dg.DagsterInstance, run_id: str, done: threading.Event) -> None:
-    reported = 0
-    started: dict[str, float] = {}
-    while True:
-        finished = done.wait(_POLL_SECONDS)
-        entries = instance.all_logs(run_id, of_type=set(_STEPS))
-        for entry in entries[reported:]:
-            _say_step(entry, started)
-        reported = len(entries)
-        if finished:
+class _Steps(logging.Handler):
+    """Says which step of a run starts and ends, by Dagster's own events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event: dg.DagsterEvent | None = getattr(record, "dagster_meta", {}).get("dagster_event")
+        if event is None or event.step_key is None or event.event_type not in _STEPS:
             return
-
-
-def _say_step(entry: dg.EventLogEntry, started: dict[str, float]) -> None:
-    event = entry.dagster_event
-    if event is None or event.step_key is None:
-        return
-    words = _STEPS[event.event_type]
-    if event.event_type == dg.DagsterEventType.STEP_START:
-        started[event.step_key] = entry.timestamp
-    elif event.step_key in started:
-        words += f" in {entry.timestamp - started[event.step_key]:.1f} s"
-    say(f"  {event.step_key:<22} {words}")
+        words = _STEPS[event.event_type]
+        if event.event_type is dg.DagsterEventType.STEP_START:
+            self._started[event.step_key] = record.created
+        elif event.step_key in self._started:
+            words += f" in {record.created - self._started[event.step_key]:.1f} s"
+        say(f"  {event.step_key:<22} {words}")

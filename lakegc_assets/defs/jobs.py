@@ -6,6 +6,7 @@ there, and clash with theirs.
 ``gc_approve`` lets one mark be swept, ``gc_accept_hold`` accepts a loss.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -42,6 +43,8 @@ _OF_A_MARK: Final = ("mode", "min_age_hours", "clean", *_OF_A_SWEEP)
 #: The steps of the jobs, by their plain names.
 APPROVE: Final = "approve"
 ACCEPT: Final = "accept_hold"
+#: The logger of a run in this process.
+_LOGGER: Final = "handled"
 #: The user who launched a run, in Dagster+.
 _USER_TAG: Final = "user"
 
@@ -90,6 +93,34 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
             prune_job(names),
             accepting(names),
         ],
+    )
+
+
+def run_in_process(
+    definitions: dg.Definitions,
+    names: Names,
+    job: str,
+    handler: logging.Handler,
+    config: Mapping[str, Any],
+    **options: Any,  # noqa: ANN401 - as Dagster takes them
+) -> None:
+    """Run a job in this process; what it logs, with Dagster's own events, goes to a handler alone.
+
+    ``job`` is its plain name, ``config`` that of the run, and ``options`` are those of
+    ``execute_in_process``.
+    """
+
+    @dg.logger
+    def handled(_context: object) -> logging.Logger:
+        made = logging.getLogger("lakegc.run")
+        made.setLevel(logging.DEBUG)
+        made.propagate = False
+        made.handlers = [handler]
+        return made
+
+    logged = dg.Definitions.merge(definitions, dg.Definitions(loggers={_LOGGER: handled}))
+    logged.resolve_job_def(names.of(job)).execute_in_process(
+        run_config={**config, "loggers": {_LOGGER: {}}}, **options
     )
 
 

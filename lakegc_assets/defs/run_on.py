@@ -17,30 +17,23 @@ from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import shown, stopped
 from lakegc_assets.defs.fields import AsWritten, filled_in
 from lakegc_assets.defs.names import Names, asking_tags, first_tags, require_own_config
-from lakegc_assets.defs.stages import Stage, materialized
+from lakegc_assets.defs.stages import DATA_VERSION_TAG, Stage, materialized
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.run.artifacts import located
 from lakegc_assets.run.command_line import printing
 
 #: Of the form of these messages, which must be the same on both sides.
-VERSION: Final = 1
+VERSION: Final = 2
 _KINDS: Final = {
     "refused": RefusedError,
     "configuration": ConfigurationError,
     "integrity": IntegrityError,
 }
-#: How Pipes calls the kinds of metadata that this project shows.
-_TYPES: Final[Mapping[type, str]] = {
-    dg.TextMetadataValue: "text",
-    dg.UrlMetadataValue: "url",
-    dg.JsonMetadataValue: "json",
-    dg.MarkdownMetadataValue: "md",
-    dg.FloatMetadataValue: "float",
-    dg.IntMetadataValue: "int",
-    dg.BoolMetadataValue: "bool",
-    dg.NullMetadataValue: "null",
-    dg.TimestampMetadataValue: "timestamp",
-}
+#: An event of the process, or how it ended, among the custom messages of Pipes.
+_EVENT: Final = "lakegc_event"
+_END: Final = "lakegc"
+_EVENTS: Final = (dg.AssetMaterialization, dg.AssetCheckEvaluation)
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 @dataclass(frozen=True)
@@ -48,15 +41,15 @@ class RemoteRun:
     """The assets that a process is to make, and the settings for it.
 
     ``component`` has its fields as its file has them, ``place`` is that of the file on Dagster's
-    machine, or empty; ``assets`` are Dagster's keys by plain names; ``config`` has the settings
-    that the run configures, and ``tags`` say who has asked for it.
+    machine, or empty; ``assets`` are their plain names; ``config`` has the settings that the run
+    configures, and ``tags`` say who has asked for it.
     """
 
     component: Mapping[str, Any]
     place: str
     repository: str
     run: str
-    assets: Mapping[str, str]
+    assets: Sequence[str]
     config: Mapping[str, Any]
     tags: Mapping[str, str]
     version: int = VERSION
@@ -89,13 +82,12 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """As a custom message of Pipes."""
-        return {"lakegc": asdict(self)}
+        return {_END: asdict(self)}
 
     @classmethod
     def of_messages(cls, messages: list[Any]) -> "Report | None":
         """The report among custom messages; None where there is none of this version."""
-        sent = [one["lakegc"] for one in messages if isinstance(one, dict) and "lakegc" in one]
-        ours = [one for one in sent if one.get("version") == VERSION]
+        ours = [one for one in _sent(messages, _END) if one.get("version") == VERSION]
         return cls(**ours[-1]) if ours else None
 
 
@@ -117,25 +109,14 @@ def error_of(values: Mapping[str, Any]) -> LakegcError:
     return error
 
 
-def metadata_for_pipes(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, Any]:
-    """Metadata as Pipes takes them; Dagster's side adds the columns of an asset itself."""
-    return {
-        name: _for_pipes(value)
-        for name, value in metadata.items()
-        if not isinstance(value, dg.TableSchemaMetadataValue)
-    }
+def event_message(event: Event) -> dict[str, str]:
+    """An event as a custom message: the reports of Pipes lack some of what Dagster records."""
+    return {_EVENT: dg.serialize_value(event)}
 
 
-def _for_pipes(value: dg.MetadataValue[Any]) -> dict[str, Any]:
-    if isinstance(value, dg.TableMetadataValue):
-        table = {
-            "records": [dict(record.data) for record in value.records],
-            "schema": [{"name": one.name, "type": one.type} for one in value.schema.columns],
-        }
-        return {"type": "table", "raw_value": table}
-    if type(value) not in _TYPES:
-        raise TypeError(f"Pipes has no kind of metadata for {type(value).__name__}")
-    return {"type": _TYPES[type(value)], "raw_value": value.value}
+def _sent(messages: Iterable[Any], name: str) -> list[Any]:
+    """What custom messages have by a name; some may be of somebody else."""
+    return [one[name] for one in messages if isinstance(one, dict) and name in one]
 
 
 #: Settings that a run can configure and that are paths or URLs of Dagster's machine.
@@ -231,9 +212,11 @@ def _launched(
             f"{started} ended without a report, so nothing counts as made: {error}. The log of "
             "this run and the log of that process say more"
         ) from error
-    report = Report.of_messages(list(done.get_custom_messages()))
-    results = done.get_results(implicit_materializations=False)
-    yield from _reported(context, names, stages, results)
+    messages = list(done.get_custom_messages())
+    report = Report.of_messages(messages)
+    events = (dg.deserialize_value(one, _EVENTS) for one in _sent(messages, _EVENT))
+    results = list(_reported(context, names, stages, events))
+    yield from results
     if report is None:
         raise RemoteProcessError(
             f"{started} ended without a report of its end: is it `python -m lakegc_assets.pipes` "
@@ -255,30 +238,30 @@ def _reported(
     context: dg.AssetExecutionContext,
     names: Names,
     stages: Sequence[Stage],
-    results: Iterable[dg.MaterializeResult[None] | dg.AssetCheckResult],
+    events: Iterable[Event],
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """The results of a process as results of this step, which has chosen some of the checks."""
-    by_key = {names.key(one.name): one for one in stages}
+    """The events of a process as results of this step, which has chosen some of the checks."""
+    # There the assets have the keys that no translation has changed.
+    by_key = {Names(names.name).key(one.name): one for one in stages}
     chosen = {(one.asset_key, one.name) for one in context.selected_asset_check_keys}
-    for result in results:
-        if isinstance(result, dg.AssetCheckResult):
-            if (result.asset_key, result.check_name) in chosen:
-                yield _described(result)
-        elif result.asset_key is not None:
-            yield from materialized(by_key[result.asset_key], context, names, [result])
-
-
-def _described(result: dg.AssetCheckResult) -> dg.AssetCheckResult:
-    """A check's result with the description that Pipes has no place for."""
-    found = result.metadata.get("what was found")
-    return dg.AssetCheckResult(
-        passed=result.passed,
-        asset_key=result.asset_key,
-        check_name=result.check_name,
-        metadata=result.metadata,
-        severity=result.severity,
-        description=found.text if isinstance(found, dg.TextMetadataValue) else None,
-    )
+    for event in events:
+        stage = by_key[event.asset_key]
+        key = names.key(stage.name)
+        if isinstance(event, dg.AssetMaterialization):
+            version = (event.tags or {}).get(DATA_VERSION_TAG)
+            made = dg.MaterializeResult[None](
+                metadata=event.metadata, data_version=dg.DataVersion(version) if version else None
+            )
+            yield from materialized(stage, context, names, [made])
+        elif (key, event.check_name) in chosen:
+            yield dg.AssetCheckResult(
+                passed=event.passed,
+                asset_key=key,
+                check_name=event.check_name,
+                metadata=event.metadata,
+                severity=event.severity,
+                description=event.description,
+            )
 
 
 def _remote_run(
@@ -298,11 +281,7 @@ def _remote_run(
         name: located(value) if name in _PLACES and value else value
         for name, value in execution.config.items()
     }
-    assets = {
-        one.name: names.key(one.name).to_escaped_user_string()
-        for one in stages
-        if names.key(one.name) in context.selected_asset_keys
-    }
+    assets = [one.name for one in stages if names.key(one.name) in context.selected_asset_keys]
     alone = sorted(
         one.name
         for one in context.selected_asset_check_keys
