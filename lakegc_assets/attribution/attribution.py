@@ -38,7 +38,7 @@ from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_frame
 from lakegc_assets.mark.ranges import cached_frame
 from lakegc_assets.mark.served import SPARED as SPARED_ROWS
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.retention.retained import lengthen, protecting
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
@@ -137,7 +137,7 @@ def attribute(ctx: RunContext) -> Manifest:
     store, working = attempt.store(), f"{ASSET}/working-{secrets.token_hex(8)}/"
     try:
         with ctx.frames() as frames:
-            work = Workspace(ctx, frames, attempt.url, working)
+            work = SessionFolder(ctx, frames, attempt.url, working)
             parts, facts = _computed(work, attempt, chain, commits)
     finally:
         remove(store, working)
@@ -203,7 +203,7 @@ def _groups(groups: Groups) -> pa.Table:
 
 
 def _computed(
-    work: Workspace, attempt: AttemptArtifacts, chain: Mapping[str, Manifest], commits: _Commits
+    work: SessionFolder, attempt: AttemptArtifacts, chain: Mapping[str, Manifest], commits: _Commits
 ) -> tuple[dict[str, Sequence[Part]], dict[str, Any]]:
     """The files of the cells, and the facts; steps between are written to the workspace.
 
@@ -258,7 +258,7 @@ def _prints(range_ids: Collection[str]) -> pa.Table:
     return pa.table([pa.array(ids, pa.string()), *columns], ["range_id", *_PRINTS.names])
 
 
-def _classified(work: Workspace, chain: Mapping[str, Manifest], named: DataFrame) -> DataFrame:
+def _classified(work: SessionFolder, chain: Mapping[str, Manifest], named: DataFrame) -> DataFrame:
     listing, candidates = chain["store_listing"], chain["deletion_candidates"]
 
     def read(schema: pa.Schema, manifest: Manifest, part: str = "data") -> DataFrame:

@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import refs, relations, served
 from lakegc_assets.checks.paths import SPANS, Below, entries_below
-from lakegc_assets.checks.refs import pinned_addresses
+from lakegc_assets.checks.refs import ADDRESSES, pinned_addresses, write_addresses
 from lakegc_assets.checks.retained import kept_commits, path_commits
-from lakegc_assets.checks.scratch import ADDRESSES, Scratch
 from lakegc_assets.checks.witness import ENTRIES, KIND
 from lakegc_assets.checks.witness_cache import Witnessed, witnessed
 from lakegc_assets.engine.datasets import Part
@@ -29,13 +28,11 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.relation import union_all
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.errors import IntegrityError
-from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Branch, Tag
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
-from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.scratch import remove
+from lakegc_assets.run.scratch import Folder
 from lakegc_assets.run.table_cache import forget_damaged
 
 T = TypeVar("T")
@@ -80,8 +77,6 @@ class Case:
     """A set of candidates, and what it is compared with."""
 
     ctx: RunContext
-    client: LakeFSClient
-    connections: Connections
     frames: Session
     attempt: AttemptArtifacts
     #: Manifests up to ``deletion_candidates``, checked.
@@ -90,23 +85,23 @@ class Case:
     parts: Sequence[Part]
 
     @cached_property
-    def scratch(self) -> Scratch:
+    def scratch(self) -> Folder:
         """Temporary datasets of this evaluation."""
         folder = f"deletion_candidates/checking/{secrets.token_hex(8)}/"
-        return Scratch(self.connections, self.attempt.url, folder)
+        return Folder(self.ctx.connections, self.attempt.url, folder)
 
     def close(self) -> None:
         """Remove what was written."""
         if "scratch" in self.__dict__:
-            remove(self.scratch.artifacts(), self.scratch.folder)
+            self.scratch.remove()
 
     # What lakeFS names
 
     @cached_property
     def heads(self) -> dict[str, str]:
         """HEAD of each branch now, hidden ones too."""
-        found = self._commits_by_name(self.client.branches)
-        default = self.client.repository(self.ctx.repository).default_branch
+        found = self._commits_by_name(self.ctx.client.branches)
+        default = self.ctx.client.repository(self.ctx.repository).default_branch
         if default not in found:
             raise IntegrityError(
                 f"the list of branches of {self.ctx.repository!r} lacks its default branch "
@@ -128,7 +123,7 @@ class Case:
 
     @cached_property
     def _tags_now(self) -> dict[str, str]:
-        return self._commits_by_name(self.client.tags)
+        return self._commits_by_name(self.ctx.client.tags)
 
     def _commits_by_name(self, pages: Callable[..., Iterator[Branch | Tag]]) -> dict[str, str]:
         """Commit of each branch or tag; what ends early is read on until nothing follows."""
@@ -146,7 +141,7 @@ class Case:
         retain, repository = self.ctx.settings.retained, self.ctx.repository
         if not retain or self.chain["active_commits"].facts["rules"] is None:
             return set()
-        return kept_commits(self.client, repository, self.heads, self._tags_now, retain)
+        return kept_commits(self.ctx.client, repository, self.heads, self._tags_now, retain)
 
     @cached_property
     def below(self) -> Below:
@@ -155,7 +150,7 @@ class Case:
         if not retain.paths or active.facts["rules"] is None:
             return Below({}, SPANS.empty_table())
         found = path_commits(
-            *(self.client, self.ctx.repository, self.heads, self._tags_now),
+            *(self.ctx.client, self.ctx.repository, self.heads, self._tags_now),
             Rules.parse(active.facts["rules"]),
             retain,
             self.chain["store_listing"].start,
@@ -165,7 +160,7 @@ class Case:
             for pattern, commits in found.items()
         }
         most = self.ctx.settings.range_num_partitions
-        return entries_below(self.connections, self.ctx.tasks, metaranges, most)
+        return entries_below(self.ctx.connections, self.ctx.tasks, metaranges, most)
 
     @cached_property
     def refs(self) -> refs.Refs:
@@ -210,7 +205,7 @@ class Case:
     @cached_property
     def witnessed(self) -> Witnessed:
         """Entries of the ranges of HEADs and tags, read by the witness."""
-        return witnessed(self.connections, self.ctx.tasks, self._entries, self._most)
+        return witnessed(self.ctx.connections, self.ctx.tasks, self._entries, self._most)
 
     def _held(self, columns: Sequence[str]) -> DataFrame:
         """Some columns of the entries of HEADs."""
@@ -222,7 +217,7 @@ class Case:
             return compute()
         except IntegrityError:
             slots = self.witnessed.slots.values()
-            if not forget_damaged(self.ctx.tasks, self.connections, KIND, slots, self._most):
+            if not forget_damaged(self.ctx.tasks, self.ctx.connections, KIND, slots, self._most):
                 raise
             del self.witnessed
             return compute()
@@ -345,7 +340,7 @@ class Case:
 
     @cached_property
     def _pinned(self) -> Sequence[Part]:
-        return self.scratch.write(pinned_addresses(self.connections.store()))
+        return write_addresses(self.scratch, pinned_addresses(self.ctx.connections.store()))
 
     @cached_property
     def counts(self) -> dict[str, dict[str | None, int]]:
@@ -404,7 +399,7 @@ class Case:
 
     def write(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[Part]:
         """Compute a frame, and write its rows to files that go with this."""
-        return self.frames.write(frame, self.attempt.url, self.scratch.folder, schema, what)
+        return self.frames.write(frame, self.attempt.url, self.scratch.name, schema, what)
 
     def total(self, frame: DataFrame, what: str) -> int:
         """The number of rows of a frame."""

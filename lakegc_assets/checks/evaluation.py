@@ -56,7 +56,7 @@ def evaluate(ctx: RunContext, candidates: Sequence[Part] | None = None) -> list[
     if candidates is None:
         candidates = chain["deletion_candidates"].parts["data"]
     with ctx.frames() as frames:
-        case = Case(ctx, ctx.client, ctx.connections, frames, attempt, chain, candidates)
+        case = Case(ctx, frames, attempt, chain, candidates)
         try:
             return [invariant(case) for invariant in INVARIANTS]
         finally:

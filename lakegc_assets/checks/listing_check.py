@@ -27,11 +27,12 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, UNLIKE, Case, CheckResult
-from lakegc_assets.checks.scratch import ADDRESSES, Scratch
+from lakegc_assets.checks.refs import ADDRESSES, write_addresses
 from lakegc_assets.engine.datasets import Part, read_part, read_parts
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
+from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage import parquet
 from lakegc_assets.wording import counted
 
@@ -140,9 +141,9 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
         frame = relations.sample(case.dataset(lacked), _CONFIRM)
         some |= set(case.frames.collect(frame, ADDRESSES, _CHOOSE)["address"].to_pylist())
     asked = sorted(some)
-    there = thread_map(case.connections.store().exists, asked, _THREADS)
+    there = thread_map(case.ctx.connections.store().exists, asked, _THREADS)
     lost = [address for address, found in zip(asked, there, strict=True) if not found]
-    return case.scratch.write([pa.array(lost, pa.string())])
+    return write_addresses(case.scratch, [pa.array(lost, pa.string())])
 
 
 def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
@@ -155,13 +156,13 @@ def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
         count, "object that branch HEADs name is", "objects that branch HEADs name are"
     )
     examples = [address or "" for address in case.first(case.dataset(lost), _CONFIRM)]
-    there = thread_map(case.connections.store().exists, examples, _THREADS)
+    there = thread_map(case.ctx.connections.store().exists, examples, _THREADS)
     present = [address for address, found in zip(examples, there, strict=True) if found]
     facts = {"missing": count, "digest": digest, "examples": examples[:EXAMPLES]}
     if present:
         summary = (
             f"{objects} not in the listing of "
-            f"{case.connections.namespace_url}, but the store has them, for example "
+            f"{case.ctx.connections.namespace_url}, but the store has them, for example "
             f"{present[:EXAMPLES]}: the listing is not complete. Run again"
         )
         if case.chain["store_listing"].facts.get("carried"):
@@ -175,9 +176,9 @@ def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
         summary = f"{counted(count, 'object')} of branch HEADs missing; the operator accepts that"
         return CheckResult(NAME, passed=True, summary=summary, facts=facts)
     summary = (
-        f"{objects} neither in the listing nor in the "
-        f"store at {case.connections.namespace_url}, for example {examples[:EXAMPLES]}. If this "
-        "is the wrong place, correct the connection. If they are known to be lost, accept them "
+        f"{objects} neither in the listing nor in the store at "
+        f"{case.ctx.connections.namespace_url}, for example {examples[:EXAMPLES]}. If this is "
+        "the wrong place, correct the connection. If they are known to be lost, accept them "
         f"once: --accept-missing {digest} (setting accept_missing)"
     )
     return CheckResult(NAME, passed=False, summary=summary, facts=facts)
@@ -212,11 +213,11 @@ def _known(case: Case) -> Sequence[Part]:
 
 def _files_of_gone(case: Case) -> Iterator[_File]:
     """Files of addresses, or of the outcomes of sweeps."""
-    for batch in case.connections.store().list("_lakefs/retention/gc/"):
+    for batch in case.ctx.connections.store().list("_lakefs/retention/gc/"):
         for key in batch["key"].to_pylist():
             if (match := _MARKS.fullmatch(key)) and case.ctx.run not in match.groups():
                 run = match["run"] or match["mark"]
-                yield case.connections.namespace_url, key, run
+                yield case.ctx.connections.namespace_url, key, run
     root = case.ctx.root.open(case.ctx.repository)
     for batch in root.list(f"{_ACCEPTED}/"):
         yield from ((root.url, key, None) for key in batch["key"].to_pylist())
@@ -229,17 +230,17 @@ def _files_of_gone(case: Case) -> Iterator[_File]:
         yield from ((attempt.url, part, run) for part in swept)
 
 
-def _read_gone(scratch: Scratch, files: Sequence[_File]) -> list[Part]:
+def _read_gone(scratch: Folder, files: Sequence[_File]) -> list[Part]:
     """Read which objects are known to be gone; a task."""
     tables = (
         pa.table([addresses.cast(pa.string()), [run] * len(addresses)], schema=_KNOWN)
         for url, file, run in files
         for addresses in _gone(scratch, url, file)
     )
-    return scratch.write_rows(tables, _KNOWN)
+    return scratch.write(_KNOWN, tables)
 
 
-def _gone(scratch: Scratch, url: str, file: str | Part) -> Iterator[pa.Array]:
+def _gone(scratch: Folder, url: str, file: str | Part) -> Iterator[pa.Array]:
     store = scratch.connections.open(url)
     if isinstance(file, Part):
         rows = read_part(store, file, ["address", "outcome"])

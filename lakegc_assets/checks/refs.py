@@ -14,17 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakegc_assets.checks.scratch import Scratch
 from lakegc_assets.checks.witness import KIND
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_each
 from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage.base import ObjectStore
 
 #: Why the checks ask for a commit: one may have several roles.
 Role = Literal["head", "tag", "retained", "active"]
+#: Rows of what tasks and relations write of addresses.
+ADDRESSES: Final = schema("address string")
 #: Rows: a range of a commit.
 PAIRS: Final = schema([(KIND.id_column, pa.string())], "commit_id string")
 #: Work on one core, in seconds: a commit with its metarange; a list of staged objects.
@@ -55,7 +57,7 @@ class Refs:
 
 
 def read_refs(
-    scratch: Scratch, repository: str, named: Sequence[tuple[str, AbstractSet[Role]]]
+    scratch: Folder, repository: str, named: Sequence[tuple[str, AbstractSet[Role]]]
 ) -> Refs:
     """Ask for commits and read lists; a task.
 
@@ -76,11 +78,16 @@ def read_refs(
                 ranges.setdefault(role, {}).update(found)
             yield pa.table([[*found], [commit_id] * len(found)], schema=PAIRS)
 
-    written = scratch.write_rows(pairs(), PAIRS)
-    staged = scratch.write(
-        some for key, roles in named if not roles for some in _staged(connections, key)
-    )
+    written = scratch.write(PAIRS, pairs())
+    lists = (key for key, roles in named if not roles)
+    staged = write_addresses(scratch, (some for key in lists for some in _staged(connections, key)))
     return Refs(ranges, written, staged)
+
+
+def write_addresses(folder: Folder, addresses: Iterable[pa.Array]) -> list[Part]:
+    """Write addresses, or what can be made strings, to files of ``ADDRESSES``."""
+    texts = (pa.table([some.cast(pa.string())], schema=ADDRESSES) for some in addresses)
+    return folder.write(ADDRESSES, texts)
 
 
 def united(found: Sequence[Refs]) -> Refs:

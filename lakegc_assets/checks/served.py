@@ -11,8 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakegc_assets.checks.refs import as_paths
-from lakegc_assets.checks.scratch import Scratch
+from lakegc_assets.checks.refs import as_paths, write_addresses
 from lakegc_assets.checks.witness import paths_of
 from lakegc_assets.engine.datasets import Part, read_part
 from lakegc_assets.engine.ddl import schema
@@ -21,6 +20,7 @@ from lakegc_assets.lakefs.client import LakeFSClient, branch_ref
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.scratch import Folder
 
 #: Columns of questions: the entry with this number in a range, and a branch whose HEAD has it.
 QUESTIONS: Final = schema("range_id string, branch string, number bigint")
@@ -36,7 +36,7 @@ def pieces_of(questions: Sequence[Part]) -> list[tuple[Part, int]]:
     return [(part, at) for part in questions for at in range(0, part.rows, _QUESTIONS)]
 
 
-def ask(scratch: Scratch, repository: str, piece: tuple[Part, int]) -> list[Part]:
+def ask(scratch: Folder, repository: str, piece: tuple[Part, int]) -> list[Part]:
     """Files of the addresses that are served, in every spelling; a task.
 
     Raises:
@@ -44,13 +44,13 @@ def ask(scratch: Scratch, repository: str, piece: tuple[Part, int]) -> list[Part
     """
     served = served_addresses(scratch.connections, repository, _places(scratch, piece))
     some = iter(lambda: list(islice(served, _ANSWERS)), [])
-    return scratch.write(pa.array(addresses, pa.string()) for addresses in some)
+    return write_addresses(scratch, (pa.array(addresses, pa.string()) for addresses in some))
 
 
-def _places(scratch: Scratch, piece: tuple[Part, int]) -> Iterator[tuple[str, str]]:
+def _places(scratch: Folder, piece: tuple[Part, int]) -> Iterator[tuple[str, str]]:
     """Branches and paths; in order within a range, so that the server finds neighbours."""
     part, first = piece
-    rows = read_part(scratch.artifacts(), part).slice(first, _QUESTIONS)
+    rows = read_part(scratch.store(), part).slice(first, _QUESTIONS)
     asked = zip(*(rows[name].to_pylist() for name in QUESTIONS.names), strict=True)
     for range_id, questions in groupby(asked, lambda row: row[0]):
         of_branch = [(branch, number) for _, branch, number in questions]

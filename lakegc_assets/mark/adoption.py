@@ -24,7 +24,7 @@ from lakegc_assets.mark.comparison_relations import SPARED_BY_MARK
 from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, read_mark
 from lakegc_assets.mark.reasons import survivors
 from lakegc_assets.mark.served import SPARED
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.storage.base import ObjectStore
@@ -88,7 +88,7 @@ def _is_run(root: ArtifactRoot, repository: str, run: str) -> bool:
 
 
 def adopt(
-    work: Workspace,
+    work: SessionFolder,
     attempt: AttemptArtifacts,
     mark_id: str,
     dead: DataFrame,
@@ -134,7 +134,7 @@ def adopt(
     )
 
 
-def _not_named(work: Workspace, compared: Dataset) -> dict[str, int]:
+def _not_named(work: SessionFolder, compared: Dataset) -> dict[str, int]:
     """Number and bytes of our candidates that the adopted mark does not name."""
     totals = comparison_relations.totals(work.frames.read(compared), ["is_named"])
     rows = work.collect(totals, _TOTALS, _WHAT)

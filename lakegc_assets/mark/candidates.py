@@ -34,9 +34,9 @@ from lakegc_assets.mark.served import (
     served_candidates,
     write_compared,
 )
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signatures import HeadMatches
 from lakegc_assets.mark.uncommitted import listed_once
-from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
@@ -74,12 +74,12 @@ def find_candidates(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("committed_addresses", ctx.connections.namespace_url)
     with ctx.frames() as frames:
-        work = Workspace(ctx, frames, attempt.url, f"{ASSET}/")
+        work = SessionFolder(ctx, frames, attempt.url, f"{ASSET}/")
         return _find(work, attempt, chain, started)
 
 
 def _find(
-    work: Workspace,
+    work: SessionFolder,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     started: datetime,
@@ -118,7 +118,7 @@ def _find(
 
 
 def _served(
-    work: Workspace,
+    work: SessionFolder,
     attempt: AttemptArtifacts,
     chain: Mapping[str, Manifest],
     unlisted: Sequence[Part],
@@ -143,7 +143,7 @@ def _served(
 
 
 def _subtract(
-    work: Workspace, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
+    work: SessionFolder, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> tuple[list[Part], list[Part]]:
     """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``)."""
     listing, committed, uncommitted = (
@@ -227,7 +227,7 @@ def uploads_seen(ctx: RunContext, listing: Manifest) -> list[Dataset]:
     return list(datasets.values())
 
 
-def _require_distinct(work: Workspace, parts: Sequence[Part]) -> None:
+def _require_distinct(work: SessionFolder, parts: Sequence[Part]) -> None:
     """Raise IntegrityError where the listing holds a candidate twice."""
     if not parts:
         return
@@ -236,14 +236,14 @@ def _require_distinct(work: Workspace, parts: Sequence[Part]) -> None:
         raise IntegrityError(f"{work.url} lists an object twice: mark again under a new id")
 
 
-def _totals(work: Workspace, listing: Manifest) -> dict[str, int]:
+def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:
     """Counts and bytes of what is listed, as facts of the asset."""
     totals = relations.listing_totals(work.read(listing.parts["data"], SUMMED), listing.cutoff)
     (row,) = work.collect(totals, TOTALS, "count what is listed")
     return {name: row[name] or 0 for name in TOTALS.names}
 
 
-def _spared_by_reason(work: Workspace, spared: Sequence[Part]) -> dict[str, int]:
+def _spared_by_reason(work: SessionFolder, spared: Sequence[Part]) -> dict[str, int]:
     if not _rows(spared):
         return {}
     counts = relations.counts_by_reason(work.read(spared, SPARED))

@@ -23,7 +23,7 @@ from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
 from lakegc_assets.mark.explanation import staging_areas
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
 from lakegc_assets.mark.reasons import CANDIDATES, SURVIVORS, Survivors, sentence, survivors
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
@@ -58,7 +58,7 @@ class Side:
         return {"id": self.id, "kind": self.kind, "made": made, "objects": self.objects}
 
 
-def side_of(work: Workspace, name: str) -> Side:
+def side_of(work: SessionFolder, name: str) -> Side:
     """Read one side: a run of this id, or a foreign mark as ``find_mark`` takes it.
 
     Raises:
@@ -154,7 +154,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
     """
     ctx = ctx.connect()
     with scratch(ctx.root, ctx.repository, COMPARED) as url, ctx.frames() as frames:
-        work = Workspace(ctx, frames, url)
+        work = SessionFolder(ctx, frames, url)
         first, second = (
             side_of(work.below(folder), name) for name, folder in ((run, "a/"), (other, "b/"))
         )
@@ -183,7 +183,7 @@ def compare(ctx: RunContext, run: str, other: str, listed: int) -> Comparison:
 class _Asked:
     """Inputs from which the differences are computed."""
 
-    work: Workspace
+    work: SessionFolder
     compared: Dataset
     totals: Sequence[Mapping[str, Any]]
     listed: int

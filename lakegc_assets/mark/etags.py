@@ -33,8 +33,8 @@ from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark.addresses import entry_spellings
 from lakegc_assets.mark.metaranges import COUNTED
 from lakegc_assets.mark.ranges import Wanted, range_frame
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signature_relations import etag_evidence
-from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.table_cache import Decoded, Kind, TableCache
@@ -103,7 +103,7 @@ def etag_files(listing: Manifest) -> EtagFiles:
     return EtagFiles(files, [len(last), len(last | settled)])
 
 
-def evidence_of(work: Workspace, ranges: Sequence[Wanted], etags: EtagFiles) -> Evidence:
+def evidence_of(work: SessionFolder, ranges: Sequence[Wanted], etags: EtagFiles) -> Evidence:
     """Compare the etags and sizes of all entries of some ranges with those of all that is listed.
 
     ``ranges``: of branch HEADs.
@@ -147,7 +147,7 @@ def evidence_of(work: Workspace, ranges: Sequence[Wanted], etags: EtagFiles) -> 
 
 
 def _compared(
-    work: Workspace, ranges: Sequence[Wanted], pieces: Mapping[int, Sequence[Part]]
+    work: SessionFolder, ranges: Sequence[Wanted], pieces: Mapping[int, Sequence[Part]]
 ) -> dict[tuple[str, int], Evidence]:
     """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
     table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
@@ -288,7 +288,7 @@ def entries_are_checksums(
 # The content of candidates
 
 
-def read_contents(work: Workspace, parts: Sequence[Part], deadline: float) -> list[Part]:
+def read_contents(work: SessionFolder, parts: Sequence[Part], deadline: float) -> list[Part]:
     """The hashes of the MD5s of small objects, as far as they can be read (files of ``CONTENTS``).
 
     ``parts``: files of address and size.

@@ -27,7 +27,7 @@ from lakegc_assets.mark.addresses import UNNAMEABLE, are_plain, entry_spellings,
 from lakegc_assets.mark.commits import find_liveness
 from lakegc_assets.mark.live_ranges import live_ranges, passed_over
 from lakegc_assets.mark.ranges import Wanted, cache_ranges, range_frame, run_on_ranges, wanted
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -95,7 +95,7 @@ def _named_by_none(
         entries = range_frame(ctx, frames, every, _HELD.names)
         ids = frames.create(active.select(_IDS.names).cast(_IDS))
         only_b = relations.held_by_expired(entries, ids)
-        work = Workspace(ctx, frames, attempt.url, _FOLDER)
+        work = SessionFolder(ctx, frames, attempt.url, _FOLDER)
         held = work.written(only_b, "hashes", _HELD, _WHAT)
         if not held.parts:
             return [], damaged
@@ -103,7 +103,7 @@ def _named_by_none(
     return named, damaged | more
 
 
-def _names(work: Workspace, ranges: pa.Table, held: Dataset) -> tuple[Sequence[Part], Damaged]:
+def _names(work: SessionFolder, ranges: pa.Table, held: Dataset) -> tuple[Sequence[Part], Damaged]:
     """The addresses behind hashes (``_HELD``), and ranges that could not be read."""
     ctx, frames = work.ctx, work.frames
     of_held = frames.read(held).select("range_id").distinct()

@@ -27,7 +27,7 @@ from lakegc_assets.mark.holders import path_holder, paths_in, ranges_naming, unr
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.reasons import sentence
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -75,7 +75,7 @@ def explain_object(ctx: RunContext, address: str) -> Explanation:
         return Explanation(address, "unknown", f"it is not below {ctx.connections.namespace_url}")
     # A full address may be meant percent-decoded or not: the object that is there was meant.
     with ctx.frames() as frames:
-        work = Workspace(ctx, frames, attempt.url)
+        work = SessionFolder(ctx, frames, attempt.url)
         found = [_explained(_Asked(work, attempt, chain, one)) for one in spellings]
     return next((one for one in found if one.verdict != "unknown"), found[0])
 
@@ -84,7 +84,7 @@ def explain_object(ctx: RunContext, address: str) -> Explanation:
 class _Asked:
     """One address, and where to look for it."""
 
-    work: Workspace
+    work: SessionFolder
     attempt: AttemptArtifacts
     chain: dict[str, Manifest]
     address: str

@@ -35,7 +35,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddre
 from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.addresses import in_data
 from lakegc_assets.mark.publication import OURS
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest, address_hashes, key_digest, signed
@@ -304,7 +304,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _UNPLACED: Final = "it is a full address, and nobody can tell which object it names"
 
 
-def read_mark(work: Workspace, mark: ForeignMark) -> Dataset:
+def read_mark(work: SessionFolder, mark: ForeignMark) -> Dataset:
     """Read the lists of a mark: the objects that it names, each once (``NAMED``).
 
     Raises:

@@ -30,6 +30,7 @@ from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.addresses import is_elsewhere, just_before, live_spellings
 from lakegc_assets.mark.branch_diffs import is_deleted, require_deleted, staged_paths
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signature_relations import ANY
 from lakegc_assets.mark.signatures import (
     MATCHES,
@@ -43,7 +44,6 @@ from lakegc_assets.mark.signatures import (
     Positions,
     Signatures,
 )
-from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
@@ -121,7 +121,7 @@ class Inquiry:
         return replace(self, deadline=time.time() + seconds, staged=staged)
 
 
-def choose(work: Workspace, inquiry: Inquiry, candidates: DataFrame) -> Inquiry:
+def choose(work: SessionFolder, inquiry: Inquiry, candidates: DataFrame) -> Inquiry:
     """Choose what to ask: signatures with fewest paths first, within the budget."""
     frames, most = work.frames, work.ctx.settings.max_served_lookups
     matches = work.read(inquiry.signatures.matches, MATCHES)

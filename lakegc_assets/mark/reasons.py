@@ -25,7 +25,7 @@ from lakegc_assets.mark.marked_objects import digest_of
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import range_frame
 from lakegc_assets.mark.served import SPARED
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.hashing import HASHES, KeyDigest
@@ -50,7 +50,7 @@ class Written:
 
 
 @reads_tables
-def last_holders(work: Workspace, attempt: AttemptArtifacts, dead: DataFrame) -> DataFrame:
+def last_holders(work: SessionFolder, attempt: AttemptArtifacts, dead: DataFrame) -> DataFrame:
     """The expired commits that held candidates last (``HOLDERS``), by the hashes of these.
 
     Where none that lakeFS still names did, those count that an earlier mark knew. Ranges of expired
@@ -76,7 +76,7 @@ def last_holders(work: Workspace, attempt: AttemptArtifacts, dead: DataFrame) ->
 
 
 def find_holders(
-    work: Workspace,
+    work: SessionFolder,
     objects: DataFrame,
     rows: Sequence[Mapping[str, Any]],
     without: pa.Array | None = None,
@@ -106,7 +106,7 @@ def find_holders(
     )
 
 
-def write_candidates(work: Workspace, dead: DataFrame, holders: DataFrame) -> Written:
+def write_candidates(work: SessionFolder, dead: DataFrame, holders: DataFrame) -> Written:
     """Write candidates (``LISTING``) with their reason, and who held them last (``HOLDERS``).
 
     Raises:
@@ -120,7 +120,7 @@ def write_candidates(work: Workspace, dead: DataFrame, holders: DataFrame) -> Wr
     return Written(parts, digest, _by_reason(work, parts))
 
 
-def _by_reason(work: Workspace, parts: Sequence[Part]) -> dict[str, dict[str, int]]:
+def _by_reason(work: SessionFolder, parts: Sequence[Part]) -> dict[str, dict[str, int]]:
     totals = comparison_relations.totals(work.read(parts, _SUMMED), ["reason"])
     rows = sorted(work.collect(totals, _TOTALS, "count candidates"), key=lambda row: row["reason"])
     return {row["reason"]: {name: row[name] for name in ("objects", "bytes")} for row in rows}
@@ -148,7 +148,7 @@ Survivors = tuple[Dataset, Sequence[Mapping[str, Any]]]
 
 
 def survivors(
-    work: Workspace,
+    work: SessionFolder,
     attempt: AttemptArtifacts,
     spared: Sequence[Part],
     named: DataFrame,
@@ -210,7 +210,7 @@ def _has_adopted(attempt: AttemptArtifacts) -> bool:
     return attempt.has(asset) and "adopted" in attempt.manifest(asset).facts
 
 
-def _active_holders(work: Workspace, attempt: AttemptArtifacts, held: DataFrame) -> DataFrame:
+def _active_holders(work: SessionFolder, attempt: AttemptArtifacts, held: DataFrame) -> DataFrame:
     """The active commit that holds each committed object: a HEAD if there is one."""
     columns = ["commit_id", "branch", "kind", "metarange_id"]
     commits = attempt.read("active_commits", columns=columns).to_pylist()

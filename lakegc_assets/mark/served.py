@@ -20,6 +20,7 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import EtagFiles
 from lakegc_assets.mark.lookups import SERVED_NAMES, Inquiry, ask, choose, find_paths
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signatures import (
     CANDIDATES,
     MATCHES,
@@ -31,7 +32,6 @@ from lakegc_assets.mark.signatures import (
     find_signatures,
     head_ranges,
 )
-from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.context import RunContext
@@ -123,7 +123,7 @@ def inquire(
         return inquiry
     inquiry = replace(inquiry, heads=head_ranges(ctx, heads), candidates=candidates)
     with ctx.frames() as frames:
-        work = Workspace(ctx, frames, inquiry.url, inquiry.folder)
+        work = SessionFolder(ctx, frames, inquiry.url, inquiry.folder)
         some = work.read(candidates, CANDIDATES)
         found = find_signatures(work, inquiry.heads, some, etags, inquiry.deadline, compared)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
@@ -142,7 +142,7 @@ def answered(ctx: RunContext, inquiry: Inquiry) -> pa.Table:
     if not served and not doubtful:
         return SPARED.empty_table()
     with ctx.frames() as frames:
-        work = Workspace(ctx, frames, inquiry.url, inquiry.folder)
+        work = SessionFolder(ctx, frames, inquiry.url, inquiry.folder)
         candidates = work.read(inquiry.candidates, CANDIDATES)
         rows = relations.spared(
             candidates,

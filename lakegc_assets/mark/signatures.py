@@ -48,8 +48,8 @@ from lakegc_assets.mark.etags import (
 )
 from lakegc_assets.mark.metaranges import COUNTED, each_once, pairs_of
 from lakegc_assets.mark.ranges import Wanted, range_frame, wanted
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signature_relations import ANY
-from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 
@@ -165,14 +165,14 @@ class Signatures:
     #: Of ``UNCLEAR``: entries that match every candidate; none where all sizes are true.
     unclear: Sequence[Part] = ()
 
-    def of(self, work: Workspace, candidates: DataFrame) -> DataFrame:
+    def of(self, work: SessionFolder, candidates: DataFrame) -> DataFrame:
         """The signatures of each candidate (address, size, signature)."""
         contents = work.read(self.contents, CONTENTS)
         return relations.signatures_of(candidates, self.until, contents, bool(self.unclear))
 
 
 def find_signatures(
-    work: Workspace,
+    work: SessionFolder,
     heads: HeadRanges,
     candidates: DataFrame,
     etags: EtagFiles,
@@ -207,7 +207,7 @@ def find_signatures(
 
 
 def _by_etag(
-    work: Workspace,
+    work: SessionFolder,
     heads: HeadRanges,
     candidates: DataFrame,
     possible: DataFrame,
@@ -232,7 +232,7 @@ def _by_etag(
 
 
 def _with_unclear(
-    work: Workspace, heads: HeadRanges, found: Signatures, etags: EtagFiles
+    work: SessionFolder, heads: HeadRanges, found: Signatures, etags: EtagFiles
 ) -> Signatures:
     """The same signatures, with the entries whose sizes the listing does not confirm.
 
@@ -258,7 +258,7 @@ def _with_unclear(
 
 
 def _matches(
-    work: Workspace, heads: HeadRanges, possible: DataFrame, compared: HeadMatches
+    work: SessionFolder, heads: HeadRanges, possible: DataFrame, compared: HeadMatches
 ) -> list[Part]:
     """Entries of HEADs with some signatures (``MATCHES``), of ranges not yet compared anew."""
     ranges = heads.entries()
@@ -277,7 +277,7 @@ def _matches(
 
 
 def _comparable_until(
-    work: Workspace, candidates: DataFrame, evidence: Evidence
+    work: SessionFolder, candidates: DataFrame, evidence: Evidence
 ) -> datetime | None:
     """Until which time of writing an object's etag in the store is the checksum in its entry.
 
@@ -299,7 +299,7 @@ def _comparable_until(
 
 
 def _contents(
-    work: Workspace,
+    work: SessionFolder,
     heads: HeadRanges,
     candidates: DataFrame,
     found: Signatures,
@@ -342,7 +342,7 @@ def _worth_reading(sized: pa.Table, left: float, lookups: int) -> pa.Table:
     return table_of(rows, MOST)
 
 
-def _checksums(work: Workspace, matches: DataFrame, chosen: pa.Table) -> bool:
+def _checksums(work: SessionFolder, matches: DataFrame, chosen: pa.Table) -> bool:
     """Return whether the etags of entries of some sizes are checksums, by some of their ranges."""
     sizes = chosen["size"].to_pylist()
     by_size = table_of(((size, ANY) for size in sizes), SIGNATURES)

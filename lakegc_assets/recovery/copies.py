@@ -21,13 +21,13 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery import journal, relations
 from lakegc_assets.recovery.backups import COPIED, FOLDER, OUTCOMES, Backup, damaged
-from lakegc_assets.recovery.workspace import Folder, Workspace
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run import strings
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.batch_stat import missing
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
-from lakegc_assets.run.scratch import NEEDED
+from lakegc_assets.run.scratch import NEEDED, Folder
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import StorageError
 

@@ -23,11 +23,12 @@ from lakegc_assets.mark.metaranges import path_ranges
 from lakegc_assets.mark.references import read_references
 from lakegc_assets.mark.served import served_candidates
 from lakegc_assets.mark.uncommitted import listed_once, prepare_uncommitted, read_staged
-from lakegc_assets.recovery.workspace import Folder, Workspace
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.pins import pinned
+from lakegc_assets.run.scratch import Folder
 
 NEEDED: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _LAST_PARTS: Final = pa.schema([("last_part", pa.string())])

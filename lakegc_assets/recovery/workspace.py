@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import ROWS_EACH, Part, read_parts, write_tables
+from lakegc_assets.engine.datasets import ROWS_EACH, Part, read_parts
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.mark.marked_objects import Stretch, stretches
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
-from lakegc_assets.run.scratch import remove
-from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.run.scratch import Folder, remove
 
 R = TypeVar("R")
 
@@ -25,24 +24,6 @@ R = TypeVar("R")
 LACKING: Final = pa.schema([("objects", pa.int64()), ("first", pa.string())])
 #: Objects that a task lists, or looks up, at least.
 _PIECE: Final = 1000
-
-
-class Folder(NamedTuple):
-    """A folder of an attempt, as tasks get it: picklable, and without secrets."""
-
-    connections: Connections
-    #: Of the attempt.
-    url: str
-    #: With a slash at its end.
-    name: str
-
-    def store(self) -> ObjectStore:
-        """The store rooted at the attempt."""
-        return self.connections.open(self.url)
-
-    def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> list[Part]:
-        """Write rows to new files, none of which is empty."""
-        return write_tables(self.store(), self.name, schema, tables)
 
 
 @dataclass(frozen=True)

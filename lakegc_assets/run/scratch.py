@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
+import pyarrow as pa
+
+from lakegc_assets.engine.datasets import Part, write_tables
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.connections import Connections
 from lakegc_assets.storage.base import ObjectStore
 
 #: Of a comparison, of a forecast, and of a look at what is needed. What a killed command leaves
@@ -17,6 +21,28 @@ from lakegc_assets.storage.base import ObjectStore
 COMPARED: Final = "_compared"
 FORECAST: Final = "_forecast"
 NEEDED: Final = "_needed"
+
+
+class Folder(NamedTuple):
+    """A folder of an attempt, as tasks get it: picklable, and without secrets."""
+
+    connections: Connections
+    #: Of the attempt.
+    url: str
+    #: With a slash at its end.
+    name: str
+
+    def store(self) -> ObjectStore:
+        """The store rooted at the attempt."""
+        return self.connections.open(self.url)
+
+    def write(self, schema: pa.Schema, tables: Iterable[pa.Table]) -> list[Part]:
+        """Write rows to new files, none of which is empty."""
+        return write_tables(self.store(), self.name, schema, tables)
+
+    def remove(self) -> None:
+        """Delete all files of the folder; a warning says where that fails."""
+        remove(self.store(), self.name)
 
 
 @contextmanager

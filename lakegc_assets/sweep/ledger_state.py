@@ -21,9 +21,10 @@ from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.recovery.relations import chosen, without
-from lakegc_assets.recovery.workspace import Folder, Workspace
+from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.scratch import Folder
 from lakegc_assets.sweep import relations
 from lakegc_assets.sweep.delta import CAME_BACK
 from lakegc_assets.sweep.ledger import ASSET, FOLDER, GONE, SWEPT, THREADS, ledger_keys, read_file

@@ -384,7 +384,7 @@ class Marked:
         parts += self.plant(planted)
         given = {**found, **(chain or {})}
         frames = ctx.frames()
-        return Case(ctx, ctx.client, ctx.connections, frames, self.attempt, given, parts)
+        return Case(ctx, frames, self.attempt, given, parts)
 
     def plant(self, addresses: Iterable[str]) -> list[Part]:
         listed = {row["address"]: row for row in self.lab.listing}

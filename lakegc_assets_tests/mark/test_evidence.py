@@ -22,8 +22,8 @@ from lakegc_assets.graveler.decode import DECODER_VERSION
 from lakegc_assets.mark import etags
 from lakegc_assets.mark.etags import ETAGS, EtagFiles, Evidence
 from lakegc_assets.mark.ranges import ROWS, Wanted
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signature_relations import SMALL, etag_evidence
-from lakegc_assets.mark.workspace import Workspace
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.local import LocalStore
 
@@ -95,7 +95,7 @@ class Told:
         wanted = [Wanted(one, len(self.ranges[one]), None) for one in ids]
         ctx = cast("RunContext", self.ctx)
         with EmbeddedSession(lambda _: self.store, None) as frames:
-            work = Workspace(ctx, frames, self.store.url)
+            work = SessionFolder(ctx, frames, self.store.url)
             found = etags.evidence_of(work, wanted, EtagFiles(parts, kept))
         return found, "".join(sorted(self.read))
 

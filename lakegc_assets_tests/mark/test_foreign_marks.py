@@ -13,7 +13,7 @@ from lakegc_assets.engine.datasets import read_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.foreign_marks import ForeignMark, find_mark, newest_mark, read_mark
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests import recorded
@@ -52,7 +52,7 @@ def dataset(small: Golden, mark: ForeignMark) -> Dataset:
     ctx = small.marked.ctx.connect()
     url = f"{ctx.root.url}/{ctx.repository}/_read"
     with ctx.frames() as frames:
-        return read_mark(Workspace(ctx, frames, url, "mark/"), mark)
+        return read_mark(SessionFolder(ctx, frames, url, "mark/"), mark)
 
 
 def read(small: Golden, mark: str = "m") -> tuple[Dataset, set[str], dict[str, str]]:

@@ -22,7 +22,7 @@ from botocore.exceptions import ClientError
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, read_mark
 from lakegc_assets.mark.publication import mark_folder
-from lakegc_assets.mark.workspace import Workspace
+from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -282,7 +282,7 @@ def named_in_csv(ctx: RunContext) -> set[str]:
     found = find_mark(ctx.connections.store(), f"reports/{ctx.run}")
     with ctx.frames() as frames:
         url = f"{ctx.root.url}/read-back"
-        named = read_mark(Workspace(ctx, frames, url, "mark/"), found)
+        named = read_mark(SessionFolder(ctx, frames, url, "mark/"), found)
         rows = frames.collect(frames.read(named), NAMED, "read a mark back").to_pylist()
     assert {row["elsewhere"] for row in rows} <= {None}
     return {row["address"] for row in rows}

@@ -16,7 +16,7 @@ from lakegc_assets.run.context import RunContext
 
 
 @dataclass(frozen=True)
-class Workspace:
+class SessionFolder:
     """Everything that a relation needs to be computed."""
 
     ctx: RunContext
@@ -30,7 +30,7 @@ class Workspace:
         """The connections that tasks use."""
         return self.ctx.connections
 
-    def below(self, folder: str) -> Workspace:
+    def below(self, folder: str) -> SessionFolder:
         """The same with a folder below this one."""
         return replace(self, folder=f"{self.folder}{folder}")
 
