@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from typing_extensions import Self
 
 from lakegc_assets.engine.database import THREAD_MEMORY, Database, open_database
 from lakegc_assets.engine.datasets import (
@@ -31,7 +29,7 @@ from lakegc_assets.engine.datasets import (
     other_columns,
 )
 from lakegc_assets.engine.interruption import interruptible
-from lakegc_assets.engine.progress import report_progress
+from lakegc_assets.engine.progress import elapsed, report_progress
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import ConfigurationError
@@ -99,10 +97,6 @@ class EmbeddedSession(Session):
             self._opened = open_database(self._memory)
             self._opened.enter()
         return self._opened
-
-    def __enter__(self) -> Self:
-        """See ``Session``."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """See ``Session``."""
@@ -193,10 +187,6 @@ class EmbeddedSession(Session):
         """Compute a function over the batches of a frame; twice, if memory does not suffice."""
         database = self._database
         query = database.query(frame, schema.names)
-        began = time.monotonic()
-
-        def how_far() -> str:
-            return f"{what}: in DuckDB since {time.monotonic() - began:.0f} s"
 
         def job() -> R:
             with database.lock, database.connection.sql(query).to_arrow_reader(_BATCH) as batches:
@@ -207,7 +197,7 @@ class EmbeddedSession(Session):
                 return job()
 
         try:
-            with report_progress(self._log, how_far):
+            with report_progress(self._log, elapsed(f"{what}: in DuckDB")):
                 enough = True
                 try:
                     found = interruptible(job, database.connection.interrupt)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
+
+from lakegc_assets import traffic
 
 
 class _Pickler(pickle.Pickler):
@@ -33,6 +36,21 @@ def dumps(value: object) -> bytes:
     out = io.BytesIO()
     _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
     return out.getvalue()
+
+
+def answer_order(task: Callable[[Any], object], order: bytes) -> bytes:
+    """Run a task for a pickled input; its answer, pickled with the requests that it has sent."""
+    before = traffic.by_kind()
+    answer = task(pickle.loads(order))  # noqa: S301 - our own
+    return dumps((answer, traffic.since(before)))
+
+
+def read_answers(pickled: Iterable[bytes]) -> list[Any]:
+    """The answers of ``answer_order``; the requests count as those of this process from now on."""
+    found = [pickle.loads(one) for one in pickled]  # noqa: S301 - of our own tasks
+    for _, requests in found:
+        traffic.add_all(requests)
+    return [answer for answer, _ in found]
 
 
 def _table_stream(table: pa.Table) -> pa.Buffer:

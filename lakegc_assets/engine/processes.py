@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from loky import get_reusable_executor
 
-from lakegc_assets import traffic
-from lakegc_assets.engine.pickling import dumps
+from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.task_errors import plain_error
 from lakegc_assets.errors import LakegcError
@@ -54,22 +52,17 @@ def run_in_processes(
         with report_progress(
             log, lambda: tasks_done(what, sum(f.done() for f in futures), len(futures))
         ):
-            answers = [pickle.loads(future.result()) for future in futures]  # noqa: S301 - our own
+            answers = [future.result() for future in futures]
     except BaseException:
         # An interrupt or an error: nobody needs what the others are doing.
         pool.shutdown(wait=True, kill_workers=True)
         raise
-    for _, requests in answers:
-        traffic.add_all(requests)
-    return [answer for answer, _ in answers]
+    return read_answers(answers)
 
 
 def _answer(task: Callable[[T], R], order: bytes) -> bytes:
-    """Run a task; return its answer and the requests that it sent by kind, pickled."""
-    before = traffic.by_kind()
     try:
-        answer = task(pickle.loads(order))  # noqa: S301 - our own
-        return dumps((answer, traffic.since(before)))
+        return answer_order(task, order)
     except LakegcError as error:
         # One with a constructor of its own could not be unpickled.
         raise plain_error(error) from None

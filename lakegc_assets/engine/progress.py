@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -43,6 +44,12 @@ def report_progress(log: logging.Logger, how_far: Callable[[], str]) -> Iterator
     finally:
         ended.set()
         thread.join()
+
+
+def elapsed(what: str) -> Callable[[], str]:
+    """For ``report_progress``: since when something goes on of which nobody knows how far it is."""
+    began = time.monotonic()
+    return lambda: f"{what} since {time.monotonic() - began:.0f} s"
 
 
 class _Forwarder(logging.Handler):

@@ -53,13 +53,13 @@ class Session(ABC):
     at its end the frames, and what was kept for them, are gone.
     """
 
-    @abstractmethod
     def __enter__(self) -> Self:
         """Itself."""
+        return self
 
-    @abstractmethod
     def __exit__(self, *_: object) -> None:
-        """Forget the frames."""
+        """Forget the frames, where the engine does not by itself."""
+        return
 
     @abstractmethod
     def read(self, dataset: Dataset) -> DataFrame:

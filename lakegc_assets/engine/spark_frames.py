@@ -18,7 +18,6 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from typing_extensions import Self
 
 from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
@@ -96,13 +95,6 @@ class SparkBackedSession(Session):
     @property
     def _is_on_this_machine(self) -> bool:
         return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
-
-    def __enter__(self) -> Self:
-        """See ``Session``."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """See ``Session``; Spark forgets frames by itself."""
 
     def read(self, dataset: Dataset) -> DataFrame:
         """See ``Session``; files are compared with their SHA-256 here, or where they are read."""

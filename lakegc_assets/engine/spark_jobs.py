@@ -8,9 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import pickle
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,10 +18,9 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakegc_assets import traffic
 from lakegc_assets.engine.interruption import interruptible
-from lakegc_assets.engine.pickling import dumps
-from lakegc_assets.engine.progress import report_progress, tasks_done
+from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
+from lakegc_assets.engine.progress import elapsed, report_progress, tasks_done
 from lakegc_assets.engine.spark_session import is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
 from lakegc_assets.wording import counted
@@ -63,10 +60,7 @@ def run_on_spark(
         def job() -> list[R]:
             numbers = spark.range(0, len(orders), 1, len(orders))
             rows = numbers.mapInArrow(_on_worker(task, orders, note), _ANSWER).collect()
-            answers = [pickle.loads(row["answer"]) for row in rows]  # noqa: S301 - of our own task
-            for _, requests in answers:
-                traffic.add_all(requests)
-            return [answer for answer, _ in answers]
+            return read_answers(row["answer"] for row in rows)
 
         with _reported(spark, what, len(orders), noted, log):
             return _interruptible(spark, what, job)
@@ -85,8 +79,7 @@ def run_job(spark: SparkSession, what: str, job: Callable[[], R], log: logging.L
         LakegcError: what a task raised on purpose, of its kind.
         PythonException: what else it raised.
     """
-    began = time.monotonic()
-    with report_progress(log, lambda: f"{what}: on Spark since {time.monotonic() - began:.0f} s"):
+    with report_progress(log, elapsed(f"{what}: on Spark")):
         return _interruptible(spark, what, job)
 
 
@@ -110,9 +103,7 @@ def _on_worker(
         begin_task()
         for batch in batches:
             for number in batch["id"].to_pylist():
-                before = traffic.by_kind()
-                answer = task(pickle.loads(orders[number]))  # noqa: S301 - our own
-                found = dumps((answer, traffic.since(before)))
+                found = answer_order(task, orders[number])
                 _append(note)
                 yield pa.RecordBatch.from_pydict({"answer": pa.array([found], pa.binary())})
 
@@ -170,13 +161,11 @@ def _reported(
     Where tasks run on a cluster of classic Spark, its own web interface counts them: the log has
     how many there are, and since when.
     """
-    began = time.monotonic()
-    reported = [0]
+    reported, since = [0], elapsed(f"{what}: {counted(tasks, 'task')} on Spark")
 
     def how_far() -> str:
-        if done := max(reported[0], noted()):
-            return tasks_done(what, done, tasks)
-        return f"{what}: {counted(tasks, 'task')} on Spark since {time.monotonic() - began:.0f} s"
+        done = max(reported[0], noted())
+        return tasks_done(what, done, tasks) if done else since()
 
     def count(stages: Any, *_more: Any, **_named: Any) -> None:  # noqa: ANN401 - Spark's types
         reported[0] = sum(stage.num_completed_tasks for stage in stages or ())

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -223,29 +223,6 @@ def spark_failure(error: PySparkException | Py4JError) -> ConfigurationError:
         f"Spark did not start: {error}. It needs Java 17, 21 or 25: install one, or let JAVA_HOME "
         "name it",
     )
-
-
-def warm_up() -> threading.Thread:
-    """Start the session of this process in the background, for a run that will surely need it.
-
-    Who asks for a session before it is there waits for it. Who asks after it did not start tries
-    once more, and learns why.
-
-    Returns:
-        The thread, which ends when the session is there.
-
-    Raises:
-        ConfigurationError: as for ``session_settings``.
-    """
-    settings = session_settings()
-
-    def start() -> None:
-        with suppress(ConfigurationError):
-            start_session(settings)
-
-    thread = threading.Thread(target=start, name="Spark starts", daemon=True)
-    thread.start()
-    return thread
 
 
 def prepare_session(spark: SparkSession) -> None:
