@@ -25,7 +25,7 @@ from lakegc_assets.cli.site import Site
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.jobs import left_to_do, run_in_process
-from lakegc_assets.defs.names import WAITING, add_partition, partition_key
+from lakegc_assets.defs.names import WAITING, Names, add_partition, partition_key
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
@@ -143,12 +143,21 @@ def run_job(
         if job != "gc_approve":
             _execute(job, key, settings, asked or {}, left, instance)
             return
-        instance.add_dynamic_partitions(names.of(WAITING), [str(key)])
-        try:
+        with _waiting(instance, names, str(key)):
             _execute(job, str(key), settings, asked or {}, left, instance)
-        finally:
-            # A mark that waits all the same is listed again by gc_waiting, and no other one.
-            instance.delete_dynamic_partition(names.of(WAITING), str(key))
+
+
+@contextmanager
+def _waiting(instance: dg.DagsterInstance, names: Names, key: str) -> Iterator[None]:
+    """List a mark among those that ``gc_approve`` can be about.
+
+    One that waits all the same is listed again by gc_waiting, and no other one.
+    """
+    instance.add_dynamic_partitions(names.of(WAITING), [key])
+    try:
+        yield
+    finally:
+        instance.delete_dynamic_partition(names.of(WAITING), key)
 
 
 def _say_swept(attempt: AttemptArtifacts) -> None:

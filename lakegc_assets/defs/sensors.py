@@ -8,13 +8,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import dagster as dg
 
 from lakegc_assets.defs.automation_state import locations_of
 from lakegc_assets.defs.collection import Collection, changes, collected, remembered
-from lakegc_assets.defs.execution import collector_config
+from lakegc_assets.defs.execution import Resources, collector_config
 from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.jobs import left_to_do
 from lakegc_assets.defs.names import (
@@ -38,7 +38,6 @@ from lakegc_assets.defs.policy import Policies
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
-from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
@@ -281,47 +280,12 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
         jobs=[job for job in jobs if job.name in map(names.of, RESUMED_JOBS)],
     )
     def resume(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        resources, since = collection.of(context), _since(context)
-        requests: list[dg.RunRequest] = []
-        latest, waiting, problems = since, [], []
-        for record in _failed_since(context.instance, since):
-            run = record.dagster_run
-            latest = max(latest, record.update_timestamp)
-            transient = failed_for_a_while(context.instance, run.run_id)
-            if not _may_go_on(context, collection, record, transient=transient):
-                continue
-            if transient and collection.now() - record.update_timestamp < _PAUSE:
-                waiting.append(record.update_timestamp)
-                continue
-            try:
-                found = _request(
-                    run,
-                    names,
-                    resources.lakefs.config(),
-                    resources.root,
-                    first_tags(context.instance, run),
-                    transient=bool(transient),
-                )
-            except LakegcError as error:
-                context.log.warning("run %s cannot go on: %s", run.run_id, error)
-                late = collection.now() - record.update_timestamp >= _BACK
-                if _is_for_good(error) or late:
-                    continue
-                problems.append(error)
-                waiting.append(record.update_timestamp)
-                if error.transient:
-                    # All others would wait for it, too. The next tick looks at all of them again,
-                    # and starts none of these twice.
-                    latest = since
-                    break
-                continue
-            if found is not None:
-                requests.append(found)
-        if problems and not requests:
-            raise problems[0]
+        found = _continued(context, collection, _since(context))
+        if found.problems and not found.requests:
+            raise found.problems[0]
         # Those that wait are found again by the next ticks.
-        cursor = min([latest, *waiting]).isoformat()
-        return collection.started(requests, _goes_on_later(len(waiting)), cursor)
+        cursor = min([found.latest, *found.waiting]).isoformat()
+        return collection.started(found.requests, _goes_on_later(len(found.waiting)), cursor)
 
     return resume
 
@@ -329,6 +293,54 @@ def resume_sensor(jobs: Sequence[Any], collection: Collection) -> dg.SensorDefin
 def _goes_on_later(waiting: int) -> str:
     """A sentence about a tick that goes on with nothing."""
     return f"{counted(waiting, 'run')}: tried again later" if waiting else "no run is to go on"
+
+
+class _Continued(NamedTuple):
+    """Requests that go on with failed runs, why there is none of others, and the time of each.
+
+    ``waiting`` has the times of those that wait, ``latest`` that up to which all were looked at.
+    """
+
+    requests: list[dg.RunRequest]
+    problems: list[LakegcError]
+    waiting: list[datetime]
+    latest: datetime
+
+
+def _continued(
+    context: dg.SensorEvaluationContext, collection: Collection, since: datetime
+) -> _Continued:
+    """Go on with the runs that failed since then, as far as that can be done now."""
+    requests: list[dg.RunRequest] = []
+    problems: list[LakegcError] = []
+    waiting: list[datetime] = []
+    latest = since
+    for record in _failed_since(context.instance, since):
+        run, at = record.dagster_run, record.update_timestamp
+        latest, ago = max(latest, at), collection.now() - at
+        transient = failed_for_a_while(context.instance, run.run_id)
+        if not _may_go_on(context, collection, record, transient=transient):
+            continue
+        if transient and ago < _PAUSE:
+            waiting.append(at)
+            continue
+        try:
+            found = _request(context, collection, run, transient=bool(transient))
+        except LakegcError as error:
+            context.log.warning("run %s cannot go on: %s", run.run_id, error)
+            if _is_for_good(error) or ago >= _BACK:
+                continue
+            problems.append(error)
+            waiting.append(at)
+            if error.transient:
+                # All others would wait for it, too. The next tick looks at all of them again, and
+                # starts none of these twice.
+                latest = since
+                break
+            continue
+        if found is not None:
+            requests.append(found)
+    return _Continued(requests, problems, waiting, latest)
 
 
 def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.RunRecord]:
@@ -401,19 +413,18 @@ def is_included(policies: Policies, names: Names, run: dg.DagsterRun) -> bool:
 
 
 def _request(
+    context: dg.SensorEvaluationContext,
+    collection: Collection,
     run: dg.DagsterRun,
-    names: Names,
-    lakefs: LakeFSConfig,
-    root: ArtifactRoot,
-    first: Mapping[str, str],
     *,
     transient: bool,
 ) -> dg.RunRequest | None:
     """The request that goes on with a run; None where nothing is left to do.
 
-    ``first`` are the tags of the run that it is a retry of, or its own; ``transient`` says that it
-    failed for a reason that may pass, else it did not end by itself.
+    ``transient`` says that it failed for a reason that may pass, else it did not end by itself.
     """
+    names, resources = collection.names, collection.of(context)
+    root = resources.root
     repository, mark = (run.tags[tag] for tag in (REPOSITORY_TAG, RUN_TAG))
     job = (names.plain_job(run) or "gc") if _sweeps(run, names) else "gc_mark"
     left: Sequence[str] = ()
@@ -425,9 +436,9 @@ def _request(
         if attempt.has(ASSET) or (attempt.has("gc_report") and job == "gc_mark"):
             return None
         job = "gc_sweep" if attempt.has("gc_report") else job
-        left = left_to_do(job, attempt, lambda: _store(lakefs, root, repository))
+        left = left_to_do(job, attempt, lambda: _store(resources, repository))
     ours = {k: v for k, v in run.tags.items() if k.startswith(_OUR_TAGS)}
-    if not is_unattended(first):
+    if not is_unattended(first_tags(context.instance, run)):
         ours[ASKED_TAG] = "by a person"
     if transient:
         ours[RETRIED_TAG] = "once"
@@ -452,6 +463,7 @@ def _sweeps(run: dg.DagsterRun, names: Names) -> bool:
     )
 
 
-def _store(lakefs: LakeFSConfig, root: ArtifactRoot, repository: str) -> ObjectStore:
-    found = lakefs.connect().repository(repository)
-    return open_store(StorageNamespace.parse(found.storage_namespace).url(), root.stores)
+def _store(resources: Resources, repository: str) -> ObjectStore:
+    found = resources.lakefs.config().connect().repository(repository)
+    url = StorageNamespace.parse(found.storage_namespace).url()
+    return open_store(url, resources.root.stores)

@@ -210,14 +210,11 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
                 sentence = f"{found[name].sentence}{silence}"
                 outbox.add(name, document=_notice(name, sentence, collection.policies))
         outbox.deliver(context.log)
-        cursor = {
-            "known": {known.name: known.to_json() for known in there},
-            "stale": stale,
-            "day": collection.now().date().isoformat(),
-            "waiting": outbox.waiting,
-        }
+        day = collection.now().date().isoformat()
+        known = {one.name: one.to_json() for one in there}
+        cursor = {"known": known, "stale": stale, "day": day, "waiting": outbox.waiting}
         # A check of one partition could be reported once only: Dagster refuses the second result.
-        report = (stale, cursor["day"]) != (reported, memory.get("day"))
+        report = (stale, day) != (reported, memory.get("day"))
         evaluation = dg.AssetCheckEvaluation(
             asset_key=names.key(REPOSITORIES),
             check_name=CHECK,

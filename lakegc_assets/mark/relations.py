@@ -105,12 +105,7 @@ def judged(
     named = named.withColumn("uploading", F.col("address").rlike(_PART_NAME) & recent)
     marked = named.join(doubtful, "last_part", "left")
     marked = marked.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
-    known = F.lit(False)
-    for number, one in enumerate(seen):
-        name = f"seen_{number}"
-        uploads = one.select("address", "etag", F.lit(True).alias(name)).distinct()
-        marked = marked.join(uploads, ["address", "etag"], "left")
-        known = known | F.col(name).isNotNull()
+    marked, known = _seen_before(marked, seen)
     # A dollar would also stand before a line break at the end, in Java.
     in_parts = F.col("etag").rlike(MULTIPART.replace("$", r"\z"))
     why = (
@@ -122,6 +117,17 @@ def judged(
         .otherwise(F.col("pinned"))
     )
     return marked.withColumn("why", why).select(*columns, "why")
+
+
+def _seen_before(rows: DataFrame, seen: Sequence[DataFrame]) -> tuple[DataFrame, Column]:
+    """Rows beside the uploads that each listing had; and a column that says whether one had it."""
+    known = F.lit(False)
+    for number, one in enumerate(seen):
+        name = f"seen_{number}"
+        uploads = one.select("address", "etag", F.lit(True).alias(name)).distinct()
+        rows = rows.join(uploads, ["address", "etag"], "left")
+        known = known | F.col(name).isNotNull()
+    return rows, known
 
 
 @relation

@@ -8,6 +8,7 @@ where both do.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -150,17 +151,7 @@ def remember(
         rules: the rules under which what was known is handed on.
         now: the moment of the run, aware.
     """
-    moved = [
-        one._replace(
-            reasons={
-                commit_id: [
-                    r for r in reasons if r.kind != "head" or heads.get(r.branch or "") != commit_id
-                ]
-                for commit_id, reasons in one.reasons.items()
-            }
-        )
-        for one in previous
-    ]
+    moved = [_without_heads(one, heads) for one in previous]
     kept = still_inside(moved, heads=heads, rules=rules, now=now)
     pairs = [(commit_id, reason) for commit_id, reasons in kept.items() for reason in reasons]
     pairs += [
@@ -169,7 +160,25 @@ def remember(
         for commit_id, reason in reasons.items()
         if reason.kind != "head" and not _is_told_by_head(commit_id, reason, heads, now)
     ]
-    named = {*heads, *rules.branches}
+    return _latest(pairs, recorded, {*heads, *rules.branches})
+
+
+def _without_heads(previous: Previous, heads: Mapping[str, str]) -> Previous:
+    """Earlier reasons but for those of commits that are the HEAD of the same branch today."""
+    return previous._replace(
+        reasons={
+            commit_id: [
+                r for r in reasons if r.kind != "head" or heads.get(r.branch or "") != commit_id
+            ]
+            for commit_id, reasons in previous.reasons.items()
+        }
+    )
+
+
+def _latest(
+    pairs: Iterable[tuple[str, Reason]], recorded: Mapping[str, Reason], named: AbstractSet[str]
+) -> dict[str, list[Reason]]:
+    """Of reasons with a date the latest one of each commit and branch that is not recorded."""
     latest: dict[tuple[str, str | None], tuple[datetime, Reason]] = {}
     for commit_id, reason in pairs:
         # What is gone, and has no rule of its own, is like any dangling commit.
