@@ -1,11 +1,12 @@
 """Renders one HTML file that needs nothing else: no network, no scripts, and all text escaped.
 
-Charts are drawn as SVG by the templates; here is their geometry, in units of its box.
+Charts are drawn as SVG by the templates: all of them are bars, in percent of their box, so that a
+browser gives them their size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -20,17 +21,13 @@ from lakegc_assets.wording import human_bytes
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
-#: The box is as wide as a telephone, so that its text is as large there as other text.
-WIDTH: Final = 340
-HEIGHT: Final = 170
-_LEFT: Final = 58
-_RIGHT: Final = 8
-_TOP: Final = 8
-_BOTTOM: Final = 24
 #: Colours that the style sheet names; what comes behind them has the last one.
 COLOURS: Final = 8
+#: Lines of the grid above its floor, and names along the axis at most.
 _GRID: Final = 4
-_LABELS: Final = 3
+_NAMES: Final = 4
+#: So many bars touch: gaps would be thinner than a pixel.
+_MANY: Final = 60
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,8 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Box:
-    """A rectangle, with its colour and what it says to a pointer that rests on it."""
+class Bar:
+    """A rectangle, in percent of its chart, and what it says to a pointer that rests on it."""
 
     x: float
     y: float
@@ -84,29 +81,22 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Label:
-    """Text at a place."""
-
-    x: float
-    y: float
-    text: str
-
-
-@dataclass(frozen=True)
 class Chart:
-    """A chart: boxes of bars or the points of a line, on a grid with labels.
+    """Bars, with what the lines of the grid stand for, and names along the axis.
 
-    The legend is empty where there is one colour.
+    Attributes:
+        title: what is shown.
+        bars: in the order in which they are drawn.
+        grid: the sizes at its lines, from the top to the floor; none where there is none.
+        names: where some names stand, in percent, and these.
+        legend: names with their colours; empty where there is one colour.
     """
 
     title: str
-    height: float
-    boxes: Sequence[Box] = ()
-    line: str = ""
-    grid: Sequence[Label] = ()
-    labels: Sequence[Label] = ()
+    bars: Sequence[Bar]
+    grid: Sequence[str] = ()
+    names: Sequence[tuple[float, str]] = ()
     legend: Sequence[tuple[str, int]] = ()
-    width: float = WIDTH
 
 
 @dataclass(frozen=True)
@@ -183,14 +173,13 @@ def share_chart(title: str, rows: Sequence[tuple[str, int]]) -> Chart | None:
     whole = sum(size for _, size in rows)
     if not whole:
         return None
-    boxes, x = [], 0.0
+    bars, x = [], 0.0
     for number, (name, size) in enumerate(rows):
-        width = WIDTH * size / whole
-        said = f"{name}: {human_bytes(size)}, {100 * size / whole:.1f} %"
-        boxes.append(Box(x, 0, width, 28, _colour(number), said))
+        width = 100 * size / whole
+        said = f"{name}: {human_bytes(size)}, {width:.1f} %"
+        bars.append(Bar(x, 0, width, 100, _colour(number), said))
         x += width
-    legend = [(name, _colour(number)) for number, (name, _) in enumerate(rows)]
-    return Chart(title, 28, boxes, legend=legend)
+    return Chart(title, bars, legend=_legend(name for name, _ in rows))
 
 
 def bar_chart(
@@ -204,55 +193,27 @@ def bar_chart(
     most = max((sum(one) if stacked else max(one) for one in columns), default=0)
     if not most:
         return None
-    step = (WIDTH - _LEFT - _RIGHT) / len(names)
-    boxes = []
+    step, gap = 100 / len(names), 0.0 if len(names) > _MANY else 0.2
+    bars = []
     for place, (name, column) in enumerate(zip(names, columns, strict=True)):
-        floor = 0
+        floor = 0.0
         for number, (of, size) in enumerate(zip(series, column, strict=True)):
             if not size:
                 continue
-            wide = step * (0.8 if stacked or not number else 0.5)
-            x = _LEFT + step * place + (step - wide) / 2
-            top, height = _y(floor + size, most), _y(0, most) - _y(size, most)
+            wide, height = step * (1 - gap if stacked or not number else 0.5), 100 * size / most
+            x = step * place + (step - wide) / 2
             said = f"{name}, {of}: {human_bytes(size)}" if of else f"{name}: {human_bytes(size)}"
-            boxes.append(Box(x, top, wide, height, _colour(number), said))
-            floor += size if stacked else 0
-    places = [(_LEFT + step * (place + 0.5), name) for place, name in enumerate(names)]
-    legend = [(name, _colour(number)) for number, name in enumerate(series)]
-    return Chart(
-        title, HEIGHT, boxes, grid=_grid(most), labels=_some(places),
-        legend=legend if len(series) > 1 else (),
-    )  # fmt: skip
+            bars.append(Bar(x, 100 - floor - height, wide, height, _colour(number), said))
+            floor += height if stacked else 0
+    places = [(step * (place + 0.5), name) for place, name in enumerate(names)]
+    # The last one is always there, and the others at equal distances before it.
+    some = places[:: -(1 + (len(places) - 1) // (_NAMES - 1))]
+    grid = [human_bytes(most * part // _GRID) for part in range(_GRID, -1, -1)]
+    return Chart(title, bars, grid, some, _legend(series) if len(series) > 1 else ())
 
 
-def curve_chart(title: str, points: Sequence[tuple[int, int]], unit: str) -> Chart | None:
-    """A curve of bytes over whole numbers, in their order; None where there are no bytes."""
-    most = max((size for _, size in points), default=0)
-    if not most:
-        return None
-    first, last = points[0][0], points[-1][0]
-    wide = (WIDTH - _LEFT - _RIGHT) / max(last - first, 1)
-    at = [(_LEFT + wide * (number - first), _y(size, most)) for number, size in points]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    names = [(x, f"{number} {unit}") for (x, _), (number, _) in zip(at, points, strict=True)]
-    return Chart(title, HEIGHT, line=line, grid=_grid(most), labels=_some(names))
-
-
-def _y(size: int, most: int) -> float:
-    return _TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - size / most)
-
-
-def _grid(most: int) -> list[Label]:
-    sizes = [most * part // _GRID for part in range(_GRID + 1)]
-    return [Label(_LEFT, _y(size, most), human_bytes(size)) for size in sizes]
-
-
-def _some(places: Sequence[tuple[float, str]]) -> list[Label]:
-    """As many labels as have room, the last one among them."""
-    step = 1 + (len(places) - 1) // _LABELS
-    chosen = list(places)[::-1][::step][::-1]
-    # Text is centred, and must not be cut at the edge.
-    return [Label(min(x, WIDTH - _RIGHT - 3 * len(name)), HEIGHT - 6, name) for x, name in chosen]
+def _legend(names: Iterable[str]) -> list[tuple[str, int]]:
+    return [(name, _colour(number)) for number, name in enumerate(names)]
 
 
 def _colour(number: int) -> int:

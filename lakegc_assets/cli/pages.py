@@ -13,7 +13,7 @@ import dagster as dg
 from lakegc_assets.attribution.attribution import ASSET
 from lakegc_assets.attribution.usage import Use, usage
 from lakegc_assets.cli import html
-from lakegc_assets.cli.html import Chart, bar_chart, curve_chart, share_chart
+from lakegc_assets.cli.html import Chart, bar_chart, share_chart
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.site import Site, names_on, outcome, repository_context, run_context
 from lakegc_assets.definitions import component
@@ -249,11 +249,9 @@ def _insights(more: Insights, price: float | None) -> list[html.Section]:
 
 
 def _forecast(found: Forecast, price: float | None) -> html.Section:
-    curve = curve_chart(
-        "garbage with another default retention",
-        [(days, one.bytes) for days, one in found.curve.items()],
-        "days",
-    )
+    names = [counted(days, "day") for days in found.curve]
+    sizes = [one.bytes for one in found.curve.values()]
+    curve = bar_chart("garbage with another default retention", names, {"": sizes})
     days = counted(found.rules.default_retention_days, "day")
     amounts = {f"today, default {days}": found.today} | {
         f"in {counted(n, 'day')}, if nobody writes": one for n, one in found.later.items()

@@ -35,7 +35,7 @@ _SERVER = LakeFSConfig(endpoint="https://lakefs.example.com")
 _KNOWN = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "table", "thead"),
     *("tbody", "tr", "th", "td", "span", "br", "a", "section", "figure", "figcaption", "ul", "li"),
-    *("i", "svg", "line", "text", "rect", "polyline"),
+    *("i", "svg", "line", "text", "rect"),
 }
 
 
