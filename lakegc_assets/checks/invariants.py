@@ -89,7 +89,7 @@ def _disagreement(context: Case) -> str:
     for range_id, digest in sorted(context.witnessed.digests().items()):
         if read.get(range_id, digest) != digest:
             return (
-                f"range {range_id} of {context.connections.namespace_url}: the mark's reader finds "
+                f"range {range_id} of {context.ctx.connections.namespace_url}: the mark's reader finds "
                 f"the addresses {read[range_id]}, the checks' reader {digest}. {_DISAGREE}"
             )
     return ""
@@ -132,7 +132,7 @@ def active_commits_complete(context: Case) -> CheckResult:
     if rules is not None:
         start = context.chain["store_listing"].start
         # A HEAD that moved meanwhile is still in the log of what it moved to, or its own ref.
-        client, repository = context.client, context.ctx.repository
+        client, repository = context.ctx.client, context.ctx.repository
         commits = main_ancestries(client, repository, heads.values())
         retain = recorded_retain([context.chain["active_commits"].settings])
         longest = longest_rules(Rules.parse(rules), retain, heads)
