@@ -89,8 +89,8 @@ def _disagreement(context: Case) -> str:
     for range_id, digest in sorted(context.witnessed.digests().items()):
         if read.get(range_id, digest) != digest:
             return (
-                f"range {range_id} of {context.ctx.connections.namespace_url}: the mark's reader finds "
-                f"the addresses {read[range_id]}, the checks' reader {digest}. {_DISAGREE}"
+                f"range {range_id} of {context.ctx.connections.namespace_url}: the mark's reader "
+                f"finds the addresses {read[range_id]}, the checks' reader {digest}. {_DISAGREE}"
             )
     return ""
 
