@@ -85,10 +85,10 @@ def _lacking(recorded: LedgerState, backup: Backup) -> tuple[Dataset, int]:
         backup.outcomes.select(*_TOLD),
     )
     recorded.read()
-    if not lacking.rows or not recorded.rows.rows:
+    if not lacking.rows or not recorded.outcomes.rows:
         return lacking, 0
     with space.frames() as frames:
-        some, done = frames.read(lacking), frames.read(recorded.rows)
+        some, done = frames.read(lacking), frames.read(recorded.outcomes)
         what = "leave out what is done"
         spared = space.write(frames, relations.remaining(some, done), "lacking", LACKING, what)
         found = totals_of(frames, relations.outcomes(chosen(done, some)))

@@ -85,7 +85,7 @@ class LedgerState:
     Attributes:
         space: of the sweep that reads it: its folder has the sweep's short name.
         marked: all that the mark names (``LISTING``).
-        rows: what was read so far (``SWEPT``).
+        outcomes: what was read so far (``SWEPT``).
     """
 
     space: Workspace
@@ -93,7 +93,7 @@ class LedgerState:
 
     def __post_init__(self) -> None:
         """Begin with all that is marked."""
-        self.rows = self._of_others = self.space.dataset((), SWEPT)
+        self.outcomes = self._of_others = self.space.dataset((), SWEPT)
         self._known: set[str] = set()
         self._left, self._applied, self._compared = self.marked, 0, -1
 
@@ -112,7 +112,7 @@ class LedgerState:
         own = f"{FOLDER}{PurePosixPath(self.space.folder).name}-"
         new = [key for key in ledger_keys(self.space.attempt.store()) if key not in self._known]
         others = self._together([key for key in new if not key.startswith(own)])
-        self.rows += others + self._together([key for key in new if key.startswith(own)])
+        self.outcomes += others + self._together([key for key in new if key.startswith(own)])
         self._known.update(new)
         self._of_others += others
 
@@ -130,11 +130,11 @@ class LedgerState:
             StorageError: the store did not answer.
         """
         self.read()
-        new = self.space.dataset(self.rows.parts[self._applied :], SWEPT)
+        new = self.space.dataset(self.outcomes.parts[self._applied :], SWEPT)
         if new.rows and self._left.rows:
             both, what = (self._left, new), "find what is left to do"
             self._left = self.space.derive(name, LISTING, what, relations.remaining, *both)
-            self._applied = len(self.rows.parts)
+            self._applied = len(self.outcomes.parts)
         return self._left
 
     def without_spared(self, remaining: Dataset, spared: Dataset, name: str) -> Dataset:
@@ -151,11 +151,11 @@ class LedgerState:
             IntegrityError: they are not of the same objects.
         """
         self.read()
-        if self._compared == len(self.rows.parts):
+        if self._compared == len(self.outcomes.parts):
             return
         marked = self.marked.rows
         with self.space.frames() as frames:
-            both = relations.compared(frames.read(self.rows), frames.read(self.marked))
+            both = relations.compared(frames.read(self.outcomes), frames.read(self.marked))
             what = "compare the outcomes with the mark"
             (found,) = frames.collect_rows(both, _COMPARED, what)
         if found != {"recorded": marked, "strangers": 0, "untold": 0}:
@@ -165,7 +165,7 @@ class LedgerState:
                 f"{marked}, of which {found['untold']} have none: the ledger is damaged. Nothing "
                 "more was deleted",
             )
-        self._compared = len(self.rows.parts)
+        self._compared = len(self.outcomes.parts)
 
     def write(self) -> list[Part]:
         """The one outcome of each object that counts, as files of the asset.
@@ -175,7 +175,7 @@ class LedgerState:
         """
         attempt = self.space.attempt
         with self.space.frames() as frames:
-            found = relations.outcomes(frames.read(self.rows))
+            found = relations.outcomes(frames.read(self.outcomes))
             folder, what = f"{ASSET}/data/", "write the outcomes"
             parts = frames.write(found, attempt.url, folder, SWEPT, what)
         if (rows := sum(part.rows for part in parts)) != self.marked.rows:
@@ -188,7 +188,7 @@ class LedgerState:
     def totals(self) -> list[Total]:
         """Totals of the outcomes so far."""
         self.read()
-        return self._totals(self.rows)
+        return self._totals(self.outcomes)
 
     def totals_of_others(self) -> list[Total]:
         """The same of what others than this sweep have recorded, as it was read last."""
@@ -227,11 +227,11 @@ class LedgerState:
     def outcomes_of(self, addresses: pa.ChunkedArray) -> pa.Table:
         """Outcomes of a few objects (``SWEPT``)."""
         self.read()
-        if not self.rows.rows:
+        if not self.outcomes.rows:
             return SWEPT.empty_table()
         with self.space.frames() as frames:
             some = frames.create(pa.table([addresses], schema=_ADDRESSES))
-            found = relations.outcomes(chosen(frames.read(self.rows), some))
+            found = relations.outcomes(chosen(frames.read(self.outcomes), some))
             return frames.collect(found, SWEPT, "look outcomes up")
 
     def thought_gone(self, alive: Dataset, missing: pa.ChunkedArray) -> pa.Table:
@@ -243,11 +243,11 @@ class LedgerState:
         if not alive.rows:
             return _NOTHING
         self.read()
-        if not self.rows.rows:
+        if not self.outcomes.rows:
             return _NOTHING
         with self.space.frames() as frames:
             found = relations.thought_gone(
-                relations.outcomes(frames.read(self.rows)),
+                relations.outcomes(frames.read(self.outcomes)),
                 frames.read(alive),
                 frames.create(pa.table([missing], schema=_ADDRESSES)),
             )

@@ -130,7 +130,7 @@ def test_a_file_that_is_not_what_it_was_stops_a_sweep(
 ) -> None:
     record(attempt, "own-1", "deleted", NAMES[:2])
     recorded.read()
-    part = (recorded.marked if which == "marked" else recorded.rows).parts[0]
+    part = (recorded.marked if which == "marked" else recorded.outcomes).parts[0]
     path = Path(attempt.url, part.key)
     data = path.read_bytes()
     path.unlink()

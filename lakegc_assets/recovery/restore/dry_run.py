@@ -147,7 +147,7 @@ def _foreseen(space: Workspace, found: LostObjects) -> Dataset:
     """The expected end of each object, as a restore records its own (``RESTORED``), by tasks."""
     backup_url = None if found.backup is None else found.backup.store.url
     task = partial(_foresee, space.below("foreseen"), backup_url)
-    pieces, seconds = stretches(found.rows.parts, _EACH), found.rows.rows * _LOOK_S
+    pieces, seconds = stretches(found.objects.parts, _EACH), found.objects.rows * _LOOK_S
     what, tasks = "look what is there", space.ctx.tasks
     written = tasks.run_or_call(what, task, pieces, seconds, _THREADS)
     return space.dataset(chain(*written), RESTORED)

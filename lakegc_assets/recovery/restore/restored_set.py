@@ -206,7 +206,7 @@ def _bring_back(
 ) -> Sequence[str]:
     """Bring back what no earlier try has; why tasks ended early."""
     ctx, done = space.ctx, _settled(space, _outcomes(space, restore_id))
-    left, what = found.rows, "find what is left to restore"
+    left, what = found.objects, "find what is left to restore"
     if done.rows:
         left = space.derive("left", LOST, what, relations.without, left, done)
     costs = costs_of(space, left, COST)

@@ -179,7 +179,7 @@ class LostObjects:
     chosen: Dataset
     digest: KeyDigest
     #: ``LOST``, in the order of the addresses.
-    rows: Dataset
+    objects: Dataset
     #: That has the copies; None where none can be used.
     backup: Backup | None
     #: What is wrong with a backup, or with its place.
