@@ -197,16 +197,8 @@ def _launched(
     """
     client = section.pipes_client()
     started = f"the process that {type(client).__name__} has started"
-    # A session of Pipes lets Dagster demand an output of each asset; some may rightly have none, as
-    # they may in process, and what is missing is found below.
-    context.set_requires_typed_event_stream = lambda **_: None
     try:
-        # Dagster warns of what its own clients use.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dg.PreviewWarning)
-            # Some clients add to what they are given.
-            arguments = deepcopy(section.arguments)
-            done = client.run(context=context, extras=asdict(work), **arguments)
+        done = _run_client(client, context, section.arguments, work)
     except Exception as error:
         raise RemoteProcessError(
             f"{started} ended without a report, so nothing counts as made: {error}. The log of "
@@ -232,6 +224,23 @@ def _launched(
     due = [one.name for one in stages if one.name in work.assets and not one.skippable]
     if missing := [name for name in due if names.key(name) not in made]:
         raise IntegrityError(f"the process ended well, and did not report {', '.join(missing)}")
+
+
+def _run_client(
+    client: dg.PipesClient,
+    context: dg.AssetExecutionContext,
+    arguments: Mapping[str, Any],
+    work: RemoteRun,
+) -> dg.PipesClientCompletedInvocation:
+    """Start the process, and wait for its end."""
+    # A session of Pipes lets Dagster demand an output of each asset; some may rightly have none, as
+    # they may in process, and what is missing is found later.
+    context.set_requires_typed_event_stream = lambda **_: None
+    # Dagster warns of what its own clients use.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        # Some clients add to what they are given.
+        return client.run(context=context, extras=asdict(work), **deepcopy(dict(arguments)))
 
 
 def _reported(

@@ -145,23 +145,29 @@ def spans_of(
         commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), left[commit_id])
         for commit_id in marked.commits
     }
-    # Some commits lakeFS alone calls active: at least under the rules that it was asked about.
-    was = marked.rules
-    if was is not None:
+    if (was := marked.rules) is not None:
         same = Span(
             NEVER if gone or branches != was.branches else was.default_retention_days,
             1 if today == was else 0,
         )
-        found |= {
-            commit_id: found[commit_id] | same
-            for commit_id, reason in marked.active.items()
-            if not reason.rule
-        }
+        found |= _called_active(marked, found, same)
     kept = kept_commits(marked.commits, marked.heads, marked.tags, retain)
     found |= {commit_id: Span(found[commit_id].days, FOREVER) for commit_id in kept}
     others = kept_commits(marked.commits, heads, marked.tags, other_retain)
     found |= {commit_id: Span(0, found[commit_id].left) for commit_id in others}
     return found | {commit_id: Span(0, FOREVER) for commit_id in marked.tagged}
+
+
+def _called_active(marked: MarkedCommits, found: Mapping[str, Span], same: Span) -> dict[str, Span]:
+    """The spans of active commits, which are ``same`` at least.
+
+    Some lakeFS alone calls active: at least under the rules that it was asked about.
+    """
+    return {
+        commit_id: found[commit_id] | same
+        for commit_id, reason in marked.active.items()
+        if not reason.rule
+    }
 
 
 def spans_of_paths(
