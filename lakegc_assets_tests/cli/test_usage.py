@@ -139,7 +139,12 @@ def test_a_read_only_repository(site: Site) -> None:
     say(lakegc("mark", "mirror"), 3, "refused: ", "read-only")
 
 
-@pytest.mark.usefixtures("site")
+@pytest.fixture(scope="module")
+def alpha(site: Site) -> str:
+    """A repository that is there."""
+    return site.client.create_repository("alpha", "local://alpha").id
+
+
 @pytest.mark.parametrize(
     ("variable", "words"),
     [
@@ -148,11 +153,11 @@ def test_a_read_only_repository(site: Site) -> None:
     ],
 )
 def test_a_path_in_the_environment_that_cannot_be_used(
-    variable: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    alpha: str, variable: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(variable, str(tmp_path / "file/below"))
-    say(lakegc("mark", "alpha"), 2, "configuration: ", words.format(here=tmp_path))
+    say(lakegc("mark", alpha), 2, "configuration: ", words.format(here=tmp_path))
 
 
 def test_records_that_cannot_be_written_are_reported_in_a_sentence(
