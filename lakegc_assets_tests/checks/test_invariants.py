@@ -304,7 +304,7 @@ def test_a_candidate_that_was_restored_and_is_pinned_is_seen(lab: Lab) -> None:
     marked = lab.mark()
     address = lab.candidates[0]["address"]
     assert invariants.none_pinned(marked.case()).passed
-    store, now = marked.case().connections.store(), datetime.now(timezone.utc)
+    store, now = marked.case().ctx.connections.store(), datetime.now(timezone.utc)
     other = Pin("other", now + timedelta(days=1), "mark", "restored", 1)
     ended = Pin("ended", now - timedelta(minutes=1), "mark", "restored", 1)
     lasting = Pin("lasting", now + timedelta(days=1), "mark", "restored", 2)
