@@ -40,7 +40,7 @@ def test_no_sweep_ends_well_whose_outcomes_are_not_shown_when_they_are_recorded(
     def lacking(of: LedgerState) -> None:
         read(of)
         if looked:
-            of.rows = of.space.dataset((), SWEPT)
+            of.outcomes = of.space.dataset((), SWEPT)
 
     monkeypatch.setattr(LedgerState, "read", lacking)
     ended = interleave(Choices())
