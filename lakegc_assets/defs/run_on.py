@@ -115,7 +115,7 @@ def event_message(event: Event) -> dict[str, str]:
 
 
 def _sent(messages: Iterable[Any], name: str) -> list[Any]:
-    """What custom messages have by a name; some may be of somebody else."""
+    """The values that custom messages have by a name; some messages may be of somebody else."""
     return [one[name] for one in messages if isinstance(one, dict) and name in one]
 
 
