@@ -273,6 +273,11 @@ class _Steps(logging.Handler):
         self._started: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        # Dagster calls this within the run, which goes on where nobody reads what is said.
+        with suppress(OSError):
+            self._say(record)
+
+    def _say(self, record: logging.LogRecord) -> None:
         event: dg.DagsterEvent | None = getattr(record, "dagster_meta", {}).get("dagster_event")
         if event is None or event.step_key is None or event.event_type not in _STEPS:
             return

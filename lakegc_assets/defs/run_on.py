@@ -206,8 +206,13 @@ def _launched(
         ) from error
     messages = list(done.get_custom_messages())
     report = Report.of_messages(messages)
-    events = (dg.deserialize_value(one, _EVENTS) for one in _sent(messages, _EVENT))
-    results = list(_reported(context, names, stages, events))
+    results: list[dg.MaterializeResult[None] | dg.AssetCheckResult] = []
+    unread: Exception | None = None
+    try:
+        events = (dg.deserialize_value(one, _EVENTS) for one in _sent(messages, _EVENT))
+        results += _reported(context, names, stages, events)
+    except Exception as error:  # noqa: BLE001 - Dagster has no public name for what it raises
+        unread = error
     yield from results
     if report is None:
         raise RemoteProcessError(
@@ -220,6 +225,11 @@ def _launched(
             context.log.warning("%s", sentence)
     if report.stopped is not None:
         raise stopped(error_of(report.stopped)) from None
+    if unread is not None:
+        raise IntegrityError(
+            f"{started} has reported what cannot be read here: {unread}. Is its Dagster of another "
+            "version?"
+        ) from unread
     made = {one.asset_key for one in results if isinstance(one, dg.MaterializeResult)}
     due = [one.name for one in stages if one.name in work.assets and not one.skippable]
     if missing := [name for name in due if names.key(name) not in made]:

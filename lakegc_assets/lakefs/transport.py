@@ -66,6 +66,8 @@ _LONGEST_CALL = 400
 
 LARGEST_PAGE = 1000
 _GROWTH = 8
+#: How often a list that may end early is asked for again behind its last item.
+ENDS: Final = 1000
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 T = TypeVar("T")
@@ -312,10 +314,17 @@ class Transport:
         """The pages with items of a sorted list that the server may end early.
 
         Such a list looks like a whole one, so it is asked for again behind its last item until
-        nothing follows.
+        nothing follows. Raises UnexpectedAnswerError, too, where something follows each time.
         """
         after: str | None = listing.after
+        asked = 0
         while after is not None:
+            asked += 1
+            if asked > ENDS:
+                raise UnexpectedAnswerError(
+                    f"{path_of(*listing.path)} does not come to an end: more is written behind its "
+                    "last item all the time. Run again at a quieter time"
+                )
             listing, after = replace(listing, after=after), None
             for page in self._pages(listing):
                 if page.results:

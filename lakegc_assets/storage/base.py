@@ -28,8 +28,9 @@ from lakegc_assets.storage.values import (
     infos_in,
 )
 
-#: Behind all keys of a folder, after its slash.
-_LAST: Final = "\U0010ffff"
+#: Follows the slash: a folder's name with it lies behind all that is in the folder, for every
+#: store, and is a bound that each of them takes.
+_BEHIND: Final = "0"
 
 
 class ObjectStore(ABC):
@@ -94,10 +95,10 @@ class ObjectStore(ABC):
         A list may end early.
         """
         found = self.list_prefixes().prefixes
-        behind = f"{found[-1]}{_LAST}" if found else None
+        behind = f"{found[-1][:-1]}{_BEHIND}" if found else None
         while (more := next(self.infos(start_after=behind), None)) is not None:
             name, is_folder, _ = more.key.partition("/")
-            behind = f"{name}/{_LAST}" if is_folder else more.key
+            behind = f"{name}{_BEHIND}" if is_folder else more.key
             found += [f"{name}/"] if is_folder else []
         return found
 

@@ -271,6 +271,8 @@ class LocalStore(LocalTrash):
         self, key: str, etag: str | None, deadline: Deadline | None, trash: str | None
     ) -> DeleteOutcome:
         """Delete one key. See ``ObjectStore.delete_many``."""
+        if deadline is not None and deadline.passed:
+            return _expired(key)
         version = None if trash is None else trash + key
         try:
             *parents, name = self._root.segments(key)
@@ -306,5 +308,9 @@ def _kept(
         detail = f"it has the etag {etag_of(status)}, {etag} was expected"
         return DeleteOutcome(key, "spared", None, detail)
     if deadline is not None and deadline.passed:
-        return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")
+        return _expired(key)
     return None
+
+
+def _expired(key: str) -> DeleteOutcome:
+    return DeleteOutcome(key, "failed", EXPIRED, "it is too late to remove it")

@@ -23,6 +23,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.marked_objects import Stretch
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.errors import EXPIRED
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import DeleteOutcome
 from lakegc_assets.sweep import ledger
@@ -373,6 +374,9 @@ class DeletingTask:
             trash=self._orders.trash,
             **self._deadline,
         )
+        if self._reach.deleting.watches_deadlines:
+            # What is left over when the time is up was not sent, and nothing has failed.
+            answers = [one for one in answers if one.error_code != EXPIRED] or answers
         return list(answers)
 
     def _space_of(self, marked: Marked, answer: DeleteOutcome) -> str:

@@ -24,7 +24,7 @@ from lakegc_assets.defs.execution import Execution
 from lakegc_assets.defs.failures import failed_for_a_while
 from lakegc_assets.defs.names import WAITS_TAG, add_partition
 from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
-from lakegc_assets.defs.run_on import RunOnSection
+from lakegc_assets.defs.run_on import RunOnSection, event_message
 from lakegc_assets.defs.stages import Result, Stage
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
@@ -194,6 +194,27 @@ def test_a_process_that_ends_without_a_report_is_a_failed_asset(
     assert not made(result)
     assert re.search(said, failure(result).error.message)
     assert failed_for_a_while(instance, result.run_id)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({}, "cannot be read here.*Dagster of another"), ({"max_candidate_share": 0.01}, "candidate")],
+    ids=["done", "refused"],
+)
+def test_what_another_version_of_dagster_writes_hides_no_refusal(
+    site: Site,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    said: str,
+) -> None:
+    name = f"other-{len(settings)}"
+    site.tell(name)
+    event = next(iter(event_message(dg.AssetMaterialization("a"))))
+    monkeypatch.setattr(pipes, "event_message", lambda _: {event: '{"__class__": "NotYetKnown"}'})
+    result = run(reporting(), "gc", instance, f"{name}|there", clean=True, **settings)
+    assert not made(result)
+    assert re.search(said, failure(result).error.message, re.DOTALL)
 
 
 def test_what_is_sent_holds_no_secret_and_makes_the_component_again(

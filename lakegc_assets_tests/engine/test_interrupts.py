@@ -18,10 +18,9 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
-#: In a session that is started in the background, and waited for.
 _JOB = """
 import threading, time
-from lakegc_assets.engine.spark_session import prepare_environment, start_session, warm_up
+from lakegc_assets.engine.spark_session import prepare_environment, start_session
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.tasks import Tasks
 
@@ -34,10 +33,7 @@ def tell(tracker):
     print("busy", flush=True)
 
 prepare_environment()
-thread = warm_up()
 session = start_session()
-thread.join()
-assert session is start_session()
 tracker = session.sparkContext.statusTracker()
 threading.Thread(target=tell, args=(tracker,), daemon=True).start()
 try:

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakegc_assets.lakefs import errors
+from lakegc_assets.lakefs import errors, transport
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import DiffEntry
 
@@ -420,6 +421,18 @@ def test_a_diff_that_ends_early_is_read_to_its_end(
         assert len(list(read("retention", "main"))) == 3
         asked = [request.params.get("after") for request in server.requests]
         assert asked == [None, "a", "b", "c"]
+
+
+def test_a_diff_to_which_something_is_added_all_the_time_is_refused(
+    server: ReplayServer, client: LakeFSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "ENDS", 3)
+    paths = (f"{number:05}" for number in count())
+    server.overrides["GET", ".*/diff"] = lambda _: _results({"path": next(paths), **_ADDED})
+    server.requests.clear()
+    with pytest.raises(errors.UnexpectedAnswerError, match="does not come to an end"):
+        list(client.changes("retention", "main"))
+    assert len(server.requests) == 3
 
 
 # Paging

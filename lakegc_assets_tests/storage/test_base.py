@@ -39,6 +39,6 @@ def test_plain_values_are_those_of_the_batches(tmp_path: Path) -> None:
 def test_folders_behind_the_last_one_are_found(tmp_path: Path) -> None:
     store = _Cut(tmp_path, f"file://{tmp_path}")
     assert store.prefixes_to_the_end() == []
-    for name in ("a/1", "a/z/2", "b/1", "b1", "c/1", "c/2", "d", "e/1", "z"):
+    for name in ("a/1", "a/z/2", "b/1", "b/\U0010ffffx", "b1", "c/1", "c/2", "d", "e/1", "z"):
         store.put(name, b"")
     assert store.prefixes_to_the_end() == ["a/", "b/", "c/", "e/"]

@@ -75,6 +75,23 @@ def test_both_readers_of_pages_agree_on_every_damage(data: st.DataObject, piece:
         assert fast == _read_or_none(damaged)
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "<IsTruncated>fal{}se</IsTruncated>",
+        "<CommonPrefixes><Prefix>c{}x/</Prefix></CommonPrefixes>",
+        "<Other {}/>",
+        "</ListBucketResult>{}",
+    ],
+)
+def test_an_object_in_the_middle_of_something_else_does_not_make_that_whole(around: str) -> None:
+    damaged = page(around.format(entry("a")))
+    with pytest.MonkeyPatch.context() as patch:
+        fast = _read_or_none(damaged)
+        patch.setattr(s3_listing, "object_form", lambda _: re.compile(b"(?!)()()()()"))
+        assert fast == _read_or_none(damaged)
+
+
 @pytest.mark.parametrize("hidden", ["<Other><![CDATA[{}]]></Other>", "<?other {}?>", "<!-- {} -->"])
 def test_what_is_no_element_of_the_page_is_no_object_of_it(hidden: str) -> None:
     assert read(page(hidden.format(entry("a")))).objects.num_rows == 0

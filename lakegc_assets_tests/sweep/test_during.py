@@ -99,6 +99,25 @@ def test_what_comes_alive_while_the_sweep_is_suspended_within_a_batch_of_files_i
     check_swept(lake, marked, alike(lake, marked) | {revived[0]: HELD})
 
 
+def test_files_that_take_longer_than_a_batch_may_are_sent_with_the_next_one(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has failed, so nothing is tried less often, or more slowly, for it."""
+    take, taken = LocalTrash._take, list[str]()
+
+    def take_slowly(store: LocalTrash, directory: int, name: str, *of: Any) -> None:
+        taken.append(name)
+        take(store, directory, name, *of)
+
+    monkeypatch.setattr(LocalTrash, "_take", take_slowly)
+    monkeypatch.setattr(bulk, "seconds", lambda: seconds() + 40 * len(taken))
+    failed: list[str] = []
+    monkeypatch.setattr(RateLimiter, "failed", lambda *_, **__: failed.append("slower"))
+    sweep(lake.context(spark))
+    check_swept(lake, marked, alike(lake, marked))
+    assert failed == []
+
+
 def test_rules_that_change_in_the_middle(lake: SmallLake, marked: Marked, spark: Session) -> None:
     """The rule is a new one, but brings nothing back."""
     after_first_delete(lake, marked, lambda _left: lake.rules(20, main=11))

@@ -36,7 +36,8 @@ _QUOTE: Final = "(?:&quot;|&#34;)?"
 _CHECKSUMS: Final = (
     f"(?:<ChecksumAlgorithm>{_TEXT}</ChecksumAlgorithm>|<ChecksumType>{_TEXT}</ChecksumType>)*"
 )
-_FIRST: Final = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
+_OBJECT: Final = b"<Contents>"
+_END: Final = b"</Contents>"
 _NAME: Final = re.compile("<([A-Za-z]+)>")
 
 
@@ -75,13 +76,15 @@ def page_in(body: bytes) -> dict[str, Any]:
 def _split(body: bytes) -> _Answer:
     """Read a page, the fast way if all of its objects have one form."""
     # What stands in a comment, in CDATA or in an instruction is no object.
-    first = _FIRST.search(body) if b"<!" not in body and body.count(b"<?") <= 1 else None
-    elements = _NAME.findall(first[0].decode(errors="replace")) if first else []
-    names = tuple(dict.fromkeys(elements[1:]))
+    begin = body.find(_OBJECT) if b"<!" not in body and body.count(b"<?") <= 1 else -1
+    end = body.find(_END, begin) if begin >= 0 else -1
+    first = body[begin + len(_OBJECT) : end].decode(errors="replace") if end >= 0 else ""
+    names = tuple(dict.fromkeys(_NAME.findall(first)))
     if set(FIELDS) <= set(names) and "Contents" not in names:
         # What stands between two objects, then the fields of the second one, and so on.
         texts = object_form(names).split(body)
-        root = parse(b"".join(texts[:: len(FIELDS) + 1]))
+        # With an element in place of each: what is no XML around an object is none without it.
+        root = parse(b"<_/>".join(texts[:: len(FIELDS) + 1]))
         encoded = root.findtext(f"{_space(root)}EncodingType") == "url"
         if encoded and next(root.iter(f"{_space(root)}Contents"), None) is None:
             order = [name for name in names if name in FIELDS]
