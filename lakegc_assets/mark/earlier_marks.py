@@ -122,12 +122,19 @@ class EarlierMarks:
 def latest_marks(ctx: RunContext) -> EarlierMarks:
     """The attempts of any run, but the present one, whose active commits are whole.
 
+    What cannot be read, perhaps since another version wrote it, is passed over with a warning: no
+    mark could be made until somebody removes it, and lakeFS's own rules need nothing of it.
+
     Raises:
         StorageError: the store did not answer.
     """
-    found = _marks(ctx, but_present=True)
-    whole = [one for one in found if isinstance(one, Earlier)]
-    return EarlierMarks(ctx, unread_marks(whole, is_whole))
+    readable: list[Earlier] = []
+    for one in _marks(ctx, but_present=True):
+        if isinstance(one, IntegrityError):
+            ctx.log.warning("passed over, with what only that mark knew of commits: %s", one)
+        else:
+            readable.append(one)
+    return EarlierMarks(ctx, unread_marks(readable, is_whole))
 
 
 def earlier_commits(ctx: RunContext) -> set[str]:

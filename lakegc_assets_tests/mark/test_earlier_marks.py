@@ -301,6 +301,19 @@ def test_lists_of_artifacts_that_end_early_hide_nothing_that_a_mark_knew(
     assert not past.is_candidate("second")
 
 
+def test_a_mark_that_cannot_be_read_is_passed_over_with_a_warning(
+    lake: SmallLake, spark: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    past = Past(lake, spark)
+    rules(past)
+    ctx = past.mark("first", find_active_commits)
+    ctx.root.attempt(REPOSITORY, "first").store().put("active_commits/manifest.json", b"{}")
+    with caplog.at_level("WARNING"):
+        past.mark("second", find_active_commits)
+    assert "passed over, with what only that mark knew" in caplog.text
+    assert "first" in caplog.text
+
+
 def test_for_a_prune_what_its_own_mark_knew_counts_too(lake: SmallLake, spark: Session) -> None:
     """Trash and backups of others may hold the only copy of what only this mark has seen."""
     past = Past(lake, spark)
