@@ -144,7 +144,7 @@ def test_what_is_not_there_is_told_and_a_range_that_is_not_cached_is_not_read(ma
     part: Part = attempt.manifest("store_listing").parts["data"][0]
     there = Path(attempt.url, part.key)
     elsewhere = there.rename(there.with_suffix(".gone"))
-    say(lakegc("usage", REPOSITORY, "--run", "u3"), 1, part.key, "has gone")
+    say(lakegc("usage", REPOSITORY, "--run", "u3"), 1, part.key, "is gone")
     say(lakegc("usage", REPOSITORY, "--run", "nothing"), 3, "there is no mark 'nothing'")
     elsewhere.rename(there)
     (place,) = {p.parent for p in Path(marked.root.url).rglob(f"{REPOSITORY}/_cache/*/{KIND.name}")}

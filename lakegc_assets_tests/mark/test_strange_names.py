@@ -262,8 +262,8 @@ def strange(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Strange]
         lake.commit("main")
         lake.calendar.days_ago = 0
         store = open_store(place.namespace, lake.server.store_config)
-        # Candidates are older than a second, by clocks that tell whole ones.
-        time.sleep(2.1)
+        # Candidates are older than a second, by clocks that tell whole ones, some of them late.
+        time.sleep(3.1)
         yield Strange(lake, store, frozenset(planted), frozenset(replaced))
 
 

@@ -127,10 +127,11 @@ def new_bucket(kind: str, request: pytest.FixtureRequest) -> tuple[str, str] | t
     """A server's URL and the name of a new bucket there; nothing for local files."""
     if kind == "local":
         return None, None
-    server: Server = request.getfixturevalue(f"{kind}_server")
+    server: Server | str = request.getfixturevalue(f"{kind}_server")
+    endpoint = server if isinstance(server, str) else server.endpoint
     bucket = f"bucket-{uuid.uuid4().hex}"
-    boto3.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=bucket)
-    return server.endpoint, bucket
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=bucket)
+    return endpoint, bucket
 
 
 @pytest.mark.parametrize(
