@@ -176,7 +176,7 @@ def _write_trees(
     return trees
 
 
-def _measure(folder: Path, kept: Kept, served: Served, engine: str) -> None:
+def _measure(folder: Path, kept: Kept, served: Served, engine: str, limit: int | None) -> None:
     use_simulated(served.ports)
     # The store takes all that is sent.
     collector = Collector.new(
@@ -185,6 +185,7 @@ def _measure(folder: Path, kept: Kept, served: Served, engine: str) -> None:
         sweep_keys_per_second=1e9,
         sweep_requests_per_second=1e9,
         engine=engine,
+        embedded_memory=limit,
     )
     garbage = kept.seed.garbage(later=False)
     with floors() as bare:
@@ -234,6 +235,7 @@ def _requests(served: Served) -> None:
     help="Whether a few dead objects are as large as live ones, so that lakeFS is asked for them.",
 )
 @click.option("--engine", type=click.Choice(ENGINE_SETTINGS), default="auto", show_default=True)
+@click.option("--memory", type=int, help="MB for DuckDB; else as the product chooses.")
 def main(
     objects: int,
     ranges: int,
@@ -241,6 +243,7 @@ def main(
     branches: int,
     cache: Path | None,
     engine: str,
+    memory: int | None,
     *,
     alike: bool,
 ) -> None:
@@ -253,7 +256,7 @@ def main(
         timed("make ranges", lambda: kept.append(make(seed, cache or folder / "cache")))
         timed("make metaranges", lambda: trees.extend(_make_trees(kept[0])))
         with running(_Simulated(kept[0], trees)) as served:
-            _measure(folder, kept[0], served, engine)
+            _measure(folder, kept[0], served, engine, memory)
 
 
 if __name__ == "__main__":

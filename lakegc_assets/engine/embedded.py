@@ -68,7 +68,7 @@ def default_memory() -> tuple[int, int]:
     of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     memory = min([of_machine, *(int(limit) for limit in limits if limit.isdecimal())])
     most = min(memory // _SHARE, _MOST)
-    return min(THREAD_MEMORY * len(os.sched_getaffinity(0)), most), most
+    return min(THREAD_MEMORY * (os.cpu_count() or 1), most), most
 
 
 class EmbeddedSession(Session):

@@ -209,7 +209,7 @@ def test_a_container_has_the_memory_that_it_may_use(
     monkeypatch.setattr(embedded, "LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
     usual, most = embedded.default_memory()
     assert most == (memory or of_machine)
-    assert usual == min(len(os.sched_getaffinity(0)) << 29, most)
+    assert usual == min((os.cpu_count() or 1) << 29, most)
 
 
 def test_there_are_no_more_threads_than_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
