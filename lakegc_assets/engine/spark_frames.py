@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Final, TypeVar
@@ -79,6 +79,8 @@ class SparkBackedSession(Session):
         self._most_rows = 0
         self._verified = VerifiedFiles()
         self._log = log or logging.getLogger("lakegc")
+        #: Of ``_FOR_FEW_ROWS``, what holds for many.
+        self._usual: Mapping[str, str] = {}
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -90,6 +92,7 @@ class SparkBackedSession(Session):
         # It has what configures the context, and not what was set in the other session.
         for name, value in (REQUIRED | _FOR_FILES).items():
             own.conf.set(name, value)
+        self._usual = {name: str(own.conf.get(name)) for name in _FOR_FEW_ROWS}
         return own
 
     @property
@@ -137,11 +140,10 @@ class SparkBackedSession(Session):
 
     def _run(self, what: str, job: Callable[[], R]) -> R:
         if _is_classic(self._spark):
-            for name, value in _FOR_FEW_ROWS.items():
-                if self._most_rows <= _FEW_ROWS:
-                    self._spark.conf.set(name, value)
-                else:
-                    self._spark.conf.unset(name)
+            # One that is unset has Spark's own default, whatever configures the context.
+            few = self._most_rows <= _FEW_ROWS
+            for name, value in (_FOR_FEW_ROWS if few else self._usual).items():
+                self._spark.conf.set(name, value)
         try:
             found = run_job(self._spark, what, job, self._log)
         except LakegcError:

@@ -22,10 +22,13 @@ from lakegc_assets.engine.datasets import Part, read_part, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
+from lakegc_assets.engine.spark_frames import SparkBackedSession
+from lakegc_assets.engine.spark_session import REQUIRED
 from lakegc_assets.errors import ConfigurationError, IntegrityError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames
+from lakegc_assets_tests.sessions import SMALL, Session
 
 SCHEMA = pa.schema(
     [
@@ -101,6 +104,24 @@ def test_nothing_is_written_of_an_empty_frame(frames: Frames, store: ObjectStore
     nothing = frames.session.read(Dataset(store.url, [], SCHEMA))
     assert frames.session.collect(nothing, SCHEMA, "a test").num_rows == 0
     assert frames.session.write(nothing, store.url, "out/", SCHEMA, "a test") == []
+
+
+@pytest.mark.conformance
+def test_what_configures_spark_holds_where_rows_are_many(spark: Session, tmp_path: Path) -> None:
+    """Also behind few rows, which are computed in a way of their own."""
+    wanted = {
+        "spark.sql.shuffle.partitions": SMALL["spark.sql.shuffle.partitions"],
+        "spark.sql.adaptive.enabled": SMALL["spark.sql.adaptive.enabled"],
+        "spark.sql.autoBroadcastJoinThreshold": REQUIRED["spark.sql.autoBroadcastJoinThreshold"],
+    }
+    store = open_store(str(tmp_path))
+    with SparkBackedSession(spark, open_store) as session:
+        for count, own in ((100, False), (30_000, True)):
+            part = write_part(store, "some/", rows(count))
+            frame = session.read(Dataset(store.url, [part], SCHEMA))
+            session.collect(frame, SCHEMA, "a test")
+            conf = frame.sparkSession.conf
+            assert ({name: conf.get(name) for name in wanted} == wanted) is own
 
 
 def test_rows_in_order_are_written_in_order(frames: Frames, store: ObjectStore) -> None:
