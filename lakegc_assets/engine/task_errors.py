@@ -15,6 +15,7 @@ _OURS = re.compile(r"^(lakegc_assets(?:\.\w+)+)\.(\w+): ", re.MULTILINE)
 _CHAINED = re.compile(
     r"^(?:The above exception was|During handling of the above).*:$", re.MULTILINE
 )
+_JAVA = "\n\nJVM stacktrace:\n"
 
 
 @contextmanager
@@ -29,8 +30,8 @@ def errors_of_tasks() -> Iterator[None]:
         yield
     except PythonException as error:
         text = str(error)
-        # What it came from comes first.
-        text = _CHAINED.split(text)[-1]
+        # What it came from comes first, and last Java's trace, where Spark's settings ask for it.
+        text = _CHAINED.split(text.partition(_JAVA)[0])[-1]
         raised = list(_OURS.finditer(text))
         if not raised:
             raise

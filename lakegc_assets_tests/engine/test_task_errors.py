@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import PythonException
 
 from lakegc_assets.engine.choice import Engine
+from lakegc_assets.engine.task_errors import errors_of_tasks
 from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.errors import FormatError
@@ -38,6 +39,14 @@ def test_errors_of_tasks_keep_kind_and_message(
         _raise(spark, error)
     assert type(raised.value) is kind
     assert str(raised.value) == message
+
+
+def test_a_trace_of_java_is_no_part_of_a_message() -> None:
+    """Spark appends it where ``spark.sql.pyspark.jvmStacktrace.enabled`` is set."""
+    text = "Traceback\nlakegc_assets.errors.RefusedError: a: b"
+    with pytest.raises(RefusedError) as raised, errors_of_tasks():
+        raise PythonException(f"{text}\n\nJVM stacktrace:\n{text}\n\tat java.lang.Thread")
+    assert str(raised.value) == "a: b"
 
 
 @pytest.mark.conformance
