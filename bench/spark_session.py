@@ -27,7 +27,7 @@ _TASKS = 80
 
 
 def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    begin_task()
+    begin_task("")
     yield from batches
 
 

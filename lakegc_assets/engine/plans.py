@@ -26,6 +26,7 @@ import duckdb
 import lakegc_assets
 from lakegc_assets import LOADED_AT
 from lakegc_assets.engine.folders import cache_folder
+from lakegc_assets.engine.package_code import modules_digest, package_folder
 
 #: Plans are forgotten beyond so many: of some kilobytes each.
 _MOST: Final = 1_000
@@ -127,26 +128,18 @@ def plans_file() -> Path | None:
     folder = cache_folder()
     if folder is None or _is_changed():
         return None
-    package = _package()
     versions = (sys.version, duckdb.__version__, version("sqlframe"), version("sqlglot"))
-    made_of = hashlib.sha256(repr(versions).encode())
     try:
-        for module in sorted(package.rglob("*.py")):
-            made_of.update(f"{module.relative_to(package)}\0".encode())
-            made_of.update(hashlib.sha256(module.read_bytes()).digest())
+        made_of = repr((*versions, modules_digest(package_folder())))
     except OSError:
         return None
-    return folder / f"{_PREFIX}{made_of.hexdigest()[:32]}.json"
-
-
-def _package() -> Path:
-    return Path(lakegc_assets.__file__).parent
+    return folder / f"{_PREFIX}{_digest(made_of)[:32]}.json"
 
 
 def _is_changed() -> bool:
     """Return whether code is younger than its loading, or nobody can tell."""
     try:
-        times = [_time(module) for module in _package().rglob("*.py")]
+        times = [_time(module) for module in package_folder().rglob("*.py")]
     except OSError:
         # A module goes while it is replaced.
         return True

@@ -22,7 +22,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from lakegc_assets.engine.datasets import Part, PartWriter, VerifiedFiles, read_typed
 from lakegc_assets.engine.session import Dataset, OpenStore, Session
 from lakegc_assets.engine.spark_jobs import begin_task, run_job
-from lakegc_assets.engine.spark_session import REQUIRED, is_cluster, master_of
+from lakegc_assets.engine.spark_session import (
+    REQUIRED,
+    code_of_tasks,
+    is_cluster,
+    master_of,
+)
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.storage.local import LocalStore
 
@@ -95,6 +100,10 @@ class SparkBackedSession(Session):
         self._usual = {name: str(own.conf.get(name)) for name in _FOR_FEW_ROWS}
         return own
 
+    @cached_property
+    def _code(self) -> str:
+        return code_of_tasks(self._spark)
+
     @property
     def _is_on_this_machine(self) -> bool:
         return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
@@ -113,7 +122,7 @@ class SparkBackedSession(Session):
                 self._verified.paths(store, parts, schema)
                 reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
                 return reader.parquet(*(f"file://{path}" for path in paths))
-        task = partial(_read_parts, self._open, dataset.url, parts, schema)
+        task = partial(_read_parts, self._code, self._open, dataset.url, parts, schema)
         # What a task yields counts as many rows as it is given: Spark must not take a large dataset
         # for a small one, which it would send to every task of a join.
         numbers = self._spark.range(0, dataset.rows, 1, min(len(parts), _MOST_TASKS))
@@ -128,7 +137,7 @@ class SparkBackedSession(Session):
         self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
     ) -> list[Part]:
         """See ``Session``."""
-        task = partial(_write_parts, self._open, url, folder, schema)
+        task = partial(_write_parts, self._code, self._open, url, folder, schema)
         written = frame.select(*schema.names).mapInArrow(task, _PART)
         rows = self._run(what, written.collect)
         return [Part(row["key"], row["rows"], row["size"], row["sha256"]) for row in rows]
@@ -162,6 +171,7 @@ def _is_classic(spark: object) -> bool:
 
 
 def _read_parts(
+    code: str,
     open_store: OpenStore,
     url: str,
     parts: Sequence[Part],
@@ -169,7 +179,7 @@ def _read_parts(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Read each file where the number of its first row comes by: once in all tasks."""
-    begin_task()
+    begin_task(code)
     store = open_store(url)
     first_rows = list(accumulate((part.rows for part in parts), initial=0))[:-1]
     for batch in batches:
@@ -186,13 +196,14 @@ def _read_parts(
 
 
 def _write_parts(
+    code: str,
     open_store: OpenStore,
     url: str,
     folder: str,
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    begin_task()
+    begin_task(code)
     writer = PartWriter(open_store(url), folder, schema)
     for batch in batches:
         writer.add(batch)

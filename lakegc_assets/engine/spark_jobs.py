@@ -19,9 +19,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lakegc_assets.engine.interruption import interruptible
+from lakegc_assets.engine.package_code import require_code
 from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
 from lakegc_assets.engine.progress import elapsed, report_progress, tasks_done
-from lakegc_assets.engine.spark_session import is_connect
+from lakegc_assets.engine.spark_session import code_of_tasks, is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
 from lakegc_assets.wording import counted
 
@@ -54,12 +55,12 @@ def run_on_spark(
         LakegcError: what a task raised on purpose, of its kind.
         PythonException: what else it raised.
     """
-    orders = [dumps(one) for one in inputs]
+    orders, code = [dumps(one) for one in inputs], code_of_tasks(spark)
     with _finished_tasks() as (note, noted):
 
         def job() -> list[R]:
             numbers = spark.range(0, len(orders), 1, len(orders))
-            rows = numbers.mapInArrow(_on_worker(task, orders, note), _ANSWER).collect()
+            rows = numbers.mapInArrow(_on_worker(task, orders, note, code), _ANSWER).collect()
             return read_answers(row["answer"] for row in rows)
 
         with _reported(spark, what, len(orders), noted, log):
@@ -97,10 +98,10 @@ def _interruptible(spark: SparkSession, what: str, job: Callable[[], R]) -> R:
 
 
 def _on_worker(
-    task: Callable[[T], R], orders: Sequence[bytes], note: str
+    task: Callable[[T], R], orders: Sequence[bytes], note: str, code: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin_task()
+        begin_task(code)
         for batch in batches:
             for number in batch["id"].to_pylist():
                 found = answer_order(task, orders[number])
@@ -110,12 +111,18 @@ def _on_worker(
     return run
 
 
-def begin_task() -> None:
+def begin_task(code: str) -> None:
     """Leave what this process has imported out of collections of garbage, at its first tasks.
 
     PySpark's worker makes one after each task, which takes 40 ms where so much is imported. The
     first task may import more, so that this is done at some more of them.
+
+    ``code``: of the process that has started the task (``code_of_tasks``).
+
+    Raises:
+        ConfigurationError: this process runs another one.
     """
+    require_code(code)
     if next(_first_tasks, None) is not None:
         gc.freeze()
 

@@ -13,13 +13,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakegc_assets.engine.class_archive import FAST, archive_options
+from lakegc_assets.engine.package_code import package_digest
 from lakegc_assets.errors import ConfigurationError
 
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -33,10 +34,8 @@ FILE_VARIABLE: Final = "LAKEGC_SPARK_CONF"
 REMOTE: Final = "spark.remote"
 REMOTE_VARIABLE: Final = "SPARK_REMOTE"
 #: Each is set for a program by what has started Spark for it, with all that is configured.
-_SUBMITTED: Final = {
-    "PYSPARK_GATEWAY_PORT": "spark-submit",
-    "DATABRICKS_RUNTIME_VERSION": "Databricks",
-}
+_DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
+_SUBMITTED: Final = {"PYSPARK_GATEWAY_PORT": "spark-submit", _DATABRICKS: "Databricks"}
 #: Times are UTC on every machine, and a batch for Python is no larger than a page of a listing.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -65,8 +64,11 @@ LOCAL: Final = {
 }
 #: Of these, what is of use on a cluster too.
 _ANYWHERE: Final = {
-    name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")
-} | {OPTIONS: _LOG}
+    **{name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")},
+    OPTIONS: _LOG,
+    # The copy of a task that deletes or backs up ends at once, and Spark then kills the first one.
+    "spark.speculation": "false",
+}
 # Spark's own expression leaves out the keys of Azure accounts, among others.
 _REDACTED: Final = "(?i)secret|password|token|access[._]?key|account[._]?key|[._]sas"
 _SECRET: Final = re.compile(_REDACTED)
@@ -234,11 +236,37 @@ def prepare_session(spark: SparkSession) -> None:
     """
     for name, value in REQUIRED.items():
         spark.conf.set(name, value)
-    session = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
-    if (is_connect(spark) or is_cluster(master_of(spark))) and session not in _shipped:
+    session = _session_of_artifacts(spark)
+    if runs_elsewhere(spark) and not _outlives_us(spark) and session not in _shipped:
         # Unpacked where tasks import from; out of a zip, numba could not keep what it compiles.
         spark.addArtifacts(f"{_archive()}#{_PACKAGE.name}", archive=True)
         _shipped.add(session)
+
+
+def _session_of_artifacts(spark: SparkSession) -> str:
+    """The name of what artifacts are sent to: the session on Connect, else the application."""
+    if is_connect(spark):
+        return str(cast("Any", spark).session_id)
+    return str(spark.conf.get("spark.app.id", "")) or str(id(spark))
+
+
+def _outlives_us(spark: SparkSession) -> bool:
+    """Return whether the application goes on without this process, as that of a Databricks cluster.
+
+    It takes one archive of a name, and executors that come later would not find that of a process
+    that has ended: their tasks would fail, whoever has started them.
+    """
+    return not is_connect(spark) and _DATABRICKS in os.environ
+
+
+def runs_elsewhere(spark: SparkSession) -> bool:
+    """Return whether tasks of a session may run on other machines, or with other files."""
+    return is_connect(spark) or is_cluster(master_of(spark))
+
+
+def code_of_tasks(spark: SparkSession) -> str:
+    """The digest that ``require_code`` takes, for tasks of a session."""
+    return package_digest() if runs_elsewhere(spark) else ""
 
 
 def master_of(spark: SparkSession) -> str:

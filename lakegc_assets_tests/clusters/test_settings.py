@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from dagster_pyspark import LazyPySparkResource
@@ -16,6 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 import lakegc_assets
 from lakegc_assets.defs import connections, execution
 from lakegc_assets.engine import spark_session as sessions
+from lakegc_assets.engine.package_code import package_digest
 from lakegc_assets.engine.spark_session import (
     FILE_VARIABLE,
     LOCAL,
@@ -68,6 +70,14 @@ def test_nothing_of_this_machine_is_said_to_a_cluster(settings_file: Path) -> No
     assert found["spark.sql.session.timeZone"] == "UTC"
     assert not {"spark.driver.bindAddress", "spark.ui.enabled", "spark.driver.memory"} & set(found)
     assert "-XX:" not in found["spark.driver.extraJavaOptions"]
+
+
+def test_copies_of_tasks_are_for_who_asks_for_them(settings_file: Path) -> None:
+    """The copy of one that deletes ends at once, and with that Spark kills the first."""
+    settings_file.write_text("spark.master yarn\n")
+    assert session_settings()["spark.speculation"] == "false"
+    settings_file.write_text("spark.master yarn\nspark.speculation true\n")
+    assert session_settings()["spark.speculation"] == "true"
 
 
 @pytest.mark.parametrize("name", [
@@ -177,10 +187,33 @@ def test_the_package_is_sent_once_and_whole(tmp_path: Path) -> None:
     assert zipfile.is_zipfile(path)
 
 
+def test_each_session_of_connect_is_sent_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have the application of their server."""
+    monkeypatch.setattr(sessions, "is_connect", lambda _: True)
+    some: list[Any] = [Session("spark://x:1", "the-app-of-a-server") for _ in range(2)]
+    for one in some:
+        one.session_id = str(uuid4())
+        sessions.prepare_session(one)
+        sessions.prepare_session(one)
+    assert [len(one.archives) for one in some] == [1, 1]
+
+
+def test_nothing_is_sent_to_an_application_that_outlives_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.0")
+    session: Any = Session("spark://x:1", "the-app-of-a-cluster")
+    sessions.prepare_session(session)
+    assert session.archives == []
+    # Its tasks must run the code of this process all the same.
+    assert sessions.code_of_tasks(session) == package_digest()
+
+
 def test_nothing_is_sent_on_this_machine() -> None:
     session: Any = Session("local[2]", "another-app-of-this-test")
     sessions.prepare_session(session)
     assert session.archives == []
+    assert not sessions.code_of_tasks(session)
 
 
 def test_a_connect_server_is_all_that_is_set(
