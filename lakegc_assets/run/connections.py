@@ -37,6 +37,10 @@ class Connections:
     #: When the repository was made, in seconds since 1970; None where nobody has asked.
     made: int | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """With the store's server that is found here: a task elsewhere might find another."""
+        return {**vars(self), "stores": self.stores.settled()}
+
     def namespace(self) -> StorageNamespace:
         """The repository's storage namespace."""
         return StorageNamespace.parse(self.namespace_url)

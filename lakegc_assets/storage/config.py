@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+from typing_extensions import Self
 
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
+
+#: Variables that name a server, as boto3 reads them, and one that says not to.
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_IGNORED: Final = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,13 @@ class S3Access:
     profile: str | None = None
     credentials_file: str | None = None
 
+    def settled(self) -> Self:
+        """With what this process has in its variables, so that others ask the same server."""
+        names = () if os.environ.get(_IGNORED, "").lower() == "true" else _ENDPOINTS
+        found = next(filter(None, map(os.environ.get, names)), None)
+        region = self.region or os.environ.get("AWS_REGION")
+        return replace(self, endpoint_url=self.endpoint_url or found, region=region)
+
 
 @dataclass(frozen=True)
 class StoreConfig(S3Access):
@@ -92,6 +106,11 @@ class StoreConfig(S3Access):
     elsewhere: tuple[tuple[str, S3Access], ...] = ()
     opener: Callable[[str, StoreConfig], Any] | None = None
     tables: object = None
+
+    def settled(self) -> Self:
+        """See ``S3Access``."""
+        elsewhere = tuple((bucket, access.settled()) for bucket, access in self.elsewhere)
+        return replace(super().settled(), elsewhere=elsewhere)
 
     def at(self, url: str) -> StoreConfig:
         """The access to a URL: this one, unless its bucket is one of ``elsewhere``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run import connections as module
 from lakegc_assets.run.connections import Connections
-from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.config import S3Access, StoreConfig
 
 
 @pytest.mark.parametrize(("attempt", "wait_s"), [(None, 60.0), (0, 60.0), (1, 0.0), (3, 0.0)])
@@ -27,3 +28,37 @@ def test_a_task_that_spark_tries_again_has_waited_already(
     client: object = connections.client()
     assert isinstance(client, LakeFSConfig)
     assert client.wait_s == wait_s
+
+
+def test_a_task_elsewhere_asks_the_store_of_who_has_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else one of a node without the variable would list, and delete, in a bucket of AWS."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://here:9000")
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    own = S3Access("http://backups:9000", "us-east-2")
+    stores = StoreConfig(elsewhere=(("backups", own), ("others", S3Access(profile="p"))))
+    sent = pickle.dumps(Connections(LakeFSConfig(), stores, "s3://bucket/namespace", ""))
+    for name in ("AWS_ENDPOINT_URL", "AWS_REGION"):
+        monkeypatch.delenv(name)
+    there: Connections = pickle.loads(sent)
+    found = [
+        there.open(f"s3://{bucket}/a").config  # type: ignore[attr-defined] # of a bucket's store
+        for bucket in ("bucket", "others", "backups")
+    ]
+    here = ("http://here:9000", "eu-west-3")
+    assert [(c.endpoint_url, c.region) for c in found] == [
+        here,
+        here,
+        (own.endpoint_url, own.region),
+    ]
+
+
+def test_without_a_variable_nothing_is_said_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://here:9000")
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert StoreConfig().settled() == StoreConfig()
