@@ -28,6 +28,10 @@ _AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
 _ALIASES: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3")
 _SLASHES: Final = re.compile("/{2,}")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+#: Of URLs whose path lakeFS parses: up to its beginning.
+_PARSED_START: Final = re.compile(r"(?:s3|gs)://[^/]*/", re.IGNORECASE)
+#: What Go leaves as it is in a path, beside letters and digits.
+_UNQUOTED: Final = "-_.~$&+,/:;=@"
 
 
 class UnresolvableAddressError(IntegrityError):
@@ -198,6 +202,22 @@ class StorageNamespace:
             return False
         ours, theirs = (f"{p}/" if p else "" for p in (self.prefix, other.prefix))
         return ours.startswith(theirs) or theirs.startswith(ours)
+
+
+def namespace_as_lakefs_reads_it(url: str) -> str:
+    """The URL of a repository's namespace whose path, as it stands, is where its objects are.
+
+    On S3 and Google, lakeFS parses it as Go does (``block.DefaultResolveNamespace``): it cuts the
+    path at ``?``, and percent-decodes it, unless to encode that again gives another text. (Servers
+    before 1.68 decode such a path, too. Their ``migrate task run storage-ns-encoded`` writes the
+    URL that is returned here.) What our own settings name, as backups, stays as it stands.
+    """
+    start = _PARSED_START.match(url)
+    if start is None:
+        return url
+    path = url[start.end() :].partition("?")[0]
+    decoded = unquote(path)
+    return start[0] + (decoded if quote(decoded, safe=_UNQUOTED) == path else path)
 
 
 def azure_service_url(host: str) -> str:

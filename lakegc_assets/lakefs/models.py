@@ -19,6 +19,8 @@ from pydantic import (
 )
 from typing_extensions import NotRequired, TypedDict
 
+from lakegc_assets.graveler.namespace import namespace_as_lakefs_reads_it
+
 NonEmpty = Field(min_length=1)
 NoneIfEmpty = Annotated[str | None, AfterValidator(lambda value: value or None)]
 #: The server writes a mapping without items as null.
@@ -32,10 +34,15 @@ class Model(BaseModel):
 
 
 class Repository(Model):
-    """A repository and where it keeps its objects (``storage_namespace`` is a URL)."""
+    """A repository and where it keeps its objects.
+
+    ``storage_namespace`` is a URL, as ``namespace_as_lakefs_reads_it`` returns it.
+    """
 
     id: str = NonEmpty
-    storage_namespace: str = NonEmpty
+    storage_namespace: Annotated[
+        str, Field(min_length=1), AfterValidator(namespace_as_lakefs_reads_it)
+    ]
     default_branch: str
     creation_date: int
     read_only: bool = False

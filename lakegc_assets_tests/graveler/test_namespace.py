@@ -16,6 +16,7 @@ from lakegc_assets.graveler.namespace import (
     Xid,
     decode_xid,
     encode_xid,
+    namespace_as_lakefs_reads_it,
     new_slice_name,
     slice_time,
     try_decode_xid,
@@ -200,6 +201,37 @@ def test_a_key_behind_the_url_of_its_namespace_is_among_what_its_address_means(
         for base in {url.removesuffix("/"), namespace.url()}:
             assert f"data/{name}" in namespace.relatives(f"{base}/data/{name}")
     assert AZURE.relatives(f"{AZURE.url()}/a%20b?sig=1") == {"a%20b?sig=1", "a%20b", "a b"}
+
+
+@pytest.mark.parametrize(
+    ("url", "read"),
+    [
+        # As Go's url.ParseRequestURI and lakeFS's RawPathFromURI read each of them.
+        ("s3://lab/my%20repo/", "s3://lab/my repo/"),
+        ("s3://lab/my repo", "s3://lab/my repo"),
+        ("gs://lab/caf%C3%A9", "gs://lab/café"),
+        ("s3://lab/caf%c3%a9", "s3://lab/caf%c3%a9"),
+        ("s3://lab/a%3Ab", "s3://lab/a%3Ab"),
+        ("s3://lab/a%2Fb/c", "s3://lab/a%2Fb/c"),
+        ("s3://lab/a%2520b", "s3://lab/a%20b"),
+        ("s3://lab/a%21", "s3://lab/a!"),
+        ("s3://lab/a!%20", "s3://lab/a!%20"),
+        ("s3://lab/a%7Eb", "s3://lab/a%7Eb"),
+        ("s3://lab/$&+,:;=@%20", "s3://lab/$&+,:;=@ "),
+        ("s3://lab/a%3Fb", "s3://lab/a?b"),
+        ("s3://lab/a?b", "s3://lab/a"),
+        ("s3://lab", "s3://lab"),
+        # Their paths are decoded by parse, and used as they stand.
+        (f"{AZURE.url()}/a%20b", f"{AZURE.url()}/a%20b"),
+        ("local://lab/a%20b", "local://lab/a%20b"),
+    ],
+)
+def test_the_url_of_a_namespace_is_read_as_lakefs_reads_it(url: str, read: str) -> None:
+    assert namespace_as_lakefs_reads_it(url) == read
+    # lakeFS names what it writes there by either.
+    namespace = StorageNamespace.parse(read)
+    for base in {url.partition("?")[0].rstrip("/"), read.rstrip("/")}:
+        assert "_lakefs/x" in namespace.relatives(f"{base}/_lakefs/x")
 
 
 def test_an_address_that_only_some_servers_find_in_the_namespace_counts() -> None:

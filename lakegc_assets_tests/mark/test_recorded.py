@@ -32,7 +32,7 @@ from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
 from lakegc_assets_tests.recorded import Marked
-from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer
+from lakegc_assets_tests.replay import GOLDEN, Answer, ReplayServer, Request
 from lakegc_assets_tests.sessions import Session
 
 COLLECTED = ["small", "retention", "orderhz", "identical"]
@@ -102,6 +102,33 @@ def test_a_sweep_leaves_exactly_the_rest(repository: str, golden: Goldens, tmp_p
         sweep(marked.ctx)
         assert before - set(recorded.keys(repository)) == recorded.expected(repository)
         assert set(recorded.keys(repository)) <= before | {LEASE}
+
+
+class MovedServer(ReplayServer):
+    """What was recorded, of a repository that was made at ``s3://lab/my%20lake``.
+
+    lakeFS reads that as ``my lake``, writes there, and names it so.
+    """
+
+    def answer(self, request: Request) -> Answer:
+        answer = super().answer(request)
+        text = json.dumps(answer.body).replace(f"s3://lab/{self.repository}", "s3://lab/my lake")
+        text = re.sub(r'("storage_namespace": )"s3://lab/my lake"', r'\1"s3://lab/my%20lake"', text)
+        return replace(answer, body=json.loads(text))
+
+
+def test_a_namespace_that_lakefs_decodes_is_collected(
+    spark: Session, s3_server: str, tmp_path: Path
+) -> None:
+    recorded.load("orderhz")
+    for key in recorded.keys("orderhz"):
+        stored = recorded.backend().buckets[recorded.BUCKET].keys[f"orderhz/{key}"]
+        recorded.plant("my lake", key, stored.value, stored.last_modified, stored.etag.strip('"'))
+    recorded.plant("my lake", ORPHAN)
+    with MovedServer("orderhz") as server:
+        marked = recorded.mark(recorded.context(server, s3_server, tmp_path, spark), publish=True)
+    assert marked.candidates == {ORPHAN}
+    assert [check.name for check in marked.checks if not check.passed] == []
 
 
 def test_the_report_says_why_each_object_goes(golden: Goldens) -> None:
