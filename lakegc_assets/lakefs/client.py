@@ -332,7 +332,9 @@ class LakeFSClient(Transport):
         else:
             return self._await(repository, task.id)
         try:
-            return parse(self._prepare(*path), PreparedCommits)
+            # It computes in this one call what a newer server does in a task.
+            limit_s = self._limits.active_commits_s
+            return parse(self._prepare(*path, limit_s=limit_s), PreparedCommits)
         except NotFoundError as error:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, str(error)) from error
@@ -341,8 +343,8 @@ class LakeFSClient(Transport):
     def _await(self, repository: str, task_id: str) -> PreparedCommits:
         path = ("repositories", repository, "gc", "prepare_commits", "status")
         what = f"preparing the commits of {repository!r} (task {task_id})"
-        limit = "prepare_commits_timeout_s"
-        status = self._ended(PrepareCommitsStatus, path, {"id": task_id}, limit, what)
+        limit_s = self._limits.active_commits_s
+        status = self._ended(PrepareCommitsStatus, path, {"id": task_id}, limit_s, what)
         if status.error is not None:
             if self.gc_rules(repository) is None:
                 raise _no_rules(repository, status.error.message)
@@ -362,8 +364,8 @@ class LakeFSClient(Transport):
         """
         path = ("repositories", repository, "dump")
         task = parse(self._prepare(*path), TaskCreated)
-        limit, what = "prepare_read_timeout_s", f"listing all commits of {repository!r}"
-        status = self._ended(DumpStatus, path, {"task_id": task.id}, limit, what)
+        limit_s, what = self._limits.one_prepare_s, f"listing all commits of {repository!r}"
+        status = self._ended(DumpStatus, path, {"task_id": task.id}, limit_s, what)
         if status.refs is None:
             raise UnexpectedAnswerError(f"{what} failed on the server: {status.error}")
         return status.refs
@@ -373,12 +375,11 @@ class LakeFSClient(Transport):
         model: type[Status],
         path: tuple[str, ...],
         named: Mapping[str, str],
-        limit: str,
+        limit_s: float,
         what: str,
     ) -> Status:
         """The state of a task once it has ended. Raises TimedOutError and UnexpectedAnswerError."""
-        timeout_s: float = getattr(self._limits, limit)
-        deadline, pause, (task_id,) = monotonic() + timeout_s, FIRST_POLL_S, named.values()
+        deadline, pause, (task_id,) = monotonic() + limit_s, FIRST_POLL_S, named.values()
         while True:
             status = self._get(model, *path, params=named)
             if status.task_id != task_id:
@@ -389,7 +390,8 @@ class LakeFSClient(Transport):
                 return status
             if monotonic() + pause > deadline:
                 raise TimedOutError(
-                    f"{what} was not completed in {timeout_s:.0f} s: run again, or raise {limit}"
+                    f"{what} was not completed in {limit_s:.0f} s: run again, or raise "
+                    "read_timeout_seconds beyond that"
                 )
             sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL_S)
@@ -427,10 +429,12 @@ class LakeFSClient(Transport):
             seen.add(token)
             body = {"continuation_token": token}
 
-    def _prepare(self, *path: str, body: Mapping[str, str] | None = None) -> requests.Response:
+    def _prepare(
+        self, *path: str, body: Mapping[str, str] | None = None, limit_s: float | None = None
+    ) -> requests.Response:
         # A prepare call that is made twice writes two runs, of which one is never read.
-        timeout_s = self._limits.prepare_read_timeout_s
-        return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=timeout_s)
+        limit_s = limit_s or self._limits.one_prepare_s
+        return self.call("POST", *path, json=body, repeatable=True, read_timeout_s=limit_s)
 
 
 def _served(

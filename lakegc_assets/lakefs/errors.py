@@ -107,6 +107,10 @@ _BY_STATUS: dict[int, tuple[type[LakeFSError], str]] = {
     410: (GoneError, ""),
     412: (ConflictError, ""),
     429: (ThrottledError, "the server is busy: run again later"),
+    504: (
+        ServerError,
+        "a proxy ended the wait: look at the server's log, and let the proxy wait for longer",
+    ),
 }
 #: Answers of a proxy whose server is away, and of a server that is starting or overloaded.
 AWAY = frozenset({502, 503, 504})

@@ -60,6 +60,8 @@ REPEATABLE = frozenset({"GET", "HEAD"})
 LONGEST_WAIT_S = 120.0
 #: The longest pause before a server that is away is tried again.
 _LONGEST_POLL_S = 10.0
+#: A call whose answer was waited for longer than this is not sent again.
+_PATIENCE_S: Final = 900.0
 _MAY_PASS = (ConnectionFailedError, TimedOutError, ThrottledError, ServerError)
 _REDIRECT = range(300, 400)
 _LONGEST_CALL = 400
@@ -87,8 +89,9 @@ class Limits:
         first_backoff_s: before the second attempt; each later pause is twice as long.
         wait_s: for so long a server that is away is waited for, by all calls together; 0 to send
             them ``max_attempts`` times only.
-        prepare_read_timeout_s: that one prepare call may work.
-        prepare_commits_timeout_s: until the active commits must be computed.
+        prepare_read_timeout_s: that one prepare call may work; ``read_timeout_s`` if that is more.
+        prepare_commits_timeout_s: until the active commits must be computed, by a task or by an
+            older server's one call; ``read_timeout_s`` if that is more.
     """
 
     connect_timeout_s: float = 10.0
@@ -109,6 +112,16 @@ class Limits:
             raise ConfigurationError(f"wait_s must be 0 s or more, and end: {self}")
         if self.max_attempts < 1:
             raise ConfigurationError(f"max_attempts must be 1 or more: {self}")
+
+    @property
+    def one_prepare_s(self) -> float:
+        """The longest that one prepare call may work."""
+        return max(self.prepare_read_timeout_s, self.read_timeout_s)
+
+    @property
+    def active_commits_s(self) -> float:
+        """The longest that the server may compute its active commits."""
+        return max(self.prepare_commits_timeout_s, self.read_timeout_s)
 
 
 @dataclass(frozen=True)
@@ -221,7 +234,10 @@ class Transport:
             except _MAY_PASS as error:
                 began = began or monotonic()
                 pause = self._pause(attempt, error, began)
-                if pause is None or not (repeatable or error.never_sent):
+                again = repeatable and not (
+                    isinstance(error, TimedOutError) and timeout[1] > _PATIENCE_S
+                )
+                if pause is None or not (again or error.never_sent):
                     raise
             sleep(pause)
             attempt += 1

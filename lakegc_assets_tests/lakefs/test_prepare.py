@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from lakegc_assets.lakefs import client as client_module
 from lakegc_assets.lakefs import errors
@@ -132,6 +133,32 @@ def test_a_task_that_failed_is_begun_again(
     assert len(server.asked("POST", f"{GC}/prepare_commits/async")) == 2
 
 
+@pytest.mark.parametrize(("raised_s", "limit_s"), [(10.0, 3600.0), (7200.0, 7200.0)])
+def test_an_older_server_may_compute_commits_in_one_call_as_long_as_in_a_task(
+    raised_s: float,
+    limit_s: float,
+    server: ReplayServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.has_async = False
+    asked: list[tuple[str, float]] = []
+    with server.config(tmp_path, read_timeout_s=raised_s).connect() as client:
+        send = client.session.request
+
+        def request(method: str, url: str, **more: Any) -> requests.Response:
+            asked.append((url, more["timeout"][1]))
+            if url.endswith("/gc/prepare_commits"):
+                raise requests.ReadTimeout
+            return send(method, url, **more)
+
+        monkeypatch.setattr(client.session, "request", request)
+        with pytest.raises(errors.TimedOutError):
+            client.prepare_commits("retention")
+    # Nor is it computed once more for who has waited so long.
+    assert [limit for url, limit in asked if url.endswith("/gc/prepare_commits")] == [limit_s]
+
+
 def test_a_404_of_the_older_call_with_rules_is_not_taken_for_no_rules(
     server: ReplayServer, client: LakeFSClient
 ) -> None:
@@ -175,8 +202,9 @@ def test_a_task_that_never_ends_is_given_up(
     monkeypatch.setattr(client_module, "monotonic", lambda: sum(pauses))
     monkeypatch.setattr(client_module, "FIRST_POLL_S", 1.0)
     server.overrides["GET", STATUS] = _status(completed=False)
-    config = server.config(tmp_path, prepare_commits_timeout_s=5)
-    with config.connect() as client, pytest.raises(errors.TimedOutError, match="not completed"):
+    config = server.config(tmp_path, prepare_commits_timeout_s=2, read_timeout_s=5)
+    expected = r"not completed in 5 s: run again, or raise read_timeout_seconds"
+    with config.connect() as client, pytest.raises(errors.TimedOutError, match=expected):
         client.prepare_commits("retention")
     assert pauses == [1.0, 1.5, 2.25]
     assert len(server.asked("GET", STATUS)) == 4
