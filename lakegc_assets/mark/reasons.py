@@ -11,23 +11,26 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import comparison_relations, relations
 from lakegc_assets.mark.comparison_relations import COMMITTED, NOT_ADOPTED, OTHER, STAGED
 from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.incremental_listing import sweeps_since
+from lakegc_assets.mark.live_ranges import isolate
 from lakegc_assets.mark.marked_objects import digest_of
 from lakegc_assets.mark.metaranges import ranges_of
-from lakegc_assets.mark.ranges import range_frame
+from lakegc_assets.mark.ranges import cache_ranges, range_frame
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
 from lakegc_assets.run.connections import reads_tables
+from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest
 
 CANDIDATES: Final = schema(LISTING, "reason string not null, commit_id string, branch string")
@@ -55,24 +58,28 @@ def last_holders(work: SessionFolder, attempt: AttemptArtifacts, dead: DataFrame
 
     Where none that lakeFS still names did, those count that an earlier mark knew. Ranges of expired
     commits that active commits hold as well cannot name a candidate (B without A
-    of lakeFS #1932), so they are not read.
-
-    Raises:
-        IntegrityError: a metarange or range of an expired commit is missing or damaged.
+    of lakeFS #1932), so they are not read. Nothing that is live depends on the others: what cannot
+    be read of them says no reason, and the log names it.
     """
     expired = attempt.read("active_commits", "expired")
     rows = expired.select(["creation_date", "commit_id", "branch", "metarange_id"]).to_pylist()
     rows.sort(key=lambda row: (row["creation_date"], row["commit_id"], row["branch"] or ""))
     active = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
     find = partial(find_holders, work, dead, without=active.combine_chunks())
+    forgotten = []
     if FORGOTTEN in attempt.manifest("active_commits").parts:
         forgotten = attempt.read("active_commits", FORGOTTEN).to_pylist()
-        try:
-            return find([*forgotten, *rows])
-        except LakegcError as error:
-            # What nothing leads to any more need not be whole.
-            work.ctx.log.warning("commits that an earlier mark knew cannot be read: %s", error)
-    return find(rows)
+    try:
+        return find([*forgotten, *rows])
+    except LakegcError as error:
+        damaged = isinstance(error, IntegrityError)
+        if not (damaged or forgotten):
+            raise
+        work.ctx.log.warning(
+            "commits that are not active cannot be read, so that the report says 'unreferenced' of "
+            "what they alone held: %s", error,
+        )  # fmt: skip
+    return find([*forgotten, *rows] if damaged else rows, strict=False)
 
 
 def find_holders(
@@ -80,19 +87,29 @@ def find_holders(
     objects: DataFrame,
     rows: Sequence[Mapping[str, Any]],
     without: pa.Array | None = None,
+    *,
+    strict: bool = True,
 ) -> DataFrame:
     """The last of some commits to hold each of some objects (``HOLDERS``).
 
     ``objects``: by their hashes.
     ``rows``: the commits (commit_id, branch, metarange_id).
     ``without``: ids of ranges that are of no interest.
+    ``strict``: whether a missing or damaged metarange or range is an error; else it is left out.
 
     Raises:
         IntegrityError: a metarange or range of a commit is missing or damaged.
     """
     ctx, frames = work.ctx, work.frames
     ranks = {row["metarange_id"]: rank for rank, row in enumerate(rows) if row["metarange_id"]}
+    if not strict:
+        ranks = _readable(ctx, ranks, without)
     ranges = ranges_of(ctx, ranks, without).rows
+    if not strict:
+        _, damaged = cache_ranges(ctx, ranges, strict=False)
+        ranges = ranges.filter(
+            pc.invert(pc.is_in(ranges["range_id"], pa.array(damaged, pa.string())))
+        )
     if not ranges.num_rows:
         return frames.create(HOLDERS.empty_table())
     commits = pa.Table.from_pylist(
@@ -104,6 +121,18 @@ def find_holders(
         frames.create(ranges.select(_RANGES.names).cast(_RANGES)),
         frames.create(commits),
     )
+
+
+def _readable(
+    ctx: RunContext, ranks: Mapping[str, int], without: pa.Array | None
+) -> dict[str, int]:
+    """Those of some metaranges (their ids, with a number for each) that are whole."""
+
+    def read(ids: Sequence[str]) -> None:
+        ranges_of(ctx, {i: ranks[i] for i in ids}, without)
+
+    _, damaged = isolate(read, sorted(ranks))
+    return {i: rank for i, rank in ranks.items() if i not in dict(damaged)}
 
 
 def write_candidates(work: SessionFolder, dead: DataFrame, holders: DataFrame) -> Written:

@@ -17,7 +17,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
-from lakegc_assets.storage.errors import ObjectNotFoundError
+from lakegc_assets.storage.errors import ArchivedError, ObjectNotFoundError
 from lakegc_assets.storage.opening import open_store
 
 P = ParamSpec("P")
@@ -65,7 +65,7 @@ class Connections:
         """The file of a range or metarange.
 
         Raises:
-            IntegrityError: it is missing.
+            IntegrityError: it is missing, or in an archive.
         """
         # The mark and its checks share this request, and nothing else: no cache, no reader here.
         try:
@@ -74,6 +74,12 @@ class Connections:
             raise IntegrityError(
                 f"{self.table_url(table_id)}, which a commit needs, is missing: what that commit "
                 "keeps alive cannot be known. Restore the file, then run again"
+            ) from error
+        except ArchivedError as error:
+            raise IntegrityError(
+                f"{self.table_url(table_id)}, which a commit needs, is in an archive: what that "
+                "commit keeps alive cannot be known. Bring it back to a storage class that can be "
+                "read, and keep archives away from _lakefs/; then run again"
             ) from error
 
     def without_waiting(self) -> Connections:

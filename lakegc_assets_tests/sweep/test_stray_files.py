@@ -19,6 +19,7 @@ from lakegc_assets.graveler.sstable import table_kind
 from lakegc_assets.mark.commits import Liveness, find_liveness
 from lakegc_assets.mark.references import UnreadableRepositoryError
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.storage.errors import ArchivedError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep import delta, ledger
 from lakegc_assets.sweep.alarm import PartialLookError
@@ -414,12 +415,14 @@ def test_files_that_lakefs_does_not_write_are_left_alone_and_told(
 
 @pytest.mark.parametrize("mode", ["unified", "committed"])
 @pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+@pytest.mark.parametrize("expired", ["given up", "first"])
 def test_what_only_expired_commits_need_stops_nobody_where_there_are_rules(
-    lake: SmallLake, marked: Marked, spark: Session, mode: str, kind: str
+    lake: SmallLake, marked: Marked, spark: Session, mode: str, kind: str, expired: str
 ) -> None:
     """Nothing that is live depends on it: what it alone names stays, or goes without its reason."""
-    metarange = metarange_of(lake, marked.commits["given up"])
-    others = {i for c in ("first", "second", "removal") for i in named_by(lake, marked.commits[c])}
+    metarange = metarange_of(lake, marked.commits[expired])
+    names = {"first", "second", "given up", "removal"} - {expired}
+    others = {i for c in names for i in named_by(lake, marked.commits[c])}
     name = metarange
     if kind == "ranges":
         name = next(i for i in rows_named(lake, metarange) if i not in others)
@@ -428,9 +431,37 @@ def test_what_only_expired_commits_need_stops_nobody_where_there_are_rules(
     ctx = mark(lake, spark, publish=True, mode=mode)
     found = candidates(ctx)
     assert found <= marked.candidates
-    assert marked.groups["replaced"] <= found
+    assert marked.groups["removed"] <= found
     # Only this mode looks at what is expired.
     assert [url in said for said in told(ctx)] == [True] * (mode == "committed")
+    if mode == "unified":
+        assert found == marked.candidates
+        rows = ctx.root.attempt(REPOSITORY, ctx.run).read("deletion_candidates").to_pylist()
+        reasons = {row["address"]: row["reason"] for row in rows}
+        assert {reasons[address] for address in marked.groups["removed"]} == {"expired"}
+
+
+@pytest.mark.parametrize("commit", ["first", "removal"])
+def test_an_archived_table_stops_a_mark_only_where_an_active_commit_needs_it(
+    lake: SmallLake, marked: Marked, spark: Session, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A life-cycle rule moves old files of a whole bucket, those below ``_lakefs/`` among them."""
+    name = metarange_of(lake, marked.commits[commit])
+    fetch = LocalStore.fetch
+
+    def archived(store: LocalStore, key: str) -> bytes:
+        if key.endswith(name):
+            raise ArchivedError(f"{store.url}/{key}: it is in an archive")
+        return fetch(store, key)
+
+    monkeypatch.setattr(LocalStore, "fetch", archived)
+    forget_caches(lake)
+    if commit == "first":
+        assert candidates(mark(lake, spark)) == marked.candidates
+    else:
+        lake.rules(1000)
+        with pytest.raises(IntegrityError, match=f"{name}, which a commit needs, is in an archive"):
+            mark(lake, spark)
 
 
 def named_by(lake: SmallLake, commit_id: str) -> list[str]:
