@@ -87,7 +87,10 @@ class LocalStore(LocalTrash):
         self, prefix: str = "", start_after: str | None = None, end_before: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """See ``ObjectStore``. Memory grows with the largest single directory."""
-        found = self._root.walk("", KeyRange(prefix, start_after, end_before))
+        parent = prefix[: prefix.rfind("/") + 1]
+        if parent and path_problem(parent[:-1]):
+            return
+        found = self._root.walk(parent, KeyRange(prefix, start_after, end_before))
         while page := list(islice(found, _BATCH_ROWS)):
             yield to_batch(page)
 
