@@ -72,7 +72,7 @@ class Ledger:
         """Record what is to go. Nothing may be deleted before this has returned."""
         for number, at in enumerate(range(0, planned.num_rows, _ROWS)):
             write_rows(self._store, f"planned/{number:06}.parquet", planned.slice(at, _ROWS))
-        self._store.put_if_absent("begin.json", self.removal.to_bytes())
+        self._store.create("begin.json", self.removal.to_bytes())
 
     def add(self, outcomes: Sequence[DeleteOutcome], upload_ids: Sequence[str] = ()) -> None:
         """Record the answers of a batch; ``upload_ids`` are those of aborted uploads."""

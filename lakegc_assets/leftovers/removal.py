@@ -218,7 +218,7 @@ def _begun(server: Server, plan: Plan, choices: Choices) -> tuple[Ledger, Safegu
     )  # fmt: skip
     if protection.backup:
         # So that copies of a namespace are never taken for one, whatever becomes of the ledger.
-        protection.backup.put_if_absent(COPIES, removal.to_bytes())
+        protection.backup.create(COPIES, removal.to_bytes())
     ledger = Ledger(server.root, removal)
     ledger.begin(plan.rows)
     return ledger, protection

@@ -65,7 +65,7 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
     known = _read(store)
     if known is None:
         with suppress(PreconditionFailedError):
-            store.put_if_absent(MARKER, _bytes(mine))
+            store.create(MARKER, _bytes(mine))
         # Also where the store takes no conditions, and somebody else wrote it last.
         known = _read(store) or (mine, "")
     theirs, etag = known

@@ -105,7 +105,7 @@ def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
     keys = [
         key
         for folder in folders
-        for batch in store.list(folder)
+        for batch in store.list_to_the_end(folder)
         for key in batch["key"].to_pylist()
     ]
     for key in keys:
@@ -251,7 +251,7 @@ def finish(
     _verify(ctx, forms, parts, digest)
     if written:
         try:
-            store.put_if_absent(key, summary.to_bytes())
+            store.create(key, summary.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(f"another process published mark id {ctx.run!r}") from error
     _copy(ctx, forms, parts)

@@ -147,7 +147,7 @@ def _begin_anew(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept:
         return _begin(ctx, store, subject, swept=swept)
     begun = Record(subject, begun=ctx.clocks.now())
     try:
-        store.put_if_absent(BEGIN, begun.to_bytes())
+        store.create(BEGIN, begun.to_bytes())
     except PreconditionFailedError:
         return _begin(ctx, store, subject, swept=swept)
     except LakegcError as error:
@@ -282,7 +282,7 @@ class _Creation:
             parts=parts,
         )
         try:
-            self.store.put_if_absent(MANIFEST, record.to_bytes())
+            self.store.create(MANIFEST, record.to_bytes())
         except PreconditionFailedError as error:
             raise RefusedError(
                 f"another process has finished the backup {self.store.url} meanwhile: back "

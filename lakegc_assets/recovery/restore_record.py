@@ -85,7 +85,7 @@ def begin(attempt: AttemptArtifacts, begun: RestoreRequest, name: str, patience:
         if same and begun.at - at <= patience:
             return restore_id
     restore_id = f"{begun.at.astimezone(timezone.utc):%Y%m%dT%H%M%S}Z-{name}"
-    store.put_if_absent(f"{folder(restore_id)}/begin.json", begun.to_bytes())
+    store.create(f"{folder(restore_id)}/begin.json", begun.to_bytes())
     return restore_id
 
 

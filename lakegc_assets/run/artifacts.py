@@ -358,7 +358,7 @@ class AttemptArtifacts:
         self._require_files(manifest, "the driver and all executors must share the artifact root")
         key = f"{manifest.asset}/manifest.json"
         try:
-            self.store().put_if_absent(key, manifest.to_bytes())
+            self.store().create(key, manifest.to_bytes())
         except PreconditionFailedError as error:
             then = ": a new listing starts a new attempt" if manifest.asset in MARK_ASSETS else ""
             raise RefusedError(f"{manifest.asset} of {self.run!r} is finished{then}") from error

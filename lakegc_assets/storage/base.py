@@ -10,7 +10,13 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from lakegc_assets.storage.errors import ChangedError, ObjectNotFoundError, StorageError
+from lakegc_assets.storage.errors import (
+    ChangedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StoreUnavailableError,
+)
 from lakegc_assets.storage.streams import Pieces, whole
 from lakegc_assets.storage.values import (
     Copied,
@@ -31,6 +37,8 @@ from lakegc_assets.storage.values import (
 #: Follows the slash: a folder's name with it lies behind all that is in the folder, for every
 #: store, and is a bound that each of them takes.
 _BEHIND: Final = "0"
+#: How often an object is created whose write goes without an answer.
+_TRIES: Final = 3
 
 
 class ObjectStore(ABC):
@@ -131,6 +139,26 @@ class ObjectStore(ABC):
 
         Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
         """
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write an object that must not exist, and whose content nobody else writes there.
+
+        So an answer that is lost stops nobody: what is there tells whether it was written, and what
+        was not is sent again.
+
+        Raises PreconditionFailedError; or StoreUnavailableError: perhaps it was written.
+        """
+        for attempt in range(1, _TRIES + 1):
+            try:
+                self.put_if_absent(key, data)
+            except (PreconditionFailedError, StoreUnavailableError) as error:
+                with suppress(StorageError):
+                    if self.get(key) == data:
+                        return
+                if attempt == _TRIES or isinstance(error, PreconditionFailedError):
+                    raise
+            else:
+                return
 
     @abstractmethod
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:

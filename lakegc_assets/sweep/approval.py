@@ -140,7 +140,7 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
         ends=now + lifetime,
         max_candidate_share=ctx.settings.max_candidate_share,
     )
-    attempt.store().put_if_absent(f"{FOLDER}{approval.id}.json", approval.to_bytes())
+    attempt.store().create(f"{FOLDER}{approval.id}.json", approval.to_bytes())
     return approval, published
 
 

@@ -19,6 +19,7 @@ After a time without such a note the rate rises again, a little with every succe
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from lakegc_assets.storage.errors import (
     ObjectLockedError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StoreUnavailableError,
 )
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
@@ -77,7 +79,8 @@ def share_after(artifacts: ObjectStore, folder: str, share: float) -> float:
 
 def in_flight(artifacts: ObjectStore, sweep: str) -> bool:
     """Return whether a request may be in flight: unanswered, or of a task that has not ended."""
-    return bool(_unsettled(set(_names(artifacts, f"{_TASKS}{sweep}/"))))
+    notes = artifacts.infos_to_the_end(f"{_TASKS}{sweep}/")
+    return bool(_unsettled({info.key for info in notes}))
 
 
 def killed_since(artifacts: ObjectStore) -> datetime | None:
@@ -135,7 +138,7 @@ class RateLimiter:
     def begin(self) -> str:
         """Take the partition; nothing, or why not, if another attempt of this task took it."""
         try:
-            self._artifacts.put_if_absent(f"{self._mine}.begun", b"")
+            self._artifacts.create(f"{self._mine}.begun", secrets.token_hex(8).encode())
         except PreconditionFailedError:
             said = self._said()
             return "another attempt of this task has begun" + (said and f", and failed: {said}")
@@ -205,7 +208,8 @@ class RateLimiter:
         try:
             key = f"{self._folder}{_SLOW}{self._storms + 1:06d}"
             self._artifacts.put_if_absent(key, json.dumps(note).encode())
-        except PreconditionFailedError:
+        except (PreconditionFailedError, StoreUnavailableError):
+            # Another has noted it; or this one has, maybe, and what else meets the storm will.
             return
 
     def unanswered(self) -> None:

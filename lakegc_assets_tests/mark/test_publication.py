@@ -239,6 +239,24 @@ def test_lists_of_another_try_are_removed_wherever_they_are(
     require_exact(lake, mode, told.candidates)
 
 
+def test_lists_of_another_try_are_removed_although_a_listing_of_them_ends_early(
+    lake: SmallLake, told: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing reads back what is no list of this try, and rclone would sweep by it."""
+    for number in range(97, 100):
+        put(lake, f"{COMMITTED_TEXT}part-000{number}.txt")
+    whole = LocalStore.list
+
+    def cut(store: LocalStore, prefix: str = "", start_after: str | None = None) -> Any:
+        for page in whole(store, prefix, start_after):
+            yield page.slice(0, 1) if ".text/" in prefix else page
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "list", cut)
+        report(lake.context(spark))
+    require_exact(lake, "unified", told.candidates)
+
+
 @pytest.mark.parametrize(
     "key",
     [

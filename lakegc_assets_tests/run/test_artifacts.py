@@ -30,6 +30,7 @@ from lakegc_assets.run.artifacts import (
 )
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 
 NAMESPACE = "s3://lab/small"
@@ -305,8 +306,27 @@ def test_a_published_mark_is_frozen(tmp_path: Path) -> None:
 def test_an_asset_is_finished_once(tmp_path: Path) -> None:
     attempt = root_at(tmp_path).new_attempt("small", "run1")
     manifest = write_chain(attempt)["store_listing"]
+    another = replace(manifest, finished=manifest.finished + timedelta(microseconds=1))
     with pytest.raises(RefusedError, match="store_listing of 'run1' is finished"):
-        attempt.finish(manifest)
+        attempt.finish(another)
+    assert attempt.recorded("store_listing") == manifest
+
+
+def test_a_manifest_whose_write_is_not_answered_finishes_its_asset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the last request of a stage, which may have taken hours."""
+    attempt = root_at(tmp_path).new_attempt("small", "run1")
+    manifest = replace(write_chain(attempt)["store_listing"], asset="active_commits", parts={})
+    attempt.store().delete_many(["active_commits/manifest.json"])
+    write = LocalStore.put_if_absent
+
+    def lose_answer(store: LocalStore, key: str, data: bytes) -> str:
+        write(store, key, data)
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", lose_answer)
+    assert attempt.finish(manifest) == attempt.recorded("active_commits") == manifest
 
 
 def test_what_tasks_wrote_elsewhere_finishes_nothing(tmp_path: Path) -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.storage.errors import StoreUnavailableError
+from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.rate_limit import LEAST, Limits, RateLimiter, round_folder, share_after
+from lakegc_assets.sweep.rate_limit import (
+    LEAST,
+    Limits,
+    RateLimiter,
+    in_flight,
+    round_folder,
+    share_after,
+)
 from lakegc_assets_tests.clocks import StubClocks
 
 FOLDER = round_folder("sweep", 1)
@@ -186,3 +196,37 @@ def test_one_task_stops_all_of_its_round(tasks: Tasks) -> None:
     assert tasks.attempt(2).look() == "AccessDenied: data/ü: not yours"
     other = RateLimiter(tasks.store, round_folder("sweep", 2), 0, tasks.limits)
     assert other.look() == ""
+
+
+def test_a_storm_that_takes_the_answer_to_its_note_ends_no_task(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, put = tasks.begin(0), LocalStore.put_if_absent
+
+    def lose_answer(store: LocalStore, key: str, data: bytes) -> str:
+        put(store, key, data)
+        raise StoreUnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_if_absent", lose_answer)
+        task.failed("SlowDown", slow=True)
+        other = tasks.begin(1)
+    assert other.look() == task.look() == ""
+    assert other.share == task.share == 0.5
+    assert tasks.attempt(1).begin() == "another attempt of this task has begun"
+
+
+def test_a_note_that_a_listing_lacks_is_waited_for(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list may end early, and behind its last key the store shows the others."""
+    task, whole = tasks.begin(0), LocalStore.list
+    task.unanswered()
+    task.end()
+
+    def cut(store: LocalStore, prefix: str = "", start_after: str | None = None) -> Any:
+        for page in whole(store, prefix, start_after):
+            yield page.slice(0, 2)
+
+    monkeypatch.setattr(LocalStore, "list", cut)
+    assert in_flight(tasks.store, "sweep")
