@@ -19,7 +19,7 @@ from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedErro
 from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
 from lakegc_assets.sweep import lease as module
 from lakegc_assets.sweep.lease import Lease, LeaseLostError, repository_lease
-from lakegc_assets.sweep.lease_record import LEASE, LeaseRecord, lost, read_lease
+from lakegc_assets.sweep.lease_record import LEASE, PROBES, LeaseRecord, lost, read_lease
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.kills import Killed
@@ -259,6 +259,25 @@ def test_a_store_that_ignores_conditions_keeps_no_lease(
     with pytest.raises(ConfigurationError, match="ignores the condition of conditional writes"):
         leased(store).__enter__()
     assert store.get(LEASE) == b"somebody's"
+
+
+def test_a_store_whose_probe_another_sweep_removes_keeps_leases(
+    store: ClockedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That sweep has the lease, and removes all probes: killed ones may have left them."""
+    write, removed = store.put_if_absent, list[str]()
+
+    def write_and_lose(key: str, data: bytes) -> str:
+        etag = write(key, data)
+        if key.startswith(PROBES) and not removed:
+            removed.append(key)
+            store.delete_many([key])
+        return etag
+
+    monkeypatch.setattr(store, "put_if_absent", write_and_lose)
+    with leased(store):
+        assert removed
+    assert list(store.infos(PROBES)) == []
 
 
 @pytest.mark.parametrize("call", ["head", "get", "server_time", "put_if_absent"])
