@@ -12,10 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from math import fsum
 from os import cpu_count
+from threading import Event
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
@@ -32,6 +33,8 @@ R = TypeVar("R")
 _TASK_SECONDS: Final = 2.0
 #: From so much work on, in seconds of one core, processes earn what it takes to start them.
 _PROCESS_SECONDS: Final = 10.0
+#: Set once the thread that waits for those of a context was interrupted.
+_INTERRUPTED: Final = ContextVar[Event | None]("interrupted", default=None)
 
 
 @dataclass(frozen=True)
@@ -152,13 +155,17 @@ def thread_each(
 def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
     """Call a function for each item, in several threads; answers in order.
 
-    After an error no other item is begun, and the error is raised once all threads have ended.
+    After an error no other item is begun, and the error is raised once all threads have ended. What
+    takes long asks ``interrupted`` now and then.
     """
     if len(items) <= 1:
         return [function(item) for item in items]
     answers: dict[int, R] = {}
     # What messages say depends on it: which commands they print.
     contexts = [copy_context() for _ in range(min(threads, len(items)))]
+    ended = Event()
+    for context in contexts:
+        context.run(_INTERRUPTED.set, ended)
     # A future for each item would cost as much as a small request.
     waiting = deque(range(len(items)))
 
@@ -177,6 +184,17 @@ def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> 
     with ThreadPoolExecutor(len(contexts)) as pool:
         try:
             list(pool.map(lambda context: context.run(work), contexts))
+        except BaseException as error:
+            # The pool waits for its threads, which no interrupt reaches.
+            if not isinstance(error, Exception):
+                ended.set()
+            raise
         finally:
             waiting.clear()
     return [answers[number] for number in range(len(items))]
+
+
+def interrupted() -> bool:
+    """True in a thread of ``thread_map`` once the one that waits for it was interrupted."""
+    ended = _INTERRUPTED.get()
+    return ended is not None and ended.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.engine.tasks import interrupted, thread_map
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import read_stretches
 from lakegc_assets.recovery import journal
@@ -128,7 +129,8 @@ class CopyingTask:
     def begin(self, portion: Portion) -> bool:
         """Take a portion, unless another task, or another attempt of this one, has it."""
         try:
-            self._artifacts.put_if_absent(f"{notes(self._orders.name)}{portion.number:06d}", b"")
+            key = f"{notes(self._orders.name)}{portion.number:06d}"
+            self._artifacts.create(key, secrets.token_hex(8).encode())
         except PreconditionFailedError:
             return False
         return True
@@ -145,6 +147,8 @@ class CopyingTask:
             self._copy_batch(f"{self._orders.name}-{portion.number:06d}-{number:06d}", batch)
 
     def _copy_batch(self, name: str, batch: pa.Table) -> None:
+        if interrupted():
+            raise RefusedError(f"the backup {self._target.url} was interrupted")
         self._require_unfinished()
         errors: list[LakegcError] = []
         objects = [tuple(row.values()) for row in batch.to_pylist()]

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakegc_assets.engine.datasets import read_part
+from lakegc_assets.engine.tasks import interrupted
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.marked_objects import Stretch
@@ -208,7 +209,7 @@ class DeletingTask:
     ) -> Generator[TaskResult, None, bool]:
         again: list[Marked] = []
         while True:
-            if reason := self._pace.look():
+            if reason := "the sweep was interrupted" if interrupted() else self._pace.look():
                 yield TaskResult(STOPPED, detail=reason)
                 return True
             most = self._pace.most(self._orders.batch)
@@ -285,8 +286,9 @@ class DeletingTask:
         return self._reach.clocks.resumed() >= self._since
 
     def _is_late(self, seconds: float) -> bool:
-        """Return whether too much time has passed since the last look, or an unknown time."""
-        return self._was_suspended() or self._elapsed() - self._checked >= seconds
+        """Return whether it is too late to send: by the time since the look, or an interrupt."""
+        late = self._elapsed() - self._checked >= seconds
+        return late or self._was_suspended() or interrupted()
 
     def _look(self) -> Look:
         orders, asking = self._orders, self._reach.asking

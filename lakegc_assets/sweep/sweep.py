@@ -247,11 +247,14 @@ def _leave(rounds: Rounds) -> None:
     Then the lease is not given back: whoever takes it over waits until that has ended.
     """
     lease, under_way = rounds.lease, True
-    with suppress(LakegcError):
-        lease.begin_round(lease.round + 1)
-        under_way = in_flight(rounds.recorded.space.attempt.store(), lease.sweep)
-    if under_way:
-        lease.abandon()
+    try:
+        with suppress(LakegcError):
+            lease.begin_round(lease.round + 1)
+            under_way = in_flight(rounds.recorded.space.attempt.store(), lease.sweep)
+    finally:
+        # Also where somebody interrupts it twice.
+        if under_way:
+            lease.abandon()
 
 
 def _tried(rounds: Rounds) -> bool:

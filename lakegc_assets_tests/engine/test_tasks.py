@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from threading import Barrier
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from lakegc_assets.engine import tasks as module
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.processes import run_in_processes
-from lakegc_assets.engine.tasks import Tasks, bin_pack, thread_map
+from lakegc_assets.engine.tasks import Tasks, bin_pack, interrupted, thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets_tests.sessions import Session
@@ -214,6 +215,41 @@ def test_after_an_error_in_a_thread_no_other_item_is_begun(kind: type[BaseExcept
     with pytest.raises(kind):
         thread_map(fail, range(10_000), 3)
     assert len(begun) < 10_000
+
+
+def test_threads_hear_of_an_interrupt_of_the_one_that_waits_for_them() -> None:
+    """No interrupt reaches a thread, and the pool waits for all of them."""
+    begun, heard = Barrier(3, timeout=60), list[int]()
+
+    def wait(item: int) -> None:
+        begun.wait()
+        if item == 0:
+            raise KeyboardInterrupt
+        until = time.monotonic() + 60
+        while not interrupted() and time.monotonic() < until:
+            time.sleep(0.01)
+        heard.append(item)
+        assert interrupted()
+
+    with pytest.raises(KeyboardInterrupt):
+        thread_map(wait, range(3), 3)
+    assert sorted(heard) == [1, 2]
+    assert not interrupted()
+    assert thread_map(lambda _: interrupted(), range(3), 3) == [False] * 3
+
+
+def test_an_error_in_a_thread_is_no_interrupt_to_the_others() -> None:
+    begun = Barrier(2, timeout=60)
+
+    def fail(item: int) -> None:
+        begun.wait()
+        if item == 0:
+            raise IndexError
+        time.sleep(0.1)
+        assert not interrupted()
+
+    with pytest.raises(IndexError):
+        thread_map(fail, range(2), 2)
 
 
 _LONG = pa.table({"x": pa.array(["a" * 64] * 100_000), "n": pa.array(range(100_000))})

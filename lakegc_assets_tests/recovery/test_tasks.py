@@ -130,6 +130,17 @@ def test_a_portion_is_of_the_task_that_begins_it_first(orders: Orders) -> None:
     assert set(rows["outcome"].to_pylist()) == {"copied"}
 
 
+def test_a_task_that_is_interrupted_copies_no_other_batch(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some, told = portion(orders, 0, "data/a", "data/b", "data/c"), iter([False, True])
+    monkeypatch.setattr(backup_task, "_BATCH", 1)
+    monkeypatch.setattr(backup_task, "interrupted", lambda: next(told))
+    ended = backup_task.copy_portions(orders, [some])
+    assert ended.stopped.endswith("was interrupted")
+    assert read(open_store(orders.backup_url))["address"].to_pylist() == ["data/a"]
+
+
 def test_names_that_no_mark_names_are_copied_or_told_each_for_itself(orders: Orders) -> None:
     """A line break is copied; what would take the place of our own files is not."""
     odd = ["data/a\nb", "data/ x ", "data/\t", "data/" + "é" * 120, "_lakegc/manifest.json"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -409,6 +412,54 @@ def test_one_that_is_interrupted_keeps_the_lease_while_a_task_may_delete(
     assert read_lease(store).released is not under_way
     (orders,) = given
     assert lost(store, orders.lease, orders.number, store.server_time())
+    assert lake.keys() >= marked.candidates
+
+
+def test_one_that_is_interrupted_deletes_no_other_batch(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever ends a sweep has seen something: no task goes on with what it has left to do."""
+    in_tasks, delete, sent = rounds.delete, LocalStore.delete_many, list[str]()
+
+    def delete_and_interrupt(store: LocalStore, keys: Sequence[str], *more: Any, **how: Any) -> Any:
+        some = marked.candidates & set(keys)
+        sent.extend(some)
+        if some and len(sent) == 3:
+            # It arrives in the thread that waits for the tasks, as those of a terminal do.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.5)
+        return delete(store, keys, *more, **how)
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr(rounds, "delete", in_tasks)
+    monkeypatch.setattr(rounds, "_BATCHES", len(marked.candidates) // 2)
+    monkeypatch.setattr(LocalStore, "delete_many", delete_and_interrupt)
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(lake.context(spark, sweep_batch=1, sweep_num_partitions=2))
+    finally:
+        signal.signal(signal.SIGINT, heeded)
+    # The other task was in the middle of one, or about to begin it.
+    assert len(sent) <= 3 + 3 < len(marked.candidates)
+    assert lake.keys() >= marked.candidates - set(sent)
+    assert read_lease(lake.store).released
+
+
+def test_one_that_is_interrupted_twice_keeps_the_lease(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is impatient interrupts what is to find out whether a request is on its way."""
+
+    def interrupt(*_: object) -> Any:
+        monkeypatch.setattr(Lease, "begin_round", interrupt)
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch)
+    monkeypatch.setattr(rounds, "delete", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lake.context(spark))
+    assert not read_lease(lake.store).released
     assert lake.keys() >= marked.candidates
 
 

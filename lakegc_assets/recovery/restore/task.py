@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import interrupted
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches
 from lakegc_assets.recovery.copy_verification import CopyVerifier
 from lakegc_assets.recovery.portions import CircuitBreaker, Cost, Portion, batches, hopeless_code
@@ -81,6 +82,8 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
     # What is copied takes long, so few bytes of it are in one batch.
     copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0).to_numpy()
     for at, batch in enumerate(batches(rows, copied, BATCH, _BATCH_BYTES)):
+        if interrupted():
+            return "the restore was interrupted"
         if why := lost(store, orders.lease, 0, store.server_time()):
             raise LeaseLostError(
                 f"the lease on {store.url} was lost: {why}. What was restored is recorded and "

@@ -73,6 +73,19 @@ def test_all_of_a_mark_comes_back_and_reads(swept: Swept, marked: Marked) -> Non
     assert manifest.facts["warnings"] == []
 
 
+def test_one_that_is_interrupted_brings_no_other_batch_back_and_goes_on_later(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = swept
+    with monkeypatch.context() as patch:
+        patch.setattr("lakegc_assets.recovery.restore.task.interrupted", lambda: True)
+        with pytest.raises(StorageError, match="the restore was interrupted"):
+            restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live
+    restore(place.context(), ALL)
+    assert place.lake.keys() == marked.live | marked.candidates
+
+
 def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
     swept: Swept, marked: Marked
 ) -> None:
