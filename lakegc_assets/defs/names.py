@@ -195,6 +195,9 @@ ASKED_TAG: Final = "lakegc/asked"
 #: What a run that ended with its mark waits for, in a sentence.
 WAITS_TAG: Final = "lakegc/waits"
 
+#: Characters of a tag, at most.
+_TAG: Final = 600
+
 #: Of runs that Dagster itself starts again, and of those that it is about to.
 _RETRY_TAG: Final = "dagster/retry_number"
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
@@ -249,6 +252,11 @@ def resumed_before(run: dg.DagsterRun) -> int:
     return int(said) if said.isdecimal() else 0
 
 
+def tag_value(said: str) -> str:
+    """A text as a tag of a run: the index of tags in PostgreSQL takes 2,704 bytes at most."""
+    return said if len(said) <= _TAG else f"{said[: _TAG - 1]}…"
+
+
 def asking_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """The tags of a run that say who has asked for it."""
     return {tag: tags[tag] for tag in (*_UNATTENDED, ASKED_TAG) if tag in tags}
@@ -259,7 +267,9 @@ def require_own_config(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None
 
     A job gives each partition a configuration of its own; Dagster then forgets the backfill's.
     """
-    backfill = instance.get_backfill(run.tags.get("dagster/backfill", ""))
+    backfill_id = run.tags.get(_UNATTENDED[0])
+    # Dagster+ fails where it is asked for a backfill that it does not have.
+    backfill = instance.get_backfill(backfill_id) if backfill_id else None
     typed = backfill.run_config if backfill is not None else None
     if typed and typed != run.run_config:
         raise RefusedError(

@@ -80,14 +80,17 @@ class DagsterRecords:
         ours = [one for one in records if self._is_ours(one)]
         if len(ours) == len(records) and not self._used_elsewhere(run):
             self.instance.delete_dynamic_partition(self.component.of(RUN), run)
-        for one in ours:
-            delete_run(self.instance, one)
+        if not keeps_runs(self.instance):
+            for one in ours:
+                delete_run(self.instance, one)
 
     def forgettable(self, known: set[str], keep: timedelta, now: datetime) -> list[str]:
         """Runs that are old and over, and have left nothing but Dagster's records.
 
         ``known`` have artifacts; those younger than ``keep`` stay, and so do the last successes.
         """
+        if keeps_runs(self.instance):
+            return []
         runs: dict[str, list[dg.RunRecord]] = {}
         for one in self._of_repository():
             runs.setdefault(_run_of(one), []).append(one)
@@ -152,10 +155,17 @@ def _is_over(record: dg.RunRecord) -> bool:
     return record.dagster_run.status in ENDED
 
 
+def keeps_runs(instance: dg.DagsterInstance) -> bool:
+    """True of Dagster+, which lets no run remove the record of another, only its events."""
+    return type(instance).__module__.partition(".")[0] == "dagster_cloud"
+
+
 def forget_job(
     instance: dg.DagsterInstance, job: str, keep: timedelta, now: datetime
 ) -> list[dg.RunRecord]:
     """The runs of a job without partitions that are old and over, but for the last ones."""
+    if keeps_runs(instance):
+        return []
     records = instance.get_run_records(dg.RunsFilter(job_name=job))
     over = sorted(filter(_is_over, records), key=lambda one: one.update_timestamp)
     return [one for one in over[:-SUCCESSES] if now - one.update_timestamp >= keep]

@@ -147,6 +147,27 @@ def test_runs_of_the_job_itself_are_old_at_last(instance: dg.DagsterInstance) ->
     assert forget_job(instance, "gc_prune", timedelta(days=61), NOW) == []
 
 
+def test_dagster_plus_keeps_its_runs_with_their_events_and_loses_the_key(
+    records: DagsterRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = records.instance
+    kept = {started(instance, "alpha", "w1", 60)}
+    kept |= {started(instance, "alpha", f"r{n}", 50, job="gc_prune") for n in range(5)}
+
+    def refuse(_self: dg.DagsterInstance, _run_id: str) -> None:
+        raise NotImplementedError
+
+    plus = type("DagsterCloudInstance", (dg.DagsterInstance,), {"delete_run": refuse})
+    plus.__module__ = "dagster_cloud.instance"
+    monkeypatch.setattr(instance, "__class__", plus)
+    monkeypatch.setattr(instance.event_log_storage, "delete_events", None)
+    records.forget("w1")
+    assert "w1" not in instance.get_dynamic_partitions("run")
+    assert records.forgettable({"known"}, KEEP, NOW) == []
+    assert forget_job(instance, "gc_prune", KEEP, NOW) == []
+    assert ids(instance) == kept
+
+
 # With a server
 
 
