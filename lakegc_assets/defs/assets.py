@@ -29,7 +29,14 @@ from lakegc_assets.defs.metadata import (
     pages,
     shown_tables,
 )
-from lakegc_assets.defs.names import REPOSITORY, WAITS_TAG, first_tags, is_unattended, location_of
+from lakegc_assets.defs.names import (
+    REPOSITORY,
+    WAITS_TAG,
+    first_tags,
+    is_unattended,
+    location_of,
+    tag_value,
+)
 from lakegc_assets.defs.stages import stage
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.tables import marks_over_time
@@ -236,7 +243,7 @@ def swept_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
             context.log.info("mark %s was %s: nothing is to be done", ctx.run, when(manifest))
         elif (waits := _waits(execution, ctx)) is not None:
             context.log.warning("%s", waits)
-            context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: waits})
+            context.instance.add_run_tags(context.run.run_id, {WAITS_TAG: tag_value(waits)})
             return
         else:
             manifest = sweep(approved(ctx), recorded_try)
@@ -268,26 +275,26 @@ class RestoreConfig(dg.Config):
 
 
 # A backup is read, too, but it is no dependency: where none was made, Dagster would skip this step.
-@stage(
-    columns=RESTORED,
-    reads=("swept_set",),
-    config=RestoreConfig,
-)
-def restored_set(execution: Execution) -> dg.MaterializeResult[None]:
+@stage(columns=RESTORED, reads=("swept_set",), config=RestoreConfig, skippable=True)
+def restored_set(execution: Execution) -> Iterator[dg.MaterializeResult[None]]:
     """The outcome of each object of a mark that was to come back.
 
     Reads: the published mark; what the sweep recorded; and the backup, where ``backup_url`` is set.
     Writes: first a pin in the namespace; then address, size (bytes), outcome (restored,
     already_there, not_kept), source (store, backup), error_code, detail, at (UTC), below a folder
-    for each restore.
+    for each restore. Nothing where it was chosen among others and not asked for ("Materialize
+    all").
     Guarantees: nothing that is there is overwritten; one restore or sweep at a time; what was
     restored is left alone by marks until its pin ends; a killed restore goes on where it was.
     """
-    asked = RestoreConfig(**(execution.step.op_config or {}))
+    asked, context = RestoreConfig(**(execution.step.op_config or {})), execution.context
+    if asked == RestoreConfig() and len(context.run.asset_selection or ()) > 1:
+        context.log.info("nothing is restored: the configuration of this run does not ask for it")
+        return
     # What was swept comes back, also where nothing more is to be collected.
     with execution.run_context(excluded=True) as ctx:
         manifest = restore(ctx, asked.choice())
-    return materialization(ctx.root, manifest, of_restore(manifest))
+    yield materialization(ctx.root, manifest, of_restore(manifest))
 
 
 @stage(columns=CURVE, reads=("gc_report",), skippable=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -24,6 +25,7 @@ from pydantic import Field
 
 from lakegc_assets.engine.spark_session import is_cluster
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import ENDPOINT_VARIABLE, LakeFSConfig
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
@@ -73,6 +75,40 @@ def require_keys_on_nodes(master: str, *files: str | None) -> None:
             "let its workers find their credentials (environment, files, roles), as "
             "docs/clusters.md says, and set no keys here"
         )
+
+
+#: Is set in each container that Dagster starts for one run or step: on Kubernetes, Docker and ECS.
+_OF_ONE_RUN: Final = "DAGSTER_RUN_JOB_NAME"
+
+
+def require_lasting(name: str, place: str | None) -> None:
+    """Refuse to keep what must last in a container that ends with this run.
+
+    ``place`` is a URL or an absolute path; ``name`` is that of its setting.
+
+    Raises:
+        ConfigurationError: it is a folder of the container itself, and none that is mounted there.
+    """
+    if not place or _OF_ONE_RUN not in os.environ:
+        return
+    found = StorageNamespace.parse(place)
+    if found.scheme != "file" or _is_mounted(Path("/", found.prefix)):
+        return
+    raise ConfigurationError(
+        f"{name} is {place}, a folder of the container of this run, which ends with it: no other "
+        "run could sweep its mark, or restore what it has swept. Let it be a URL (s3://, abfss://, "
+        "gs://), or a folder of a volume that is mounted in all containers of runs and code servers"
+    )
+
+
+def _is_mounted(folder: Path) -> bool:
+    """True if a folder is in another file system than the root of this container, or may be."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return True
+    mounts = {re.sub(r"\\([0-7]{3})", lambda o: chr(int(o[1], 8)), x.split()[4]) for x in lines}
+    return any(str(one) in mounts for one in (folder, *folder.parents) if one != Path("/"))
 
 
 class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -15,6 +15,7 @@ from lakegc_assets.defs.connections import (
     LakeFSResource,
     ObjectStoreResource,
     require_keys_on_nodes,
+    require_lasting,
 )
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import materialization, of_manifest
@@ -131,6 +132,8 @@ class Execution:
             session=lambda: session_of(pyspark),
             spark_configured_by=_configured_by(pyspark),
         )
+        require_lasting("artifact_root", ctx.root.url)
+        require_lasting("backup_url", ctx.settings.backup_url)
         ctx = ctx.connect()
         require_keys_on_nodes(
             place_of_tasks(pyspark) if ctx.engine.kind == "spark" else "local",

@@ -13,13 +13,19 @@ import pytest
 
 from lakegc_assets.checks.evaluation import NAMES, requests_of
 from lakegc_assets.definitions import defs
+from lakegc_assets.defs.connections import require_lasting
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.names import add_partition
-from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.errors import (
+    ConfigurationError,
+    IntegrityError,
+    LakegcError,
+    RefusedError,
+)
 from lakegc_assets.run.artifacts import MARK_ASSETS
 from lakegc_assets.run.lock import repository_lock
 from lakegc_assets.sweep.approval import when
-from lakegc_assets_tests.defs.running import instance_of, run
+from lakegc_assets_tests.defs.running import QUIET, instance_of, run
 from lakegc_assets_tests.site import Site
 
 _RUN = "wave-1"
@@ -357,3 +363,36 @@ def test_a_run_refuses_a_repository_that_another_process_works_on(
         with _stopped(RefusedError, f"another run holds.*{os.getpid()}"):
             run(definitions, "gc", instance, key, "store_listing")
         other.submit(lock.__exit__, None, None, None).result()
+
+
+@pytest.mark.usefixtures("collected")
+def test_a_run_refuses_artifacts_that_end_with_its_container(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = add_partition(instance, "collected", "wave-5")
+    monkeypatch.setenv("DAGSTER_RUN_JOB_NAME", "gc")
+    monkeypatch.setattr("lakegc_assets.defs.connections._is_mounted", lambda _: False)
+    with _stopped(ConfigurationError, "artifact_root is .*, a folder of the container of this run"):
+        run(definitions, "gc", instance, key, "store_listing")
+    # What a volume keeps is well.
+    monkeypatch.undo()
+    monkeypatch.setenv("DAGSTER_RUN_JOB_NAME", "gc")
+    for lasting in ("s3://bucket/artifacts", "/proc/artifacts", None):
+        require_lasting("artifact_root", lasting)
+    with pytest.raises(ConfigurationError, match="backup_url is /no-such-folder/backups"):
+        require_lasting("backup_url", "/no-such-folder/backups")
+
+
+@pytest.mark.usefixtures("collected")
+def test_nothing_is_restored_where_everything_is_materialized(
+    site: Site, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    everything = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
+        partition_key=add_partition(instance, "collected", "wave-1"),
+        instance=instance,
+        asset_selection=[dg.AssetKey("policy_forecast"), dg.AssetKey("restored_set")],
+        run_config=QUIET,
+    )
+    assert everything.success
+    assert everything.get_asset_materialization_events() == []
+    assert not (site.namespace("collected") / site.repositories["collected"].expired).exists()
