@@ -162,7 +162,9 @@ def launchpad(
         return {"resources": {names.of("collector"): {"config": shown}}} if shown else {}
 
     return dg.PartitionedConfig(
-        partitions_def=names.repository_run, run_config_for_partition_key_fn=of
+        partitions_def=names.repository_run,
+        run_config_for_partition_key_fn=of,
+        tags_for_partition_key_fn=lambda key: {OWN_REPOSITORY_TAG: key.partition("|")[0]},
     )
 
 

@@ -297,9 +297,19 @@ def test_the_instance_keeps_one_run_at_a_time_for_a_repository(tmp_path: Path) -
     assert queue is not None
     assert queue.max_concurrent_runs == 2
     assert queue.tag_concurrency_limits == [
-        {
-            "key": "dagster/partition/repository",
-            "value": {"applyLimitPerUniqueValue": True},
-            "limit": 1,
-        }
+        {"key": key, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
+        for key in ("dagster/partition/repository", "lakegc/repository")
     ]
+
+
+def test_an_approval_waits_in_the_queue_for_a_mark_of_its_repository(
+    definitions: dg.Definitions,
+) -> None:
+    """Whichever came second was refused: both would hold the repository."""
+    tags = {}
+    for name in (*RUN_JOBS, "gc_accept_hold"):
+        config = definitions.resolve_job_def(name).partitioned_config
+        assert config is not None
+        key = "alpha" if name == "gc_accept_hold" else "alpha|w1"
+        tags[name] = config.get_tags_for_partition_key(key)["lakegc/repository"]
+    assert set(tags.values()) == {"alpha"}
