@@ -33,6 +33,7 @@ from lakegc_assets.defs.names import (
     location_of,
     partition_key,
     resumed_before,
+    tag_value,
 )
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.engine.tasks import thread_map
@@ -50,6 +51,8 @@ from lakegc_assets.wording import counted
 #: Repositories that are looked at at a time, and runs of each.
 _REPOSITORIES: Final = 8
 _THREADS: Final = 4
+#: In the cursor of ``gc_approvals``: when each approval ends whose sweep it has asked for.
+_ASKED: Final = "asked"
 #: In the cursor of ``gc_repositories``: the keys that it has added.
 _MADE: Final = "made"
 #: In the cursor: the run that nobody has used yet, as it was added last.
@@ -211,20 +214,33 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         approved = thread_map(
             lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES
         )
+        holding = {_run_key(one): one for found in approved for one in found}
+        # Dagster knows a run key as long as its run: who cancels a sweep may remove that, too.
+        before: dict[str, str] = remembered(context).get(_ASKED, {})
+        asked = {k: ends for k, ends in before.items() if moment < datetime.fromisoformat(ends)}
         requests = [
             collection.request(
                 approval.repository,
                 approval.run,
-                run_key=f"{approval.repository}/{approval.run}/approved-{approval.id}",
+                run_key=key,
                 job="gc_sweep",
-                tags={"lakegc/approved-by": approval.by},
+                tags={"lakegc/approved-by": tag_value(approval.by)},
             )
-            for found in approved
-            for approval in found
+            for key, approval in holding.items()
+            if key not in asked
         ]
-        return collection.started(requests, "no approval holds of a mark that was not swept")
+        asked |= {key: approval.ends.isoformat() for key, approval in holding.items()}
+        otherwise = "no approval holds of a mark that was not swept"
+        if holding:
+            of = counted(len(holding), "approval")
+            otherwise = f"the sweep of {of} was started before: launch it again, or approve again"
+        return collection.started(requests, otherwise, json.dumps({_ASKED: asked}, sort_keys=True))
 
     return approvals
+
+
+def _run_key(approval: Approval) -> str:
+    return f"{approval.repository}/{approval.run}/approved-{approval.id}"
 
 
 def _approved(
@@ -318,6 +334,9 @@ def _continued(
     for record in _failed_since(context.instance, since):
         run, at = record.dagster_run, record.update_timestamp
         latest, ago = max(latest, at), collection.now() - at
+        # A Dagster has thousands of failed runs of others, and a tick has a minute.
+        if not collection.names.owns_at(run, location_of(context.code_location_origin)):
+            continue
         transient = failed_for_a_while(context.instance, run.run_id)
         if not _may_go_on(context, collection, record, transient=transient):
             continue
@@ -388,8 +407,6 @@ def _may_go_on(
     """
     run, instance, names = record.dagster_run, context.instance, collection.names
     key = run.tags.get("dagster/partition")
-    if not names.owns_at(run, location_of(context.code_location_origin)):
-        return False
     if key is None or is_retried(instance, run):
         return False
     if not names.is_resumed(run, transient=transient):

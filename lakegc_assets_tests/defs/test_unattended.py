@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pytest
@@ -18,7 +18,13 @@ from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.jobs import who
-from lakegc_assets.defs.names import add_partition, first_tags, is_unattended, require_own_config
+from lakegc_assets.defs.names import (
+    add_partition,
+    first_tags,
+    is_unattended,
+    require_own_config,
+    tag_value,
+)
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import AutoLimits, NoticeSection, Override
 from lakegc_assets.defs.prune import DagsterRecords
@@ -341,6 +347,27 @@ def test_a_refused_share_is_approved_in_the_launchpad(site: Site, daemon: Daemon
     assert attempt.has("swept_set")
 
 
+def test_a_sweep_that_a_person_has_cancelled_and_removed_does_not_start_again(
+    site: Site, daemon: Daemon
+) -> None:
+    site.tell("cancelled")
+    assert run(daemon, "gc_mark", "cancelled").success
+    approving = ("approve", "cancelled", "--run", _RUN, "--by", "Ada")
+    assert lakegc(*approving).exit_code == 0
+    (asked,) = daemon.sensor("gc_approvals")
+    sweeping = daemon.instance.get_run_by_id(asked)
+    assert sweeping is not None
+    daemon.instance.report_run_canceled(sweeping)
+    daemon.instance.delete_run(asked)
+    assert daemon.sensor("gc_approvals") == []
+    assert "the sweep of 1 approval was started before" in daemon.skipped[-1]
+    # Nor is it forgotten while it holds, and a new one is another.
+    assert daemon.sensor("gc_approvals") == []
+    assert lakegc(*approving).exit_code == 0
+    assert len(daemon.sensor("gc_approvals")) == 1
+    assert unharmed(site, "cancelled")
+
+
 def test_an_approval_that_no_sensor_sweeps_says_so(site: Site, daemon: Daemon) -> None:
     site.tell("never")
     assert run(daemon, "gc_mark", "never").success
@@ -391,6 +418,17 @@ def test_a_stale_repository_fails_the_check(site: Site, daemon: Daemon) -> None:
 )
 def test_who_asked_is_reported_by_tags(tags: dict[str, str], *, unattended: bool) -> None:
     assert is_unattended(tags) is unattended
+
+
+def test_a_tag_fits_into_the_index_of_postgresql() -> None:
+    assert tag_value("mark 1 waits") == "mark 1 waits"
+    assert tag_value("é" * 601) == "é" * 599 + "…"
+    assert len(tag_value("𝄞" * 9_000).encode()) < 2_704 - len("lakegc/approved-by")
+
+
+def test_dagster_plus_is_asked_for_no_backfill_where_a_run_is_of_none() -> None:
+    """It would fail, and so would each run that a person or a schedule starts."""
+    require_own_config(cast("dg.DagsterInstance", None), dg.DagsterRun(job_name="gc"))
 
 
 @pytest.mark.parametrize(

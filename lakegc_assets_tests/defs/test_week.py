@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 import requests
 import yaml
+from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.monitoring import run_monitoring
 from dagster_shared.record import replace
 
@@ -351,6 +352,22 @@ def test_what_dagster_starts_again_itself_is_left_to_it(
     # Without the daemon of run_retries the tag says nothing.
     daemon.cursors.clear()
     assert len(daemon.sensor("gc_resume")) == 1
+
+
+def test_the_events_of_runs_of_others_are_not_read(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Dagster may have thousands of them that have failed, and a tick has a minute."""
+    make(site, "weekly", _SUNDAY - timedelta(days=1))
+    (ours,) = daemon.schedule(_SUNDAY)
+    daemon.kill(ours)
+    for _ in range(3):
+        foreign = create_run_for_test(daemon.instance, job_name="somebody's")
+        daemon.kill(foreign.run_id)
+    read: list[str] = []
+    monkeypatch.setattr(sensors, "failed_for_a_while", lambda _, run_id: read.append(run_id))
+    assert len(daemon.sensor("gc_resume")) == 1
+    assert read == [ours]
 
 
 def test_what_a_person_stopped_does_not_go_on(site: Site, daemon: Daemon) -> None:
