@@ -233,7 +233,10 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
         otherwise = "no approval holds of a mark that was not swept"
         if holding:
             of = counted(len(holding), "approval")
-            otherwise = f"the sweep of {of} was started before: launch it again, or approve again"
+            otherwise = (
+                f"the sweep of {of} was started before: where it did not end, launch "
+                f"{collection.names.of('gc_sweep')}, or approve again"
+            )
         return collection.started(requests, otherwise, json.dumps({_ASKED: asked}, sort_keys=True))
 
     return approvals
