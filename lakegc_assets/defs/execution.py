@@ -19,7 +19,7 @@ from lakegc_assets.defs.connections import (
 )
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import materialization, of_manifest
-from lakegc_assets.defs.names import Names, parsed_key, require_own_config
+from lakegc_assets.defs.names import REPOSITORY, RUN, Names, parsed_key, require_own_config
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.engine.progress import forwarding
 from lakegc_assets.engine.spark_session import (
@@ -31,8 +31,9 @@ from lakegc_assets.engine.spark_session import (
     start_session,
     starting,
 )
+from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
-from lakegc_assets.run.command_line import printing_always
+from lakegc_assets.run.command_line import command_line, printing_always
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.lock import repository_lock
 
@@ -91,9 +92,27 @@ class Execution:
         """The repository and the id of the run.
 
         Raises:
-            ConfigurationError: a name cannot be one.
+            ConfigurationError: a name cannot be one; or the run is on no partition, or on one that
+                was removed.
         """
-        return parsed_key(self.context.partition_key)
+        context, names = self.context, self.names
+        if not context.has_partition_key:
+            raise ConfigurationError(
+                "this run is on no partition, so nothing says which repository it is about: choose "
+                f"one in the interface, or use `{command_line('run', 'REPO', '--run', 'ID')}`, "
+                "since `dagster job launch` takes none"
+            )
+        repository, run = found = parsed_key(context.partition_key)
+        if isinstance(context, dg.OpExecutionContext):
+            return found
+        # Dagster would let all be done, and fail when it is to record that.
+        for name, key in ((REPOSITORY, repository), (RUN, run)):
+            if not context.instance.has_dynamic_partition(names.of(name), key):
+                raise ConfigurationError(
+                    f"the partition key {key!r} of {names.of(name)!r} was removed from Dagster "
+                    "since this run was launched: add it, and launch it again"
+                )
+        return found
 
     @property
     def step(self) -> dg.OpExecutionContext:

@@ -198,8 +198,7 @@ WAITS_TAG: Final = "lakegc/waits"
 #: Characters of a tag, at most.
 _TAG: Final = 600
 
-#: Of runs that Dagster itself starts again, and of those that it is about to.
-_RETRY_TAG: Final = "dagster/retry_number"
+#: Of runs that Dagster itself is about to start again.
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
 #: Jobs of one step, which begins where it was: Dagster may start them again as they are.
 RETRIES: Final = {"dagster/max_retries": "3", "dagster/retry_strategy": "ALL_STEPS"}
@@ -228,22 +227,30 @@ def is_unattended(tags: Mapping[str, str]) -> bool:
 
 
 def first_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Mapping[str, str]:
-    """The tags of the run that Dagster's own retries (``run_retries``) go back to.
+    """The tags that say who asked for a run, which may be an earlier one that this one repeats.
 
-    A retry loses the tag of its backfill once that has ended, and would look as if a person had
-    asked for it. Where the first run is not known any more, nobody has.
+    Who executes a run again, Dagster's own retries (``run_retries``) too, has asked for no more
+    than was asked for at first. Dagster keeps the tags of schedules and sensors, and that of a
+    backfill only until it has ended: then it would look as if a person had asked for a sweep. Where
+    an earlier run is not known any more, nobody has.
     """
-    while _RETRY_TAG in run.tags:
-        before = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+    while run.parent_run_id is not None and not is_unattended(run.tags):
+        before = instance.get_run_by_id(run.parent_run_id)
         if before is None:
             return {**run.tags, _UNATTENDED[0]: "not known"}
         run = before
     return run.tags
 
 
+def is_dagster_plus(instance: dg.DagsterInstance) -> bool:
+    """True of Dagster+, which alone knows its settings, and lets no run remove another."""
+    return type(instance).__module__.partition(".")[0] == "dagster_cloud"
+
+
 def is_retried(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """True if Dagster itself starts a failed run again, by ``run_retries`` of the instance."""
-    return instance.run_retries_enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
+    enabled = is_dagster_plus(instance) or instance.run_retries_enabled
+    return enabled and run.tags.get(_WILL_RETRY_TAG) == "true"
 
 
 def resumed_before(run: dg.DagsterRun) -> int:

@@ -23,6 +23,7 @@ from lakegc_assets.defs.names import (
     RUN,
     RUN_TAG,
     Names,
+    is_dagster_plus,
     location_of,
     partition_of,
 )
@@ -80,7 +81,7 @@ class DagsterRecords:
         ours = [one for one in records if self._is_ours(one)]
         if len(ours) == len(records) and not self._used_elsewhere(run):
             self.instance.delete_dynamic_partition(self.component.of(RUN), run)
-        if not keeps_runs(self.instance):
+        if not is_dagster_plus(self.instance):
             for one in ours:
                 delete_run(self.instance, one)
 
@@ -89,7 +90,7 @@ class DagsterRecords:
 
         ``known`` have artifacts; those younger than ``keep`` stay, and so do the last successes.
         """
-        if keeps_runs(self.instance):
+        if is_dagster_plus(self.instance):
             return []
         runs: dict[str, list[dg.RunRecord]] = {}
         for one in self._of_repository():
@@ -155,16 +156,11 @@ def _is_over(record: dg.RunRecord) -> bool:
     return record.dagster_run.status in ENDED
 
 
-def keeps_runs(instance: dg.DagsterInstance) -> bool:
-    """True of Dagster+, which lets no run remove the record of another, only its events."""
-    return type(instance).__module__.partition(".")[0] == "dagster_cloud"
-
-
 def forget_job(
     instance: dg.DagsterInstance, job: str, keep: timedelta, now: datetime
 ) -> list[dg.RunRecord]:
     """The runs of a job without partitions that are old and over, but for the last ones."""
-    if keeps_runs(instance):
+    if is_dagster_plus(instance):
         return []
     records = instance.get_run_records(dg.RunsFilter(job_name=job))
     over = sorted(filter(_is_over, records), key=lambda one: one.update_timestamp)

@@ -396,3 +396,16 @@ def test_nothing_is_restored_where_everything_is_materialized(
     assert everything.success
     assert everything.get_asset_materialization_events() == []
     assert not (site.namespace("collected") / site.repositories["collected"].expired).exists()
+
+
+@pytest.mark.usefixtures("collected")
+def test_a_run_without_its_partition_says_so(
+    definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """``dagster job launch`` starts one without a partition; and keys can be removed meanwhile."""
+    with _stopped(ConfigurationError, "this run is on no partition.*`lakegc run REPO --run ID`"):
+        run(definitions, "gc", instance, None, "store_listing")
+    key = add_partition(instance, "collected", "wave-6")
+    instance.delete_dynamic_partition("run", "wave-6")
+    with _stopped(ConfigurationError, "the partition key 'wave-6' of 'run' was removed"):
+        run(definitions, "gc", instance, key, "store_listing")

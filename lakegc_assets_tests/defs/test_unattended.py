@@ -286,8 +286,8 @@ def test_a_person_who_asks_for_a_sweep_gets_it(site: Site, daemon: Daemon) -> No
     assert not unharmed(site, "by-hand")
 
 
-def test_a_retry_was_asked_for_by_who_asked_for_the_first_run() -> None:
-    """Dagster gives a retry no tag of a backfill that has ended: it must not sweep for that."""
+def test_a_run_that_repeats_another_was_asked_for_by_who_asked_for_the_first() -> None:
+    """Dagster gives it no tag of a backfill that has ended: it must not sweep for that."""
 
     @dg.job
     def any_job() -> None: ...
@@ -308,8 +308,13 @@ def test_a_retry_was_asked_for_by_who_asked_for_the_first_run() -> None:
             again = stored(retry, retry_number="2")
             for run in (first, retry, again):
                 assert is_unattended(first_tags(instance, run)) is unattended
-            # A person may execute it again, and asks by that.
-            assert not is_unattended(first_tags(instance, stored(retry)))
+            # "Re-execute", by a person.
+            assert is_unattended(first_tags(instance, stored(retry))) is unattended
+        # A backfill may go on with what a person has begun.
+        assert is_unattended(first_tags(instance, stored(by_hand, backfill="ijklmnop")))
+        resumed = stored(sensor_name="gc_resume")
+        instance.add_run_tags(resumed.run_id, {"lakegc/asked": "by a person"})
+        assert not is_unattended(first_tags(instance, stored(resumed)))
         instance.delete_run(by_hand.run_id)
         assert is_unattended(first_tags(instance, stored(by_hand, retry_number="3")))
 

@@ -346,6 +346,8 @@ def test_what_dagster_starts_again_itself_is_left_to_it(
     for enabled in (True, False):
         instance = cast("dg.DagsterInstance", SimpleNamespace(run_retries_enabled=enabled))
         assert is_retried(instance, run) is enabled
+    plus = type("DagsterCloudInstance", (), {"__module__": "dagster_cloud.instance"})()
+    assert is_retried(cast("dg.DagsterInstance", plus), run)
     with monkeypatch.context() as patched:
         patched.setattr(sensors, "is_retried", lambda _, one: one.run_id == run_id)
         assert daemon.sensor("gc_resume") == []
