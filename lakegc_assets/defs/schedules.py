@@ -107,12 +107,15 @@ def requests_of_wave(
     ``zone`` is that of the schedule; ``waves`` are those that are meant, None for all.
     """
     names, requests = collection.names, []
+    joined: dict[str, set[str]] = {}
     for repository in repositories:
         policy = collection.policies.of(repository.id)
         due = _due(repository, policy, at) if policy.time_zone == zone else None
         if due is None or (waves is not None and due not in waves):
             continue
-        if _joined(instance, names, repository.id, due):
+        if due not in joined:
+            joined[due] = _joined(instance, names, due)
+        if repository.id in joined[due]:
             continue
         key, tags = f"{due}/{repository.id}", {WAVE_TAG: due}
         requests.append(collection.request(repository.id, due, run_key=key, job="gc", tags=tags))
@@ -165,16 +168,17 @@ def _due(repository: Repository, policy: Policy, at: datetime) -> str | None:
     return wave_at(last)
 
 
-def _joined(instance: dg.DagsterInstance, names: Names, repository: str, wave: str) -> bool:
-    """True if a repository had its run in a wave, at another tick say.
+def _joined(instance: dg.DagsterInstance, names: Names, wave: str) -> set[str]:
+    """The repositories that had their run in a wave, at another tick say.
 
     A run that was made and not launched yet is asked for again: the daemon may have died between
     the two, and then launches that one.
     """
-    tags = {WAVE_TAG: wave, OWN_REPOSITORY_TAG: repository}
     launched = [s for s in dg.DagsterRunStatus if s is not dg.DagsterRunStatus.NOT_STARTED]
-    runs = dg.RunsFilter(job_name=names.of("gc"), tags=tags, statuses=launched)
-    return instance.get_runs_count(runs) > 0
+    # All at once: in Dagster+ each question is one to its server.
+    runs = dg.RunsFilter(job_name=names.of("gc"), tags={WAVE_TAG: wave}, statuses=launched)
+    records = instance.get_run_records(runs)
+    return {one.dagster_run.tags.get(OWN_REPOSITORY_TAG, "") for one in records}
 
 
 def next_run(

@@ -405,7 +405,10 @@ def test_a_run_without_its_partition_says_so(
     """``dagster job launch`` starts one without a partition; and keys can be removed meanwhile."""
     with _stopped(ConfigurationError, "this run is on no partition.*`lakegc run REPO --run ID`"):
         run(definitions, "gc", instance, None, "store_listing")
-    key = add_partition(instance, "collected", "wave-6")
-    instance.delete_dynamic_partition("run", "wave-6")
-    with _stopped(ConfigurationError, "the partition key 'wave-6' of 'run' was removed"):
-        run(definitions, "gc", instance, key, "store_listing")
+    tags = {
+        "dagster/partition": "collected|removed",
+        "dagster/partition/repository": "collected",
+        "dagster/partition/run": "removed",
+    }
+    with _stopped(ConfigurationError, "the partition key 'removed' of 'run' was removed"):
+        run(definitions, "gc", instance, None, "store_listing", tags=tags)
