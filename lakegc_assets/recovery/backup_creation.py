@@ -71,8 +71,8 @@ _READ_S: Final = 1e-7
 #: Portions for each task, where tasks take one after the other; and the work of one at least.
 _PORTIONS: Final = 8
 _LEAST_S: Final = 0.2
-#: How often what tasks left that died is given to others.
-_ROUNDS: Final = 5
+#: How many rounds in a row may do nothing, since all of their tasks died.
+_IDLE_ROUNDS: Final = 5
 _MB: Final = 1_000_000
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials read the storage namespace, and read, list and write "
@@ -172,11 +172,15 @@ class _Creation:
         earlier = journal.gather(self.space, self.store)
         nothing = self.space.dataset((), OUTCOMES)
         copied, tried = self._verified(earlier) if earlier.rows else nothing, nothing
+        idle, fewest = 0, -1
         for number in count():
             left = self._left(copied + tried)
             if not left.rows:
                 break
-            if number == _ROUNDS:
+            # Where machines come and go, tasks die all the time, and each round does something.
+            idle = idle + 1 if left.rows == fewest else 0
+            fewest = left.rows
+            if idle == _IDLE_ROUNDS:
                 raise StorageError(
                     f"tasks that copy to {self.store.url} end without a word; what was done is "
                     f"recorded. Back {self.ctx.run!r} up again, and look at the logs of Spark's "

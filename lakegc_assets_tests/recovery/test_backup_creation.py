@@ -127,6 +127,25 @@ def test_what_tasks_left_that_died_is_copied_up_to_the_last_round(
     assert rounds == 5
 
 
+def test_tasks_may_die_as_often_as_something_gets_done(
+    place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on machines that come and go."""
+    rounds = 0
+
+    def dies_soon(orders: Orders, portions: Sequence[Portion]) -> TaskResult:
+        nonlocal rounds
+        rounds += 1
+        number, stretch = portions[0]
+        return copy_portions(orders, [Portion(number, stretch._replace(rows=1))])
+
+    monkeypatch.setattr(backup_creation, "copy_portions", dies_soon)
+    monkeypatch.setattr(backup_creation, "_IDLE_ROUNDS", 2)
+    record = make_backup(place.context())
+    assert record is not None
+    assert record.objects == len(marked.candidates) == rounds > backup_creation._IDLE_ROUNDS
+
+
 def test_what_changed_or_went_since_it_was_listed_is_told_and_not_copied(
     anywhere: Place, marked: Marked
 ) -> None:
