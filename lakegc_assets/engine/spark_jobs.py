@@ -24,13 +24,15 @@ from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
 from lakegc_assets.engine.progress import elapsed, report_progress, tasks_done
 from lakegc_assets.engine.spark_session import code_of_tasks, is_connect
 from lakegc_assets.engine.task_errors import errors_of_tasks
+from lakegc_assets.errors import IntegrityError
 from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What a task gives back to Spark, pickled: its answer, and the requests it has sent by kind.
-_ANSWER: Final = "answer binary"
+#: What a task gives back to Spark: its number, and, pickled, its answer and the requests it has
+#: sent by kind.
+_ANSWER: Final = "number bigint, answer binary"
 #: The first tasks of a process, which may import something.
 _first_tasks: Final = iter(range(3))
 
@@ -53,6 +55,7 @@ def run_on_spark(
 
     Raises:
         LakegcError: what a task raised on purpose, of its kind.
+        IntegrityError: an answer is missing, or not where it belongs.
         PythonException: what else it raised.
     """
     orders, code = [dumps(one) for one in inputs], code_of_tasks(spark)
@@ -61,6 +64,12 @@ def run_on_spark(
         def job() -> list[R]:
             numbers = spark.range(0, len(orders), 1, len(orders))
             rows = numbers.mapInArrow(_on_worker(task, orders, note, code), _ANSWER).collect()
+            if [row["number"] for row in rows] != list(range(len(orders))):
+                raise IntegrityError(
+                    f"{what}: Spark gave {counted(len(rows), 'answer')} of "
+                    f"{counted(len(orders), 'task')}, or in another order: what is missing would "
+                    "be taken for nothing. This is a fault, please report it"
+                )
             return read_answers(row["answer"] for row in rows)
 
         with _reported(spark, what, len(orders), noted, log):
@@ -106,7 +115,8 @@ def _on_worker(
             for number in batch["id"].to_pylist():
                 found = answer_order(task, orders[number])
                 _append(note)
-                yield pa.RecordBatch.from_pydict({"answer": pa.array([found], pa.binary())})
+                columns = [pa.array([number], pa.int64()), pa.array([found], pa.binary())]
+                yield pa.RecordBatch.from_arrays(columns, ["number", "answer"])
 
     return run
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Barrier
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -123,6 +124,41 @@ def test_a_process_that_is_killed_ends_the_work() -> None:
         run_in_processes("die", _end_process, [1, 2], 2, logging.getLogger())
     # The next stage gets other processes.
     assert run_in_processes("ask", _ask, [1, 2], 2, logging.getLogger()) == [-1, -2]
+
+
+class _Spark:
+    """Runs tasks here, and gives the answers of some, in some order."""
+
+    conf = SimpleNamespace(get=lambda *_: "local[1]")
+
+    def __init__(self, given: list[int]) -> None:
+        self._given = given
+
+    def range(self, *_: int) -> _Spark:
+        return self
+
+    def mapInArrow(self, task: Callable[..., Any], _: str) -> _Spark:  # noqa: N802 - Spark's name
+        self._task = task
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        batches = [pa.record_batch({"id": [number]}) for number in self._given]
+        return [row for batch in self._task(iter(batches)) for row in batch.to_pylist()]
+
+    def addTag(self, _: str) -> None:  # noqa: N802 - Spark's name
+        return
+
+
+@pytest.mark.parametrize("given", [[0, 1], [0, 2, 1], [0, 1, 1], [0, 1, 2, 2]])
+def test_an_answer_that_is_missing_or_elsewhere_is_noticed(given: list[int]) -> None:
+    """What a task of the missing one found alive would be taken for dead."""
+
+    def run(spark: Any) -> list[tuple[int, int]]:
+        return Tasks(SPARK, lambda: spark).run("add", partial(_add, 1), [1, 2, 3], 0.0)
+
+    assert run(_Spark([0, 1, 2])) == [(1, 2), (2, 3), (3, 4)]
+    with pytest.raises(IntegrityError, match=r"add: Spark gave \d answers of 3 tasks"):
+        run(_Spark(given))
 
 
 @pytest.mark.conformance
