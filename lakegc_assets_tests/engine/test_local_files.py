@@ -31,7 +31,14 @@ on_each_engine = pytest.mark.parametrize(
 @pytest.mark.conformance
 @pytest.mark.parametrize(
     ("folder", "reader"),
-    [("run=1/", "FileScan parquet"), ("so[m]e/", "MapInArrow"), ("ü %20/", "MapInArrow")],
+    [
+        ("run=1/", "FileScan parquet"),
+        ("_cache/.a@b+c~d/", "FileScan parquet"),
+        ("so[m]e/", "MapInArrow"),
+        ("ü %20/", "MapInArrow"),
+        # Of a stream, of which Spark reads nothing else than what its own log names.
+        ("_spark_metadata/", "MapInArrow"),
+    ],
 )
 def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_same_to_it(
     folder: str,
@@ -50,6 +57,18 @@ def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_
         found = session.collect(frame, SCHEMA, "a test")
     assert reader in capsys.readouterr().out
     assert found.sort_by("address").equals(table.sort_by("address"))
+
+
+@on_each_engine
+def test_a_file_that_is_there_twice_is_read_twice(
+    spark: sessions.Session, tmp_path: Path, engine: str
+) -> None:
+    store = open_store(str(tmp_path))
+    part = write_part(store, "some/", rows(_ROWS))
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
+        frame = session.read(Dataset(store.url, [part, part], SCHEMA))
+        assert session.collect(frame, SCHEMA, "a test").num_rows == 2 * _ROWS
 
 
 @on_each_engine
