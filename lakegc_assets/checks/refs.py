@@ -143,7 +143,7 @@ def pinned_addresses(store: ObjectStore) -> Iterator[pa.Array]:
         ArrowInvalid: a pin cannot be read.
     """
     now = store.server_time()
-    for page in store.list(_PINS):
+    for page in store.list_to_the_end(_PINS):
         for key in page["key"].to_pylist():
             content = pa.BufferReader(store.get(key))
             with pq.ParquetFile(content, page_checksum_verification=True) as file:

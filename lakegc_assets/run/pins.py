@@ -8,6 +8,7 @@ mark and no sweep takes these until the pin ends, by the store's own clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -33,6 +34,12 @@ REASONS: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _NOTHING: Final = REASONS.empty_table()
 _SUFFIX: Final = ".parquet"
 _THREADS: Final = 8
+#: How often pins are read anew of which one was removed meanwhile.
+_TRIES: Final = 3
+
+
+class _RemovedError(IntegrityError):
+    """A pin that was listed is not there any more."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,10 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
         IntegrityError: one is damaged, so that it is unknown what is pinned.
         StorageError: the store did not answer.
     """
+    for _ in range(_TRIES - 1):
+        # Whoever prunes them needs no lease: each that goes has ended.
+        with suppress(_RemovedError):
+            return thread_map(partial(_read, store), _listed(store), _THREADS)
     return thread_map(partial(_read, store), _listed(store), _THREADS)
 
 
@@ -97,7 +108,7 @@ def _read(store: ObjectStore, listed: tuple[str, str]) -> tuple[Pin, pa.ChunkedA
         name = key.removeprefix(PINS).removesuffix(_SUFFIX)
         return Pin(name, ends, run, why, table.num_rows, key, etag), table["address"]
     except ObjectNotFoundError as error:
-        raise IntegrityError(
+        raise _RemovedError(
             f"{store.url}/{key} was removed while it was read: run again"
         ) from error
     except StorageError:

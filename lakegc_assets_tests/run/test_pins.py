@@ -69,6 +69,31 @@ def test_a_listing_that_ends_early_hides_no_pin(
     ]
 
 
+@pytest.mark.parametrize(("pruned", "stops"), [(1, False), (2, False), (9, True)])
+def test_a_pin_that_is_pruned_while_pins_are_read_stops_nobody(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, pruned: int, *, stops: bool
+) -> None:
+    """Unless a store lists again and again what it does not have."""
+    pin(store, "first", 1, "data/a")
+    for number in range(pruned):
+        pin(store, f"second-{number}", -1, "data/b")
+    read, gone = store.get, list[str]()
+
+    def prune_and_read(key: str) -> bytes:
+        if "second" in key and len(gone) < pruned:
+            gone.append(key)
+            store.delete_many([key])
+        return read(key)
+
+    monkeypatch.setattr(store, "get", prune_and_read)
+    monkeypatch.setattr("lakegc_assets.run.pins._THREADS", 1)
+    if stops:
+        with pytest.raises(IntegrityError, match="was removed while it was read"):
+            read_pins(store)
+    else:
+        assert [p.id for p, _ in read_pins(store)] == ["first"]
+
+
 def test_a_pin_that_is_written_again_lasts_longer(store: LocalStore) -> None:
     pin(store, "one", -1, "data/a")
     assert pinned(store).num_rows == 0
