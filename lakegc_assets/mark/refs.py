@@ -18,6 +18,11 @@ from lakegc_assets.retention.commits import Commit
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
+#: What to do where nothing is at a place to which lakeFS wrote.
+LOOKED_ELSEWHERE: Final = (
+    "correct endpoint, region, account or local_root of the store, so that both look at the same "
+    "place"
+)
 _HEADER: Final = ["commit_id", "expired", "metarange_id"]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")
 _METARANGE_ID: Final = re.compile(r"([0-9a-f]{64})?")
@@ -111,8 +116,7 @@ def read_commits_csv(
     except ObjectNotFoundError as error:
         raise IntegrityError(
             f"lakeFS wrote its commits to {location}, and there is no such object where this "
-            "process looks: correct endpoint, region, account or local_root of the store, so that "
-            "both look at the same place"
+            f"process looks: {LOOKED_ELSEWHERE}"
         ) from error
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{location} is not text ({error}): run again") from error

@@ -33,7 +33,7 @@ from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
 from lakegc_assets.mark.branch_diffs import is_deleted
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
-from lakegc_assets.mark.refs import listed_heads, read_heads
+from lakegc_assets.mark.refs import LOOKED_ELSEWHERE, listed_heads, read_heads
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -187,6 +187,11 @@ def _collect(
             )
         prefix = folder.rstrip("/") + "/"
         keys = [info.key for info in store.infos(prefix)]
+        if not keys:
+            raise IntegrityError(
+                f"lakeFS wrote its lists of staged objects to {location}, and there are 0 files "
+                f"where this process looks: {LOOKED_ELSEWHERE}"
+            )
         wrote = sum(1 for page in pages if page.gc_uncommitted_location == location)
         if len(keys) < wrote:
             raise IntegrityError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -53,6 +53,34 @@ def overlap(namespace: StorageNamespace, url: str) -> bool:
     # Servers percent-decode what this reads as it stands.
     readings = ({n, replace(n, prefix=unquote(n.prefix))} for n in (namespace, other))
     return any(ours.overlaps(theirs) for ours, theirs in product(*readings))
+
+
+def require_apart(
+    repository: Repository, namespace: StorageNamespace, others: Iterable[Repository]
+) -> None:
+    """Refuse a repository whose namespace another one shares, or may share.
+
+    Raises:
+        IntegrityError: another one's is equal, contained or containing.
+        ConfigurationError: another one's cannot be read.
+    """
+    for other in others:
+        if other.id == repository.id:
+            continue
+        try:
+            shared = overlap(namespace, other.storage_namespace)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"whether repository {other.id!r} shares the storage namespace of "
+                f"{repository.id!r} cannot be known, so that neither is collected: {error}"
+            ) from error
+        if shared:
+            raise IntegrityError(
+                f"the storage namespaces of repositories {repository.id!r} "
+                f"({repository.storage_namespace}) and {other.id!r} ({other.storage_namespace}) "
+                "overlap: what one of them needs looks like garbage in the other. Neither can be "
+                "collected",
+            )
 
 
 def placed(url: str, stores: StoreConfig) -> StorageNamespace:
@@ -188,23 +216,14 @@ class RunContext:
             ConfigurationError: there is no such repository.
             ReadOnlyRepositoryError: the repository is read-only.
             IntegrityError: another repository's namespace is equal, contained or containing.
-            ConfigurationError: the artifacts lie inside the namespace, or around it; or backups are
-                on another server, in a bucket of the same name.
+            ConfigurationError: another's cannot be read; the artifacts lie inside the namespace, or
+                around it; or backups are on another server, in a bucket of the same name.
         """
         client = self.lakefs.connect()
         client.check_supported()
         repository = known_repository(client, self.repository)
         namespace = StorageNamespace.parse(repository.storage_namespace)
-        for other in client.repositories():
-            if other.id == self.repository:
-                continue
-            if overlap(namespace, other.storage_namespace):
-                raise IntegrityError(
-                    f"the storage namespaces of repositories {self.repository!r} "
-                    f"({repository.storage_namespace}) and {other.id!r} "
-                    f"({other.storage_namespace}) overlap: what one of them needs looks like "
-                    "garbage in the other. Neither can be collected",
-                )
+        require_apart(repository, namespace, client.repositories())
         stores = self.root.stores
         if placed(namespace.url(), stores).overlaps(placed(self.root.url, stores)):
             raise ConfigurationError(

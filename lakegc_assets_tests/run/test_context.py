@@ -78,6 +78,15 @@ def test_repositories_that_share_a_namespace_are_refused(
     assert ctx.root.runs("emptyrepo") == []
 
 
+def test_a_namespace_that_may_be_anywhere_is_refused_with_its_repository(
+    server: ReplayServer, ctx: RunContext
+) -> None:
+    """An access point is another name of some bucket, perhaps of this one."""
+    add_repository(server, "s3://point-abc-s3alias/x")
+    with pytest.raises(ConfigurationError, match=r"'another' shares .*'emptyrepo'.*point-abc"):
+        ctx.connect()
+
+
 @pytest.mark.parametrize("namespace", ["s3://lab/emptyrepo2", "s3://other/emptyrepo", "gs://lab"])
 def test_neighbours_do_not_share_a_namespace(
     namespace: str, server: ReplayServer, ctx: RunContext
