@@ -22,6 +22,7 @@ import pydantic
 
 from lakegc_assets.cli import options
 from lakegc_assets.cli.site import Site
+from lakegc_assets.cli.sqlite import kept_connections
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.failures import Stopped
 from lakegc_assets.defs.jobs import left_to_do, run_in_process
@@ -69,12 +70,18 @@ def dagster_home() -> Path:
     return home
 
 
-def open_instance() -> dg.DagsterInstance:
+@contextmanager
+def open_instance() -> Iterator[dg.DagsterInstance]:
     """The instance that the UI shows, but what this process prints goes to the terminal alone."""
+    home = dagster_home()
     logs = {"module": "dagster.core.storage.noop_compute_log_manager"}
     logs["class"] = "NoOpComputeLogManager"
     # A whole instance in a folder, whatever its name says.
-    return dg.DagsterInstance.local_temp(str(dagster_home()), {"compute_logs": logs})
+    with (
+        kept_connections(home),
+        dg.DagsterInstance.local_temp(str(home), {"compute_logs": logs}) as instance,
+    ):
+        yield instance
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""Connections to Dagster's SQLite databases, which are kept for as long as a command runs.
+
+A run asks and tells them some five hundred times, and Dagster opens and closes a connection for
+each, without a setting for anything else: each reads the whole schema, and the last one to be
+closed folds the log of the database into it. That took longer than the stages of a small run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import Dialect
+
+
+class _Connection(sqlite3.Connection):
+    """One whose end, for SQLAlchemy, is that it lies ready for the next who wants one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of its base
+        super().__init__(*arguments, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+        self.ready: list[_Connection] | None = None
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - those of its base
+        made = super().cursor(*arguments, **options)
+        self._cursors.add(made)
+        return made
+
+    def close(self) -> None:
+        """Leave no transaction open, nor an answer that nobody has read to its end."""
+        if self.ready is None:
+            super().close()
+            return
+        for cursor in list(self._cursors):
+            cursor.close()
+        self.rollback()
+        self.ready.append(self)
+
+
+@contextmanager
+def kept_connections(folder: Path) -> Iterator[None]:
+    """Keep the connections of this process to SQLite databases below a folder, to the end."""
+    ready: dict[str, list[_Connection]] = defaultdict(list)
+
+    def connect(
+        dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+    ) -> _Connection | None:
+        if dialect.name != "sqlite" or not Path(arguments[0]).is_relative_to(folder):
+            return None
+        free = ready[arguments[0]]
+        with suppress(IndexError):
+            return free.pop()
+        made = sqlite3.connect(*arguments, **options, factory=_Connection)
+        made.ready = free
+        return made
+
+    event.listen(Engine, "do_connect", connect)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "do_connect", connect)
+        for connection in [one for free in ready.values() for one in free]:
+            connection.ready = None
+            connection.close()
