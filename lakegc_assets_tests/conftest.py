@@ -258,8 +258,8 @@ def s3_server(aws_environment: None) -> Iterator[str]:  # noqa: ARG001 - it is w
 @pytest.fixture
 def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases are renewed each second, and who waits for one sees soon that its owner lives."""
-    monkeypatch.setattr(lease, "_BEATS", 150)
-    monkeypatch.setattr(lease, "_POLL_S", 0.3)
+    monkeypatch.setattr(lease, "RENEWALS", 150)
+    monkeypatch.setattr(lease, "POLL_S", 0.3)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from lakegc_assets_tests.sessions import Session
 @pytest.fixture(autouse=True)
 def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data needs few tasks."""
-    monkeypatch.setattr(lookups, "_TASKS", 1)
+    monkeypatch.setattr(lookups, "TASKS", 1)
 
 
 @pytest.fixture(scope="session")

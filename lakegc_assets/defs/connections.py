@@ -33,7 +33,7 @@ from lakegc_assets.storage.files import write_private_file
 from lakegc_assets.storage.s3.client import write_credentials_file
 
 #: Paths of files with keys, by what has written them and the keys.
-_private_files: dict[tuple[Any, ...], str] = {}
+private_files: dict[tuple[Any, ...], str] = {}
 _writing: Final = threading.Lock()
 
 
@@ -45,13 +45,13 @@ def _private_file(write: Callable[..., None], **keys: str | None) -> str:
     """
     known = (write, *sorted(keys.items()))
     with _writing:
-        path = _private_files.get(known)
+        path = private_files.get(known)
         if path is None or not Path(path).exists():
             folder = tempfile.mkdtemp(prefix="lakegc-")
             atexit.register(_remove, folder, os.getpid())
             path = str(Path(folder, "keys"))
             write(path, **keys)
-            _private_files[known] = path
+            private_files[known] = path
     return path
 
 
@@ -69,7 +69,7 @@ def _write_lakectl(path: str, endpoint_url: str | None, **keys: str) -> None:
 
 def require_keys_on_nodes(master: str, *files: str | None) -> None:
     """Refuse keys that are set in a resource where tasks may run on another machine."""
-    if is_cluster(master) and not {*_private_files.values()}.isdisjoint(files):
+    if is_cluster(master) and not {*private_files.values()}.isdisjoint(files):
         raise ConfigurationError(
             f"keys that are set in the resources stay on this machine, and tasks run on {master}: "
             "let its workers find their credentials (environment, files, roles), as "

@@ -42,7 +42,7 @@ from lakegc_assets.embedded.lake import Lake
 BASE = "/api/v1"
 _LOG = logging.getLogger(__name__)
 _REFERENCE = re.compile(r"\{(tag|ref|left|right|source)\}")
-_ENDPOINTS = (
+ENDPOINTS = (
     *server.ENDPOINTS,
     *repositories.ENDPOINTS,
     *protection.ENDPOINTS,
@@ -78,7 +78,7 @@ def _elsewhere(gateway: Gateway) -> ASGIApp:
 @cache
 def _routes() -> Sequence[Route]:
     """The routes of all servers: each is compiled once."""
-    return list(_routes_of(_ENDPOINTS))
+    return list(_routes_of(ENDPOINTS))
 
 
 def _routes_of(endpoints: Sequence[Endpoint]) -> Iterable[Route]:

@@ -128,9 +128,9 @@ class Database:
             }
         )
         self.connection.execute("SET TimeZone = 'UTC'")
-        ((self._cores,),) = self.connection.execute("SELECT current_setting('threads')").fetchall()
+        ((self.cores,),) = self.connection.execute("SELECT current_setting('threads')").fetchall()
         self._threads = 0
-        self._use_threads(memory)
+        self.use_threads(memory)
         self.names = count()
         self.lock = threading.RLock()
         self._process = os.getpid()
@@ -151,12 +151,14 @@ class Database:
                 self.connection.execute(f"SET memory_limit = '{memory}B'")
                 self._memory = memory
             # Whoever was interrupted at the end of ``one_thread`` may have left it there.
-            self._use_threads(memory)
+            self.use_threads(memory)
 
-    def _use_threads(self, memory: int) -> None:
-        self._set_threads(max(1, min(self._cores, memory // THREAD_MEMORY)))
+    def use_threads(self, memory: int) -> None:
+        """Let queries have the threads that a memory limit has room for."""
+        self.set_threads(max(1, min(self.cores, memory // THREAD_MEMORY)))
 
-    def _set_threads(self, threads: int) -> None:
+    def set_threads(self, threads: int) -> None:
+        """Let queries have so many threads."""
         if threads != self._threads:
             # Whoever is interrupted in between leaves nothing known.
             self._threads = 0
@@ -173,7 +175,7 @@ class Database:
             usual = self._memory
             try:
                 self.limit(memory)
-                self._set_threads(1)
+                self.set_threads(1)
                 yield
             finally:
                 self.limit(usual)

@@ -32,7 +32,7 @@ R = TypeVar("R")
 #: Work of one task at least, in seconds of one core: starting one costs some tenths of that.
 _TASK_SECONDS: Final = 2.0
 #: From so much work on, in seconds of one core, processes earn what it takes to start them.
-_PROCESS_SECONDS: Final = 10.0
+PROCESS_SECONDS: Final = 10.0
 #: Set once the thread that waits for those of a context was interrupted.
 _INTERRUPTED: Final = ContextVar[Event | None]("interrupted", default=None)
 
@@ -78,7 +78,7 @@ class Tasks:
         if self.engine.kind == "spark":
             return run_on_spark(self.session(), what, task, inputs, self.log)
         cores = cpu_count() or 1
-        if threads is None and seconds >= _PROCESS_SECONDS and min(cores, len(inputs)) > 1:
+        if threads is None and seconds >= PROCESS_SECONDS and min(cores, len(inputs)) > 1:
             return run_in_processes(what, task, inputs, cores, self.log)
         return self._in_threads(what, task, inputs, threads or cores)
 

@@ -38,7 +38,8 @@ SCHEMA: Final = pa.schema(
 RANGES: Final = pa.schema([("range_id", pa.string()), ("entries", pa.int64())])
 
 _FOOTER: Final = struct.Struct("<41sI8s")
-_CHUNK: Final = 1 << 20
+#: Bytes of paths that are decoded at a time.
+CHUNK: Final = 1 << 20
 # Three bytes of snappy say at most 64; an honest block never claims more than this.
 _MOST_EXPANSION: Final = 32
 _SMALLEST_ENTRY: Final = 3
@@ -252,7 +253,7 @@ class _Table:
             payload, kind, decoded = self._payload(offset, length)
             pending.append((offset, payload, kind, decoded))
             size += decoded
-            if size >= _CHUNK:
+            if size >= CHUNK:
                 yield self._decompress(pending, size)
                 pending, size = [], 0
         if pending:

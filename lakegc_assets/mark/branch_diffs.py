@@ -21,7 +21,7 @@ from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
 from lakegc_assets.lakefs.models import Change
 
 #: Changes that are held at a time: a branch may have staged millions.
-_CHANGES_AT_ONCE: Final = 50_000
+CHANGES_AT_ONCE: Final = 50_000
 
 
 class StagedPaths(NamedTuple):
@@ -63,7 +63,7 @@ def _many(pages: Iterable[list[Change]]) -> Iterator[list[Change]]:
     held: list[Change] = []
     for page in pages:
         held += page
-        if len(held) >= _CHANGES_AT_ONCE:
+        if len(held) >= CHANGES_AT_ONCE:
             yield held
             held = []
     if held:

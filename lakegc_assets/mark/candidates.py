@@ -85,7 +85,7 @@ def _find(
     started: datetime,
 ) -> Manifest:
     ctx, listing, store = work.ctx, chain["store_listing"], attempt.store()
-    unlisted, spared = _subtract(work, attempt, chain)
+    unlisted, spared = subtract_live(work, attempt, chain)
     served, compared = _served(work, attempt, chain, unlisted)
     spared = [*spared, *served]
     rows = _rows(unlisted)
@@ -142,7 +142,7 @@ def _served(
 # Store DF - Committed DF - Uncommitted DF
 
 
-def _subtract(
+def subtract_live(
     work: SessionFolder, attempt: AttemptArtifacts, chain: Mapping[str, Manifest]
 ) -> tuple[list[Part], list[Part]]:
     """Subtract the live sets: objects that none holds (``LISTING``), and spared (``SPARED``)."""

@@ -130,7 +130,7 @@ def evidence_of(work: SessionFolder, ranges: Sequence[Wanted], etags: EtagFiles)
         ends = [length for length in lengths if length > begin]
         pieces = {b: etags.parts[a:b] for a, b in pairwise([begin, *ends])}
         some = [one for one in ranges if begins[one.range_id] == begin]
-        found |= _compared(work, some, pieces)
+        found |= compare_ranges(work, some, pieces)
     total = Evidence()
     new: dict[int, dict[str, Evidence]] = {length: {} for length in lengths}
     for range_id, begin in begins.items():
@@ -146,7 +146,7 @@ def evidence_of(work: SessionFolder, ranges: Sequence[Wanted], etags: EtagFiles)
     return total
 
 
-def _compared(
+def compare_ranges(
     work: SessionFolder, ranges: Sequence[Wanted], pieces: Mapping[int, Sequence[Part]]
 ) -> dict[tuple[str, int], Evidence]:
     """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
@@ -196,7 +196,8 @@ _READ_EACH: Final = 5_000
 READ_S: Final = 0.003
 
 
-def _md5(data: bytes) -> str:
+def md5_of(data: bytes) -> str:
+    """The MD5 of an object's bytes, as an etag has it."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
@@ -250,7 +251,7 @@ def _agrees(store: ObjectStore, row: dict[str, object]) -> bool | None:
     if now.etag != row["etag"] or not same_time:
         # It was written again meanwhile.
         return None
-    return _md5(data) == row["etag"]
+    return md5_of(data) == row["etag"]
 
 
 def entries_are_checksums(
@@ -281,7 +282,7 @@ def entries_are_checksums(
             except ArchivedError:
                 return False
             if data is not None:
-                agreed.append(_md5(data) == entry.e_tag)
+                agreed.append(md5_of(data) == entry.e_tag)
     return bool(agreed) and all(agreed)
 
 
@@ -309,16 +310,17 @@ def _read_contents(
     part, begin = piece
     some = read_part(artifacts, part, ["address", "size"]).slice(begin, _READ_EACH)
     rows = list(zip(some["address"].to_pylist(), some["size"].to_pylist(), strict=True))
-    hashes = thread_map(partial(_content_hash, store, deadline), rows, _THREADS)
+    hashes = thread_map(partial(content_hash, store, deadline), rows, _THREADS)
     known = [(row[0], found) for row, found in zip(rows, hashes, strict=True) if found is not None]
     return [write_part(artifacts, folder, table_of(known, CONTENTS))] if known else []
 
 
-def _content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:
+def content_hash(store: ObjectStore, deadline: float, row: tuple[str, int]) -> int | None:
+    """The hash of an object's MD5, by key and size; None where it cannot be read in time."""
     if time.time() > deadline:
         return None
     try:
         data = _get(store, *row)
     except ArchivedError:
         return None
-    return None if data is None else etag_hash(_md5(data))
+    return None if data is None else etag_hash(md5_of(data))

@@ -88,7 +88,7 @@ def _decode(
         entries = decode_range(data, connections.table_url(range_id))
         require_length(connections, ranges[range_id], entries.num_rows)
         addresses = full_addresses(connections.namespace_url, entries)
-        starts = pc.unique(_starts(addresses)).to_pylist()
+        starts = pc.unique(starts_of(addresses)).to_pylist()
         facts = {
             "entries": entries.num_rows,
             "starts": starts if len(starts) <= _STARTS else None,
@@ -112,7 +112,7 @@ def full_addresses(namespace_url: str, entries: pa.RecordBatch) -> pa.Array:
 
 def inside(namespace: StorageNamespace, addresses: pa.Array) -> Inside:
     """Resolve full addresses to objects of a namespace, each as ``entry_spellings`` does."""
-    starts = _starts(addresses)
+    starts = starts_of(addresses)
     rest = pc.replace_substring_regex(addresses, _START, "")
     odd = pc.match_substring_regex(rest, _ODD)
     found, last_parts = [_NONE], set[str]()
@@ -145,7 +145,7 @@ def _is_clear(namespace: StorageNamespace, folder: str) -> bool:
         return False
 
 
-def _starts(addresses: pa.Array) -> pa.Array:
+def starts_of(addresses: pa.Array) -> pa.Array:
     """The beginning of each address that tells its bucket; empty where it has no scheme."""
     found = pc.struct_field(pc.extract_regex(addresses, _START), "start")
     return pc.fill_null(found, "")

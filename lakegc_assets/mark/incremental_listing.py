@@ -43,7 +43,8 @@ SWEPT: Final = schema("address string, outcome string")
 _SLICE_LIFE: Final = timedelta(hours=2)
 #: How many objects that a sweep deleted are asked for, to see whether the store was restored.
 _ASKED: Final = 20
-_GONE: Final = ("deleted", "already_missing")
+#: Outcomes of a sweep after which the store has an object no more.
+GONE: Final = ("deleted", "already_missing")
 #: Where the records of restores are, below an attempt.
 _RESTORES: Final = "restored_set/"
 _OF_SLICE: Final = ("slice", "keys", "size", "oldest")
@@ -107,7 +108,7 @@ def _carried(ctx: RunContext, start: datetime) -> Carried:
     if not listings:
         raise _CleanRunError("there is no earlier run")
     last = max(listings, key=lambda one: one.manifest.started)
-    _require_success(last)
+    require_success(last)
     facts = last.attempt.manifest(ASSET).facts
     if facts.get("mode") == "inventory":
         raise _CleanRunError(
@@ -116,8 +117,8 @@ def _carried(ctx: RunContext, start: datetime) -> Carried:
     clean_at = datetime.fromisoformat(facts["clean_at"])
     if start - clean_at > ctx.settings.clean_every:
         raise _CleanRunError(f"the last clean run, {facts['clean_run']!r}, was at {clean_at}")
-    _require_same_rules(ctx, last)
-    _require_no_restore(ctx.connections, runs, clean_at)
+    require_same_rules(ctx, last)
+    require_no_restore(ctx.connections, runs, clean_at)
     swept = _sweeps_since(runs, clean_at)
     slices = last.attempt.read(ASSET, "slices")
     settled_slices = slices.filter(slices["settled"])
@@ -127,8 +128,8 @@ def _carried(ctx: RunContext, start: datetime) -> Carried:
             "objects: of all else no name tells when it was written"
         )
     gone = sum(count for _, count in swept)
-    _require_folders(ctx.connections, settled_slices, gone)
-    _require_not_restored(ctx.connections, [one for one, _ in swept])
+    require_folders(ctx.connections, settled_slices, gone)
+    require_not_restored(ctx.connections, [one for one, _ in swept])
     return Carried(
         since=last,
         clean_run=facts["clean_run"],
@@ -140,7 +141,8 @@ def _carried(ctx: RunContext, start: datetime) -> Carried:
     )
 
 
-def _require_success(last: Earlier) -> None:
+def require_success(last: Earlier) -> None:
+    """Refuse to go on from a run whose mark or sweep did not end."""
     attempt = last.attempt
     if not attempt.has("gc_report"):
         raise _CleanRunError(f"the last run, {attempt.run!r}, did not finish its mark")
@@ -149,7 +151,8 @@ def _require_success(last: Earlier) -> None:
     attempt.chain("gc_report", last.manifest.namespace)
 
 
-def _require_same_rules(ctx: RunContext, last: Earlier) -> None:
+def require_same_rules(ctx: RunContext, last: Earlier) -> None:
+    """Refuse to go on where rules have changed since: the last run looked for other garbage."""
     raw = ctx.client.gc_rules(ctx.repository)
     now = None if raw is None else Rules.parse(raw).to_json()
     facts = last.attempt.recorded("active_commits").facts
@@ -157,7 +160,7 @@ def _require_same_rules(ctx: RunContext, last: Earlier) -> None:
         raise _CleanRunError(f"the retention rules have changed since run {last.attempt.run!r}")
 
 
-def _require_no_restore(
+def require_no_restore(
     connections: Connections, runs: Sequence[Earlier], clean_at: datetime
 ) -> None:
     """Refuse to go on where what a sweep deleted was restored: it is to be listed again."""
@@ -183,14 +186,14 @@ def _sweeps_since(runs: Sequence[Earlier], clean_at: datetime) -> list[tuple[Ear
             # The mark may be older than the clean run: what counts is when it was swept.
             if swept.finished >= clean_at:
                 outcomes = swept.facts["outcomes"]
-                count = sum(outcomes[name]["objects"] for name in _GONE if name in outcomes)
+                count = sum(outcomes[name]["objects"] for name in GONE if name in outcomes)
                 found.append((one, count))
         elif begun >= clean_at and one.attempt.files("swept_set"):
             raise _CleanRunError(f"the sweep of {one.attempt.run!r} did not finish")
     return found
 
 
-def _require_folders(connections: Connections, settled_slices: pa.Table, gone: int) -> None:
+def require_folders(connections: Connections, settled_slices: pa.Table, gone: int) -> None:
     """Refuse to go on where more is missing than sweeps have deleted."""
     folders = connections.store().list_prefixes("data/").prefixes
     there = {folder.removeprefix("data/").removesuffix("/") for folder in folders}
@@ -202,12 +205,12 @@ def _require_folders(connections: Connections, settled_slices: pa.Table, gone: i
         )
 
 
-def _require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> None:
+def require_not_restored(connections: Connections, swept: Sequence[Earlier]) -> None:
     """Refuse to go on where objects are there that a sweep has deleted: they may be anything."""
     store = connections.store()
     for one in swept[:1]:
         rows = one.attempt.read("swept_set", columns=["address", "outcome"])
-        deleted = rows.filter(pc.is_in(rows["outcome"], pa.array(_GONE)))["address"]
+        deleted = rows.filter(pc.is_in(rows["outcome"], pa.array(GONE)))["address"]
         some = deleted.to_pylist()[:: max(1, len(deleted) // _ASKED)][:_ASKED]
         found = thread_map(store.exists, some, _THREADS)
         there = list(compress(some, found))

@@ -35,23 +35,23 @@ _LAST = "\U0010ffff"
 _LAKEFS_END = LAKEFS_PREFIX + _LAST
 _DATA_END = DATA_PREFIX + _LAST
 #: What names of slices begin with, and what most other names begin with.
-_FIRST_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FIRST_CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #: How many of these are the digits of numbers: decimal, hexadecimal, base32hex, base36, base62.
 _USUAL = (10, 16, 32, 36, 62)
 #: A folder with more objects than this in it is cut by its keys, and not by the folders in it.
-_FLAT = 2000
+FLAT = 2000
 #: About how many keys a range shall have.
 KEYS_EACH = 100_000
 #: Keys that an unsampled slice is taken to have, and how many slices are sampled.
-_SLICE_KEYS = 25_000
+SLICE_KEYS = 25_000
 _SAMPLES = 16
 #: How many shards are sampled, and up to how many keys.
 _SHARD_SAMPLES = 4
-_SHARD_KEYS = 1000
+SHARD_KEYS = 1000
 #: More folders than this that are no slices are not sampled one by one, if some are tiny.
-_MANY = 64
+MANY = 64
 #: Neighbours with fewer keys than this are one range.
-_FEW = 10_000
+FEW = 10_000
 #: Cuts in one range: a bound for stores whose answers make no sense.
 _MOST_CUTS = 10_000
 #: Characters of a name by which the place of a cut is computed.
@@ -121,12 +121,12 @@ def plan(
     known_size = {*named, *shards}
     unnamed = [r for r in slices if r not in known_size]
     of_slices = _mean_keys(store, named, page_size)
-    of_shards = _mean_keys(store, shards, _SHARD_KEYS, alike=True)
+    of_shards = _mean_keys(store, shards, SHARD_KEYS, alike=True)
     sized = [
-        *_with_keys(named, of_slices or _SLICE_KEYS),
-        *_with_keys(shards, of_shards or _SLICE_KEYS),
+        *_with_keys(named, of_slices or SLICE_KEYS),
+        *_with_keys(shards, of_shards or SLICE_KEYS),
     ]
-    if len(unnamed) > _MANY and (tiny := _mean_keys(store, unnamed, page_size)):
+    if len(unnamed) > MANY and (tiny := _mean_keys(store, unnamed, page_size)):
         sized += _with_keys(unnamed, tiny)
         unnamed = []
     for gap, page in zip(gaps, pages, strict=True):
@@ -182,12 +182,12 @@ def _folders(store: ObjectStore) -> tuple[list[str], list[str] | None]:
 
     Most of the folders, and None, where it is full of objects, too.
     """
-    found = store.list_prefixes(DATA_PREFIX, max_objects=_FLAT)
-    if len(found.objects) <= _FLAT:
+    found = store.list_prefixes(DATA_PREFIX, max_objects=FLAT)
+    if len(found.objects) <= FLAT:
         return sorted(found.prefixes), sorted(one.key for one in found.objects)
     parts = thread_map(
-        lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=_FLAT).prefixes,
-        (SHARD, *_FIRST_CHARACTERS),
+        lambda character: store.list_prefixes(DATA_PREFIX + character, max_objects=FLAT).prefixes,
+        (SHARD, *FIRST_CHARACTERS),
         _THREADS,
     )
     return sorted({*found.prefixes, *itertools.chain.from_iterable(parts)}), None
@@ -222,7 +222,7 @@ def _between(
 def _by_character(gap: KeyRange) -> list[KeyRange]:
     """A range in which many keys are, cut at what names may begin with."""
     folder = DATA_PREFIX if (gap.low or "").startswith(DATA_PREFIX) else ""
-    edges = sorted(folder + character for character in _FIRST_CHARACTERS)
+    edges = sorted(folder + character for character in FIRST_CHARACTERS)
     inside = [e for e in edges if e > (gap.low or "") and (gap.high is None or e < gap.high)]
     return [KeyRange(*r) for r in itertools.pairwise([gap.low, *inside, gap.high])]
 
@@ -248,7 +248,7 @@ def _joined(ranges: Iterable[KeyRange]) -> Iterator[KeyRange]:
     """Neighbours with few keys as one range."""
     last: KeyRange | None = None
     for found in ranges:
-        if last and last.high == found.low and last.keys + found.keys <= min(_FEW, KEYS_EACH):
+        if last and last.high == found.low and last.keys + found.keys <= min(FEW, KEYS_EACH):
             last = KeyRange(last.low, found.high, last.keys + found.keys)
             continue
         if last:
@@ -312,7 +312,7 @@ def _edge(page: Sequence[str]) -> str | None:
 
 def _digits(seen: set[str]) -> Sequence[str]:
     """The digits that some characters are of: the smallest usual set that has them all."""
-    usual = (set(_FIRST_CHARACTERS[:n]) for n in _USUAL)
+    usual = (set(FIRST_CHARACTERS[:n]) for n in _USUAL)
     return sorted(next((known for known in usual if seen <= known), seen))
 
 

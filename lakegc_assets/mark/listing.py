@@ -158,7 +158,7 @@ def _list_all(
     found = plan_listing(
         ctx.connections, new if ctx.settings.skip_new_slices else None, cuts, known
     )
-    listed = _list(ctx, attempt, found, settled)
+    listed = list_all(ctx, attempt, found, settled)
     require_ages(ctx, listed.slices, start)
     named = [s.name for s in listed.slices if s.name and "/" not in s.name]
     unsettled = sum(s.keys for s in listed.slices if slice_time(s.name) is None)
@@ -279,7 +279,8 @@ def earlier_cuts(ctx: RunContext, namespace: str) -> list[str]:
     return []
 
 
-def _list(ctx: RunContext, attempt: AttemptArtifacts, found: Plan, before: datetime) -> Listed:
+def list_all(ctx: RunContext, attempt: AttemptArtifacts, found: Plan, before: datetime) -> Listed:
+    """List the ranges of a plan in tasks."""
     costs = [_RANGE_S + r.keys * _KEY_S for r in found.ranges]
     tasks = bin_pack(found.ranges, costs, ctx.settings.listing_num_partitions)
     ctx.log.info(

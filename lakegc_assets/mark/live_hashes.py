@@ -14,7 +14,7 @@ from lakegc_assets.run.hashing import Hashes, KeyDigest, digest_of_hashes, hash_
 from lakegc_assets.storage.base import ObjectStore
 
 #: Hashes in one file: 32 MB.
-_MOST: Final = 4_000_000
+HASHES_PER_FILE: Final = 4_000_000
 
 
 class HashWriter:
@@ -37,10 +37,10 @@ class HashWriter:
         self._waiting.append(hashes)
         self._count += len(hashes)
         # Ranges share most of their addresses, so the hashes of many fit into one file.
-        if self._count > 2 * _MOST:
+        if self._count > 2 * HASHES_PER_FILE:
             self._waiting = [self._distinct()]
             self._count = len(self._waiting[0])
-            if self._count > _MOST:
+            if self._count > HASHES_PER_FILE:
                 self._flush()
 
     def finish(self) -> list[Part]:
@@ -57,7 +57,7 @@ class HashWriter:
     def _flush(self) -> None:
         hashes = self._distinct()
         self.digest += digest_of_hashes(hashes)
-        for at in range(0, len(hashes), _MOST):
-            rows = hash_table(hashes[at : at + _MOST])
+        for at in range(0, len(hashes), HASHES_PER_FILE):
+            rows = hash_table(hashes[at : at + HASHES_PER_FILE])
             self.parts.append(write_part(self._store, self._folder, rows, plain=True))
         self._waiting, self._count = [], 0

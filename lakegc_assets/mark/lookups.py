@@ -57,8 +57,9 @@ SERVED_NAMES: Final = schema("name string")
 #: Paths to be asked: of which range and signature, and in which turn.
 _PATHS: Final = schema("position int, path string", ASKED)
 #: Paths in the first page of a place; the next is twice as long if it answered for several.
-_PAGE = 100
-_TASKS: Final = 8
+FIRST_PAGE = 100
+#: Tasks that ask lakeFS for what branches serve, at most.
+TASKS: Final = 8
 _THREADS: Final = 8
 #: Paths of one branch that one thread asks for.
 _UNIT: Final = 20_000
@@ -303,7 +304,7 @@ def _ask_all(ctx: RunContext, inquiry: Inquiry, *, by_size: bool) -> list[_Answe
     # Tasks need nothing of what the branches hold but for their own ones.
     needed = replace(inquiry, heads=HeadRanges())
     task = partial(_ask, ctx.connections, ctx.repository, needed, by_size)
-    orders = bin_pack(branches, costs, _TASKS)
+    orders = bin_pack(branches, costs, TASKS)
     return ctx.tasks.run("ask lakeFS what it serves", task, orders, sum(costs))
 
 
@@ -419,7 +420,7 @@ class Page:
         self.low = ""
         self.high: str | None = ""
         self.addresses: Mapping[str, str] = {}
-        self.amount = _PAGE
+        self.amount = FIRST_PAGE
         self.answered = 0
         #: Whether the branch was found to be deleted.
         self.is_deleted = False
@@ -450,7 +451,7 @@ class Page:
 
     def _turn(self, branch: str, path: str) -> None:
         useful = branch == self.branch and self.answered > 1
-        self.amount = min(2 * self.amount, LARGEST_PAGE) if useful else _PAGE
+        self.amount = min(2 * self.amount, LARGEST_PAGE) if useful else FIRST_PAGE
         self.branch, self.low, self.answered = branch, just_before(path), 0
         self.is_deleted = False
         try:

@@ -94,7 +94,7 @@ def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Mani
 
 
 #: Rows that are compared with a digest in one task, and its work for each, in seconds of one core.
-_EACH: Final = 2_000_000
+ROWS_PER_TASK: Final = 2_000_000
 _ROW_S: Final = 1e-7
 _COLUMNS: Final = ("address", "hash")
 
@@ -174,7 +174,7 @@ def digest_of(ctx: RunContext, rows: Dataset) -> KeyDigest:
     Raises:
         IntegrityError: a hash is not that of its address, or a file is not what it was.
     """
-    pieces = stretches([part for part in rows.parts if part.rows], _EACH)
+    pieces = stretches([part for part in rows.parts if part.rows], ROWS_PER_TASK)
     task, seconds = partial(_digest_of, ctx.connections, rows.url), rows.rows * _ROW_S
     return sum(ctx.tasks.run_or_call("read addresses back", task, pieces, seconds), KeyDigest())
 

@@ -117,7 +117,8 @@ def left_behind(store: ObjectStore, run: str, publish: Publish) -> list[str]:
     return keys
 
 
-_ROWS_PER_FILE = 200_000
+#: Rows of a file of a published mark, at most.
+ROWS_PER_FILE = 200_000
 _PARQUET = ".snappy.parquet"
 #: Work on one core, in seconds, to read one of them.
 _READ_S = 0.1
@@ -207,7 +208,7 @@ def begin(store: ObjectStore, summary: Summary, publish: Publish) -> bool:
 
 def files_of(rows: int) -> int:
     """The number of files for the addresses of some candidates; at least one."""
-    return max(1, -(-rows // _ROWS_PER_FILE))
+    return max(1, -(-rows // ROWS_PER_FILE))
 
 
 def write_lists(
@@ -221,7 +222,7 @@ def write_lists(
     ``addresses``: relative to the namespace.
     """
     for file in range(files_of(len(addresses))):
-        some = addresses.slice(file * _ROWS_PER_FILE, _ROWS_PER_FILE)
+        some = addresses.slice(file * ROWS_PER_FILE, ROWS_PER_FILE)
         part = f"part-{number + file:05d}"
         body = parquet.encode(pa.table({"address": some}), "snappy")
         store.put(f"{mark_folder(run)}deleted/{part}{_PARQUET}", body)

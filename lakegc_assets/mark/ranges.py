@@ -80,7 +80,7 @@ def cache_ranges(
     slots = TableCache(ctx.connections.cache(), KIND).compact() if ranges.num_rows else {}
     all_wanted = wanted(ranges, slots)
     missing = [one for one in all_wanted if one.slot is None]
-    task = partial(_cache_order, ctx.connections, strict)
+    task = partial(read_into_cache, ctx.connections, strict)
     written = run_on_ranges(ctx, "decode ranges", task, missing)
     new = {i: slot for slots_of_task, _ in written for i, slot in slots_of_task.items()}
     damaged = {i: error for _, errors in written for i, error in errors.items()}
@@ -98,11 +98,12 @@ def cache_ranges(
     return found, damaged
 
 
-def _cache_order(
+def read_into_cache(
     connections: Connections,
     strict: bool,  # noqa: FBT001 - given to tasks by its place
     ranges: Sequence[Wanted],
 ) -> tuple[dict[str, Slot], dict[str, IntegrityError]]:
+    """Decode ranges and put them into the cache: where each is there, and which are damaged."""
     damaged: dict[str, IntegrityError] = {}
     cache = TableCache(connections.cache(), KIND)
     decoded = _decode(connections, ranges, None if strict else damaged)

@@ -196,7 +196,7 @@ def _count_parts(
         if texts is not None:
             write_lists(store, run, texts, number, addresses)
         digest += key_digest(addresses)
-        for dimension, keys in _dimensions(rows, start).items():
+        for dimension, keys in dimensions_of(rows, start).items():
             ones = pa.array(np.ones(rows.num_rows, np.int64))
             columns = [pa.repeat(dimension, rows.num_rows), keys, ones, rows["size"]]
             totals = [_summed([*totals, pa.table(columns, schema=BREAKDOWN)])]
@@ -213,7 +213,7 @@ def _largest(rows: Iterable[Largest]) -> list[Largest]:
 # Groups
 
 
-def _dimensions(rows: pa.Table, start: datetime) -> dict[str, pa.Array | pa.ChunkedArray]:
+def dimensions_of(rows: pa.Table, start: datetime) -> dict[str, pa.Array | pa.ChunkedArray]:
     """The values by which each candidate is counted, as texts, by dimension."""
     # All of these are older than the run, so that whole numbers are rounded down.
     seconds = pc.divide(rows["last_modified"].cast(pa.int64()), 1_000_000)
@@ -243,7 +243,7 @@ def _longest_rules(attempt: AttemptArtifacts, active: Manifest) -> Mapping[str, 
     return lengthen(Rules.parse(rules), retain, branches).to_json()
 
 
-def _rule(rules: Mapping[str, Any] | None, held: str | None) -> str:
+def rule_in_words(rules: Mapping[str, Any] | None, held: str | None) -> str:
     """The rule that let a candidate expire, in words."""
     if held is None or not held.startswith("/"):
         return "unreferenced"
@@ -276,7 +276,7 @@ def _breakdown(
     """The totals with what people call each value, in the order of the dimensions."""
     meaning: dict[str, Callable[[Any], str | int | None]] = {
         "reason": str,
-        "branch rule": partial(_rule, rules),
+        "branch rule": partial(rule_in_words, rules),
         "slice age": partial(_slice_age, start),
         "age in days": int,
     }

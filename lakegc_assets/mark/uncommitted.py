@@ -151,7 +151,7 @@ def prepare_uncommitted(ctx: RunContext) -> UncommittedFiles:
             suspect = _changed_behind_empty_pages(ctx, pages)
         except NotFoundError as error:
             lost = f"the server answered 404 in the middle: {error}"
-        _collect(ctx.connections, pages, files)
+        collect_files(ctx.connections, pages, files)
         gone = seen - read_heads(ctx.client, ctx.repository, seen).keys()
         if lost:
             reason = lost
@@ -172,7 +172,7 @@ def _how_far(repository: str, pages: Sequence[UncommittedPage]) -> str:
     return f"lakeFS lists the staged objects of {repository}: {len(pages):,} pages so far"
 
 
-def _collect(
+def collect_files(
     connections: Connections, pages: list[UncommittedPage], files: UncommittedFiles
 ) -> None:
     """Add the files behind the pages of one try; all pages of a try share one location."""
@@ -289,7 +289,7 @@ def _read_lists(connections: Connections, url: str, folder: str, keys: Sequence[
         if not table.num_rows:
             continue
         listed += table.num_rows
-        for rows in _meanings(namespace, table):
+        for rows in meanings(namespace, table):
             writer.add(rows)
             digest += key_digest(rows["address"])
             hashes.add(address_hashes(rows["address"]))
@@ -319,7 +319,7 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
     return pa.table({"address": addresses, "created": moments})
 
 
-def _meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
+def meanings(namespace: StorageNamespace, listed: pa.Table) -> Iterator[pa.Table]:
     """Rows of ``UNCOMMITTED``: first those that mean what they say, then all others."""
     odd = pc.match_substring_regex(listed["address"], _ODD)
     some_odd = pc.any(odd).as_py()

@@ -153,7 +153,7 @@ class _Reasons:
         recovery = swept.facts["recovery"]
         if recovery["kind"] == "nothing" and swept.facts.get("perhaps_kept"):
             return "the store may have kept what an earlier try of its sweep deleted"
-        if recovery["kind"] == "nothing" or not _deleted(swept):
+        if recovery["kind"] == "nothing" or not deleted_objects(swept):
             return ""
         what = f"what its sweep deleted can be had back ({recovery['kind'].replace('_', ' ')})"
         if recovery["kind"] == "trash":
@@ -210,7 +210,8 @@ class _Reasons:
         return ""
 
 
-def _deleted(swept: Manifest) -> int:
+def deleted_objects(swept: Manifest) -> int:
+    """How many objects a sweep has deleted, or found missing."""
     outcomes = swept.facts["outcomes"]
     stayed = {"spared", "locked"}
     return sum(total["objects"] for name, total in outcomes.items() if name not in stayed)

@@ -64,7 +64,7 @@ from lakegc_assets.wording import counted
 ASSET: Final = "backup"
 _SWEPT: Final = "swept_set"
 #: Copying on one core, which mostly waits for the stores: seconds for an object, and for a byte.
-_OBJECT_S: Final = 0.001
+OBJECT_S: Final = 0.001
 _BYTE_S: Final = 1e-8
 #: To read an outcome from a file.
 _READ_S: Final = 1e-7
@@ -336,7 +336,7 @@ class _Creation:
 
 
 def _costs(rows: pa.Table) -> npt.NDArray[np.float64]:
-    return _OBJECT_S + np.asarray(rows["size"], dtype=np.float64) * _BYTE_S
+    return OBJECT_S + np.asarray(rows["size"], dtype=np.float64) * _BYTE_S
 
 
 _COST: Final = Cost(["size"], _costs)

@@ -114,7 +114,7 @@ class Pruning:
                 require = stack.enter_context(self.alone(ctx))
                 _require_unchanged(found)
                 # Whoever was waited for may have swept its mark.
-                kept = self._stays(ctx, found) or _needed(ctx, found)
+                kept = self._stays(ctx, found) or why_needed(ctx, found)
             except LakegcError as error:
                 kept = f"nobody can tell what of it is needed: {error}"
             if kept or self.dry_run:
@@ -179,7 +179,7 @@ def _swept(ctx: RunContext, found: Backup) -> datetime | None:
         return None
 
 
-def _needed(ctx: RunContext, found: Backup) -> str:
+def why_needed(ctx: RunContext, found: Backup) -> str:
     """Why something is lost if a backup goes; empty where nothing is."""
     subject = found.record.subject
     ctx = ctx.connect()

@@ -40,10 +40,10 @@ from lakegc_assets.storage.errors import (
 #: Columns of the objects that are to be copied.
 MARKED: Final = pa.schema([LISTING.field(name) for name in ("address", "size", "etag")])
 #: Objects that a task copies at a time.
-_THREADS: Final = 8
+THREADS: Final = 8
 #: What is copied before it is recorded: so many objects, or so many bytes.
-_BATCH: Final = 256
-_BATCH_BYTES: Final = 256 << 20
+BATCH: Final = 256
+BATCH_BYTES: Final = 256 << 20
 #: How often an object is copied whose copy is not what it should be.
 _TRIES: Final = 2
 
@@ -143,7 +143,7 @@ class CopyingTask:
         """
         rows = read_stretches(self._artifacts, [portion.stretch], MARKED.names)
         sizes = rows["size"].to_numpy()
-        for number, batch in enumerate(batches(rows, sizes, _BATCH, _BATCH_BYTES)):
+        for number, batch in enumerate(batches(rows, sizes, BATCH, BATCH_BYTES)):
             self._copy_batch(f"{self._orders.name}-{portion.number:06d}-{number:06d}", batch)
 
     def _copy_batch(self, name: str, batch: pa.Table) -> None:
@@ -152,7 +152,7 @@ class CopyingTask:
         self._require_unfinished()
         errors: list[LakegcError] = []
         objects = [tuple(row.values()) for row in batch.to_pylist()]
-        outcomes = thread_map(partial(self._copied, errors), objects, _THREADS)
+        outcomes = thread_map(partial(self._copied, errors), objects, THREADS)
         self._record(name, outcomes)
         if errors:
             raise errors[0]

@@ -131,7 +131,7 @@ def held_objects(space: Workspace, found: Backup) -> Dataset:
     What was copied and not recorded any more may be the only copy all the same.
     """
     finished = found.state == "finished"
-    listed = space.write_tables("listed", OBJECTS, _copies(found.store))
+    listed = space.write_tables("listed", OBJECTS, list_copies(found.store))
     try:
         copied = recorded_copies(space, found)
     except IntegrityError:
@@ -149,7 +149,7 @@ def _held(space: Workspace, copied: Dataset, listed: Dataset, *, finished: bool)
     return space.derive("held", OBJECTS, "find what the backup holds", held, *both)
 
 
-def _copies(store: ObjectStore) -> Iterator[pa.Table]:
+def list_copies(store: ObjectStore) -> Iterator[pa.Table]:
     """Key and size of each copy in a backup: what this lacks is removed, too."""
     for page in store.list_to_the_end():
         rows = page.filter(pc.invert(pc.starts_with(page["key"], FOLDER)))

@@ -43,7 +43,7 @@ HOPELESS: Final[tuple[type[LakegcError], ...]] = (
     RefusedError,
 )
 #: One object may be kept from us alone; so many in a row are not.
-_IN_A_ROW: Final = 16
+REFUSED_IN_A_ROW: Final = 16
 
 
 class Cost(NamedTuple):
@@ -139,7 +139,7 @@ class CircuitBreaker:
         """Count objects that met it; whether they are so many that it is not theirs alone."""
         with self._counting:
             self._met += objects
-            return self._met >= _IN_A_ROW
+            return self._met >= REFUSED_IN_A_ROW
 
     def end(self) -> None:
         """Begin anew: some object did not meet it."""

@@ -31,7 +31,8 @@ KEPT: Final = "store"
 BACKUP: Final = "backup"
 #: Where objects may come back from, in the order in which a restore names them.
 SOURCES: Final = ("versions", "trash", "soft_delete", "backup")
-_THREADS: Final = 16
+#: Objects that are looked up, or copied, at a time.
+THREADS: Final = 16
 #: Bytes that may be read in vain, sooner than it is asked whether something is at their key.
 _SMALL: Final = 1 << 16
 #: How it begins where something else is at a key than what was marked.
@@ -85,7 +86,7 @@ def bring_back(
     brought = [_verified(one, t, there) for one, t in zip(objects, answers, strict=True)]
     wanting = [at for at, one in enumerate(brought) if one.outcome in {"not_kept", "failed"}]
     found = thread_map(
-        lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, _THREADS
+        lambda at: _else_copied(store, objects[at], brought[at], copies), wanting, THREADS
     )
     for at, one in zip(wanting, found, strict=True):
         brought[at] = one
@@ -97,7 +98,7 @@ def bring_back(
         if now.outcome == "already_there" and _differs(one, seen.get(one.key))
     ]
     compared = thread_map(
-        lambda at: _compared(store, objects[at], seen.get(objects[at].key), copies), odd, _THREADS
+        lambda at: _compared(store, objects[at], seen.get(objects[at].key), copies), odd, THREADS
     )
     for at, one in zip(odd, compared, strict=True):
         brought[at] = one
@@ -158,7 +159,7 @@ def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, ObjectInfo 
         return look_up(store, keys)
     except (StorageError, ConfigurationError):
         # One that cannot be looked at says nothing of the others.
-        found = thread_map(partial(_asked_or_why, store), keys, _THREADS)
+        found = thread_map(partial(_asked_or_why, store), keys, THREADS)
         return dict(zip(keys, found, strict=True))
 
 
@@ -312,7 +313,7 @@ def _else_in_backup(ends: Sequence[Forecast], copies: BackupCopies) -> list[Fore
         why = f"the backup could not be looked at: {error}"
         return [e._replace(verdict="not_known", why=why) if e.one.key in asked else e for e in ends]
     return thread_map(
-        lambda e: _by_copy(e, there[e.one.key], copies) if e.one.key in there else e, ends, _THREADS
+        lambda e: _by_copy(e, there[e.one.key], copies) if e.one.key in there else e, ends, THREADS
     )
 
 

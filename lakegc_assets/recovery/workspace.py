@@ -23,7 +23,7 @@ R = TypeVar("R")
 #: What a relation finds lacking: a number, and the first address.
 LACKING: Final = pa.schema([("objects", pa.int64()), ("first", pa.string())])
 #: Objects that a task lists, or looks up, at least.
-_PIECE: Final = 1000
+OBJECTS_PER_TASK: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ class Workspace:
         ``row_s``: work for a row, in seconds of one core.
         """
         threads = self.ctx.settings.backup_list_threads
-        pieces = stretches(rows.parts, max(_PIECE, min(ROWS_EACH, -(-rows.rows // threads))))
+        pieces = stretches(
+            rows.parts, max(OBJECTS_PER_TASK, min(ROWS_EACH, -(-rows.rows // threads)))
+        )
         return self.ctx.tasks.run_or_call(what, task, pieces, rows.rows * row_s, threads)
 
     def __enter__(self) -> Self:

@@ -355,7 +355,7 @@ class AttemptArtifacts:
             IntegrityError: a file that tasks have written is not there.
             RefusedError: the asset has finished already, in another process.
         """
-        self._require_files(manifest, "the driver and all executors must share the artifact root")
+        self.require_files(manifest, "the driver and all executors must share the artifact root")
         key = f"{manifest.asset}/manifest.json"
         try:
             self.store().create(key, manifest.to_bytes())
@@ -364,7 +364,8 @@ class AttemptArtifacts:
             raise RefusedError(f"{manifest.asset} of {self.run!r} is finished{then}") from error
         return manifest
 
-    def _require_files(self, manifest: Manifest, hint: str) -> None:
+    def require_files(self, manifest: Manifest, hint: str) -> None:
+        """Refuse a manifest whose files are missing, or not as long as it says."""
         there = self.files(manifest.asset)
         for part in (part for parts in manifest.parts.values() for part in parts):
             size: int | None = there.get(part.key)
@@ -417,7 +418,7 @@ class AttemptArtifacts:
             IntegrityError: it is missing, damaged, of another attempt, or a file is not as it says.
         """
         manifest = self.recorded(asset)
-        self._require_files(manifest, "something removed or cut it. Mark again under a new id")
+        self.require_files(manifest, "something removed or cut it. Mark again under a new id")
         if sum(part.rows for part in manifest.parts.get("data", ())) != manifest.rows:
             raise IntegrityError(
                 f"{self.url}/{asset}/manifest.json has {manifest.rows} rows, and its files have "

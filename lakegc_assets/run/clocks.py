@@ -63,7 +63,7 @@ class Clocks:
 
         Suspensions count from the first call in this process on.
         """
-        return _watch_of(os.getpid()).resumed()
+        return watch_of(os.getpid()).resumed()
 
     def sleep(self, seconds: float) -> None:
         """Wait for so many seconds."""
@@ -102,7 +102,7 @@ class Watch:
 
 
 @cache
-def _watch_of(_process: int) -> Watch:
+def watch_of(_process: int) -> Watch:
     """That of this process; one that was forked has none of its threads, so it gets its own."""
     watch = Watch(SYSTEM_CLOCKS.elapsed)
     threading.Thread(target=watch.run, name="lakegc-suspension", daemon=True).start()

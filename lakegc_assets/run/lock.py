@@ -24,7 +24,7 @@ from typing import Final
 from lakegc_assets.errors import RefusedError
 
 _POLL_S: Final = 5.0
-_STEP_POLL_S: Final = 0.5
+STEP_POLL_S: Final = 0.5
 #: How often it is said how long somebody has waited.
 _QUIET_S: Final = 30.0
 
@@ -79,7 +79,7 @@ def _acquire(
     began, reported = monotonic(), -_QUIET_S
     if started_by is not None:
         # Another step of the run that has just taken it may not have written yet who it is.
-        wait = max(wait, 4 * _STEP_POLL_S)
+        wait = max(wait, 4 * STEP_POLL_S)
     while not _taken(descriptor):
         holder = _holder(os.pread(descriptor, 4096, 0))
         waited = monotonic() - began
@@ -87,7 +87,7 @@ def _acquire(
             if waited - reported >= _QUIET_S:
                 report(f"waiting for another step of this run: {_described(holder)}")
                 reported = waited
-            sleep(_STEP_POLL_S)
+            sleep(STEP_POLL_S)
             continue
         held = f"another run holds {namespace_url} on this machine: {_described(holder)}"
         if waited >= wait:
@@ -96,7 +96,7 @@ def _acquire(
         if waited - reported >= _QUIET_S:
             report(f"waiting, {waited:.0f} s of {wait:.0f} s at most: {held}")
             reported = waited
-        sleep(min(_POLL_S if started_by is None else _STEP_POLL_S, wait - waited))
+        sleep(min(_POLL_S if started_by is None else STEP_POLL_S, wait - waited))
     ours = json.dumps(
         {
             "pid": os.getpid(),

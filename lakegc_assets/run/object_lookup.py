@@ -25,15 +25,15 @@ from lakegc_assets.storage.values import KeyRange, ObjectInfo, infos_in
 #: A listing that was begun longer ago is not gone on with, in seconds.
 _LISTING_LIFETIME: Final = 30.0
 #: One object in so many is wanted, where a listing costs less than asking for each of them.
-_SPARSE: Final = 20
+SPARSE: Final = 20
 #: How many objects are listed before it shows how close together the wanted ones lie.
-_GLANCE: Final = 1000
+GLANCE: Final = 1000
 #: So many objects are asked for one by one where a listing shows few of them; twice as many where
 #: the next one does, too.
-_SINGLES: Final = _GLANCE // _SPARSE
+SINGLES: Final = GLANCE // SPARSE
 _MOST_SINGLES: Final = 1000
 #: Fewer objects are asked for one by one.
-_FEW: Final = 4
+FEW: Final = 4
 _THREADS: Final = 16
 
 
@@ -58,13 +58,15 @@ class Lookup:
     """
 
     def __init__(self, store: ObjectStore, clock: Callable[[], float], end: str) -> None:
-        self._store, self._clock, self._end = store, clock, end
+        self._store, self._end = store, end
+        #: A monotonic clock, in seconds.
+        self.clock = clock
         self._pages: Iterator[pa.RecordBatch] | None = None
         self._begun = 0.0
         #: The last key that was looked for in the listing, and what of a page lies behind it.
         self._passed = ""
         self._rest: pa.RecordBatch | None = None
-        self._singles = _SINGLES
+        self._singles = SINGLES
         self._cancelled = False
 
     def cancel(self) -> None:
@@ -78,7 +80,7 @@ class Lookup:
             StorageError: the store did not answer.
             CancelledError: it was cancelled.
         """
-        found = self._listed(keys) if len(keys) > _FEW else {}
+        found = self._listed(keys) if len(keys) > FEW else {}
         unlisted = [key for key in keys if key not in found]
         asked = thread_map(self._asked, unlisted, _THREADS) if unlisted else []
         return found | dict(zip(unlisted, asked, strict=True))
@@ -90,7 +92,7 @@ class Lookup:
         while at < len(keys):
             is_new = self._go_on(keys[at])
             rows, before = 0, len(found)
-            while at < len(keys) and rows < _GLANCE:
+            while at < len(keys) and rows < GLANCE:
                 page = self._next(keys[-1])
                 if page is None:
                     return found
@@ -99,19 +101,19 @@ class Lookup:
                 for info in infos_in(page.filter(pa.array(which, pa.bool_()))):
                     found[info.key] = Found(info, self._begun, listed=True)
                 at = bisect_right(keys, self._passed, at)
-            if rows >= _GLANCE and (len(found) - before) * _SPARSE < rows:
+            if rows >= GLANCE and (len(found) - before) * SPARSE < rows:
                 # What lies between may be long: the next listing begins behind it.
                 self._pages = None
                 if is_new:
                     at += self._singles
                     self._singles = min(2 * self._singles, _MOST_SINGLES)
-            elif rows >= _GLANCE:
-                self._singles = _SINGLES
+            elif rows >= GLANCE:
+                self._singles = SINGLES
         return found
 
     def _go_on(self, first: str) -> bool:
         """Be ready to list from a key on; whether a listing was begun for that."""
-        now = self._clock()
+        now = self.clock()
         is_fresh = self._pages is not None and now - self._begun < _LISTING_LIFETIME
         if is_fresh and first > self._passed:
             return False
@@ -142,7 +144,7 @@ class Lookup:
     def _asked(self, key: str) -> Found:
         if self._cancelled:
             raise CancelledError
-        asked, info = self._clock(), None
+        asked, info = self.clock(), None
         with suppress(ObjectNotFoundError):
             info = self._store.head(key)
         return Found(info, asked, listed=False)

@@ -49,7 +49,7 @@ COMPACTED_ROWS: Final = 2_000_000
 #: Work on one core to compare a row with its digest, in seconds; and rows of files that are
 #: compared here, since starting tasks takes longer.
 _COMPARE_S: Final = 5e-8
-_FEW_ROWS: Final = 100_000
+FEW_ROWS: Final = 100_000
 #: Looks at the indexes, where some are gone that were listed.
 _LOOKS: Final = 3
 
@@ -363,7 +363,7 @@ def forget_damaged(
     files = [file for file, _ in by_file(slots)]
     costs = [file.part.rows * _COMPARE_S for file in files]
     task = partial(_are_damaged, connections, kind)
-    if sum(file.part.rows for file in files) <= _FEW_ROWS:
+    if sum(file.part.rows for file in files) <= FEW_ROWS:
         return task(files)
     return any(tasks.run_grouped("compare what is cached", task, files, costs, most))
 

@@ -289,7 +289,7 @@ class LocalStore(LocalTrash):
                         if version is None:
                             unlink(name, dir_fd=directories[-1])
                         else:
-                            self._take(directories[-1], name, version)
+                            self.take(directories[-1], name, version)
                 except (FileNotFoundError, NotADirectoryError):
                     return DeleteOutcome(key, "already_missing")
                 remove_empty(directories, parents)

@@ -122,7 +122,7 @@ class LocalTrash(ObjectStore):
         except StorageError as error:
             return UndeleteOutcome(lost.key, "failed", code_of(error), str(error))
 
-    def _take(self, directory: int, name: str, trash_key: str) -> None:
+    def take(self, directory: int, name: str, trash_key: str) -> None:
         """Move a file of a locked directory into the trash; with any error it stays where it is."""
         for _ in range(_TRIES):
             os.lstat(name, dir_fd=directory)

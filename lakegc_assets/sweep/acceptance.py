@@ -147,12 +147,12 @@ def accept_hold(
         alarms = [_brought_back(store, _alarm_of(ctx, values)) for values in hold.alarms]
         _require_known(ctx, alarms, unverified=unverified)
         for alarm in alarms:
-            _record_missing(ctx, alarm, hold.id)
-        _pin_unclear(ctx, store, alarms, hold.id)
+            record_missing(ctx, alarm, hold.id)
+        pin_unclear(ctx, store, alarms, hold.id)
         said = {"id": hold.id, "by": by, "at": ctx.clocks.now().isoformat()}
         accepted = _accepted(hold, alarms, {**said, "owner": dict(lease.owner)})
         lease.require()
-        _replace(store, accepted, etag)
+        replace_hold(store, accepted, etag)
         key = f"{RECORDS}{hold.id}.json"
         try:
             store.put(key, accepted.text.encode())
@@ -295,7 +295,7 @@ def _require_known(ctx: RunContext, alarms: Sequence[Alarm], *, unverified: bool
         )
 
 
-def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
+def record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
     """Let the ledger say of what is lost that it is gone: no later try deletes at its address."""
     rows = alarm.lost
     if not rows.num_rows:
@@ -313,9 +313,7 @@ def _record_missing(ctx: RunContext, alarm: Alarm, hold_id: str) -> None:
         ledger.record(attempt.store(), f"accepted-{hold_id}", outcomes)
 
 
-def _pin_unclear(
-    ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], hold_id: str
-) -> None:
+def pin_unclear(ctx: RunContext, store: ObjectStore, alarms: Sequence[Alarm], hold_id: str) -> None:
     """Pin what may yet be had back by hand, so that no prune removes what was kept of it."""
     unclear = sorted({one for alarm in alarms for one in alarm.having(TAKEN, UNKNOWN)})
     if not unclear or not ctx.settings.pin_lifetime:
@@ -344,7 +342,7 @@ def _accepted(hold: Hold, alarms: Sequence[Alarm], said: Mapping[str, Any]) -> H
     return Hold(json.dumps(values, indent=1))
 
 
-def _replace(store: ObjectStore, accepted: Hold, etag: str) -> None:
+def replace_hold(store: ObjectStore, accepted: Hold, etag: str) -> None:
     """End the hold, unless it is another one by now.
 
     Raises:

@@ -73,7 +73,7 @@ REQUEST_TIMEOUT: Final = CHECK_LIFETIME - CHECK_TIME - 2 * CONNECT_TIMEOUT
 _SINGLE_TIMEOUT: Final = 10.0
 _SINGLES_TIME: Final = CHECK_LIFETIME - _SINGLE_TIMEOUT - 2 * CONNECT_TIMEOUT
 #: What was compared with the store longer ago is compared anew: there is time for a look behind it.
-_COMPARED_TIME: Final = CHECK_LIFETIME - CHECK_TIME
+COMPARISON_LIFETIME: Final = CHECK_LIFETIME - CHECK_TIME
 #: How often a task looks before a batch, where answers are slow or branches move meanwhile.
 _LOOKS: Final = 8
 #: How often of these it may be that the answers were slow.
@@ -223,9 +223,9 @@ class DeletingTask:
             if ended := self._may_not_send(objects):
                 yield ended
                 return True
-            ready = _sorted(batch, self._checked - CHECK_LIFETIME, self._spared)
+            ready = checked_batch(batch, self._checked - CHECK_LIFETIME, self._spared)
             self._sent = bool(ready.to_send)
-            found = sort_answers(ready.to_send, self._send(ready.to_send), self._space_of)
+            found = sort_answers(ready.to_send, self.send(ready.to_send), self._space_of)
             if found.unanswered:
                 self._pace.unanswered()
             outcomes = [*ready.settled, *found.outcomes]
@@ -253,7 +253,7 @@ class DeletingTask:
         self, repeated: Sequence[Marked], following: Sequence[Compared]
     ) -> list[Compared]:
         """A batch, of which what is sent again, or was compared too long ago, is compared now."""
-        since = self._elapsed() - _COMPARED_TIME
+        since = self._elapsed() - COMPARISON_LIFETIME
         fresh = [one for one in following if one.asked > since]
         old = [one.marked for one in following if one.asked <= since]
         return [*fresh, *compare(self._reach.asking, [*repeated, *old], self._elapsed)]
@@ -262,7 +262,7 @@ class DeletingTask:
         """Ask whether a batch may be sent now, following branches that move; what to say if not."""
         slow, why = 0, ""
         for _ in range(_LOOKS):
-            look = self._look()
+            look = self.look()
             if self._was_suspended():
                 return TaskResult(STALE, detail=SUSPENDED)
             verdict, why = judge(look, self._delta, self._orders.taken)
@@ -290,7 +290,8 @@ class DeletingTask:
         late = self._elapsed() - self._checked >= seconds
         return late or self._was_suspended() or interrupted()
 
-    def _look(self) -> Look:
+    def look(self) -> Look:
+        """Look at HEADs, rules, the hold and the lease, as they are now."""
         orders, asking = self._orders, self._reach.asking
         self._checked = self._elapsed()
         heads, seen = seen_now(
@@ -310,7 +311,7 @@ class DeletingTask:
             took=self._elapsed() - self._checked,
         )
         self._store_time = now.store_time
-        self._deadline = _deadline(orders, look)
+        self._deadline = deadline_of(orders, look)
         return look
 
     def _extend(self, objects: pa.Table, seen: Mapping[str, str]) -> None:
@@ -334,7 +335,7 @@ class DeletingTask:
         heads = fingerprint_of(self._known.heads, None, {}).heads
         self._delta = self._delta._replace(heads=heads)
 
-    def _send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
+    def send(self, batch: Sequence[Marked]) -> list[DeleteOutcome]:
         """Send the request of a batch, or one for each key where that is needed; while it may.
 
         That is where conditions need it, and where the store has refused a request as a whole
@@ -393,7 +394,7 @@ class DeletingTask:
         self._records += 1
 
 
-def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
+def deadline_of(orders: Orders, look: Look) -> Mapping[str, Any]:
     """Until when, by its own clock, the store is to carry out what is sent after a look."""
     if orders.expires_s is None:
         return {}
@@ -401,7 +402,9 @@ def _deadline(orders: Orders, look: Look) -> Mapping[str, Any]:
     return {"expires_s": int(orders.expires_s - look.took), "since": look.now.store_time}
 
 
-def _sorted(batch: Sequence[Compared], since: float, spared: Mapping[str, str]) -> CheckedBatch:
+def checked_batch(
+    batch: Sequence[Compared], since: float, spared: Mapping[str, str]
+) -> CheckedBatch:
     """Tell what needs no delete, or may have none, from what is to be sent.
 
     ``since``: what was compared by then says nothing any more. ``spared``: why some objects stay.

@@ -260,7 +260,7 @@ class DeltaMarks:
         ids = known.metaranges()
         # Where also what no commit leads to counts, all that is there is looked at.
         wanted = ids if every else ids - self._metaranges
-        found = self._live_ranges(wanted, unread, every=every)
+        found = self.find_ranges(wanted, unread, every=every)
         unseen = [one not in self._ranges for one in found["range_id"].to_pylist()]
         if any(unseen):
             new = found.filter(pa.array(unseen, pa.bool_()))
@@ -292,7 +292,7 @@ class DeltaMarks:
             self._last_parts |= set(live.unresolved)
             self._path_ranges.update(pairs)
 
-    def _live_ranges(
+    def find_ranges(
         self, metaranges: AbstractSet[str], unread: list[str] | None, *, every: bool
     ) -> pa.Table:
         """The ranges of metaranges, or all that are there: of those that can be read."""

@@ -60,7 +60,7 @@ _RANGES: Final = pa.schema([("range_id", pa.string())])
 HELD: Final = "an active commit holds it now"
 ALIKE: Final = "it looks like what a branch has now"
 #: A task reads no more metaranges, and no more ranges, for one extension.
-_MOST: Final = 200
+MOST_TABLES: Final = 200
 _THREADS: Final = 8
 #: How often in a row it has lakeFS list the active commits, where branches are set aside meanwhile.
 _LISTS: Final = 3
@@ -330,7 +330,7 @@ class Extender:
             lists += 1
         if patterns := more_paths(before, known):
             raise TooMuchError(f"more commits than before keep what they have below {patterns[0]}")
-        return known, self._read_added(known.metaranges() - alive, ranges)
+        return known, self.read_added(known.metaranges() - alive, ranges)
 
     def _followed(
         self, known: KnownCommits, heads: Mapping[str, str], listed: Mapping[str, str] = _NOT_ASKED
@@ -361,9 +361,9 @@ class Extender:
         return listed, later
 
     @reads_tables
-    def _read_added(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> AddedObjects:
+    def read_added(self, metaranges: AbstractSet[str], ranges: AbstractSet[str]) -> AddedObjects:
         """Objects that the ranges of some metaranges keep alive, without those read before."""
-        if len(metaranges) > _MOST:
+        if len(metaranges) > MOST_TABLES:
             raise TooMuchError(f"{len(metaranges)} metaranges are to be read")
         get = self.connections.fetch_table
         ids = sorted(metaranges)
@@ -373,7 +373,7 @@ class Extender:
             for info in read_metarange(data, self._url(table_id))
             if info.id not in ranges
         }
-        if len(entries) > _MOST:
+        if len(entries) > MOST_TABLES:
             raise TooMuchError(f"{counted(len(entries), 'range is', 'ranges are')} to be read")
         decoded = thread_map(partial(self._decode, get), sorted(entries.items()), _THREADS)
         hashes = [unsigned(d.rows["hash"]) for d in decoded]

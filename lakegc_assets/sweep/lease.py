@@ -51,9 +51,11 @@ from lakegc_assets.sweep.lease_record import (
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME
 
 #: How long a lease that nobody renews is waited for.
-_PATIENCE: Final = timedelta(minutes=10)
-_BEATS: Final = 6
-_POLL_S: Final = 5.0
+PATIENCE: Final = timedelta(minutes=10)
+#: How often a lease is renewed in the time for which it holds.
+RENEWALS: Final = 6
+#: Between two looks at a lease that is waited for, in seconds.
+POLL_S: Final = 5.0
 #: Seconds between two lines that say how long somebody has waited.
 _QUIET_S: Final = 30.0
 _TRIES: Final = 5
@@ -173,7 +175,7 @@ class Lease:
         self._heart.join()
 
     def _beat(self) -> None:
-        pause = self._duration.total_seconds() / _BEATS
+        pause = self._duration.total_seconds() / RENEWALS
         while not self._ended.wait(pause) and not self._lost:
             # Until it expires there is time for other tries.
             with self._changing, suppress(LakegcError):
@@ -263,7 +265,7 @@ def _acquire(
     clocks: Clocks,
 ) -> Lease:
     token = secrets.token_hex(16)
-    _require_conditional_puts(store, f"{PROBES}{token}/put")
+    require_conditional_puts(store, f"{PROBES}{token}/put")
     begun = store.server_time()
     first, paused, waiting = "", 0.0, _Waiting(store.url, log)
     while True:
@@ -284,11 +286,11 @@ def _acquire(
             lease = Lease(store, mine, taken, duration, clocks)
             if record is not None and not over:
                 waiting.tell(f"the lease of {store.url} is taken over from who is gone: {record}")
-            return lease if settled else _settle(lease, waiting, clocks.sleep)
+            return lease if settled else wait_for_requests(lease, waiting, clocks.sleep)
         first = first or etag
         # Somebody may set the store's clock back meanwhile.
         waited = max(now - begun, timedelta(seconds=paused))
-        most = wait if etag != first else max(wait, _PATIENCE)
+        most = wait if etag != first else max(wait, PATIENCE)
         if waited >= most:
             raise RefusedError(
                 f"somebody else holds the lease of {store.url}: {record}. This one has waited "
@@ -298,7 +300,7 @@ def _acquire(
             )
         left = record.expires - now
         waiting.how_long(waited, min(most, waited + left) if etag == first else most, record)
-        seconds = min(_POLL_S, max(1.0, left.total_seconds()))
+        seconds = min(POLL_S, max(1.0, left.total_seconds()))
         clocks.sleep(seconds)
         paused += seconds
 
@@ -308,7 +310,7 @@ def _was_left(record: LeaseRecord) -> bool:
     return record.owner.get("doing") in _FENCED and is_gone(record.owner)
 
 
-def _settle(lease: Lease, waiting: _Waiting, pause: Callable[[float], None]) -> Lease:
+def wait_for_requests(lease: Lease, waiting: _Waiting, pause: Callable[[float], None]) -> Lease:
     """Wait until all requests have ended that were allowed before a lease was taken over.
 
     Who is killed meanwhile leaves a lease that says so, and whoever comes then waits as well.
@@ -357,7 +359,7 @@ def _seconds(time: timedelta) -> str:
     return f"{time.total_seconds():.0f} s"
 
 
-def _require_conditional_puts(store: ObjectStore, key: str) -> None:
+def require_conditional_puts(store: ObjectStore, key: str) -> None:
     """Try conditional writes with an object of our own: a store that ignores them keeps no lease.
 
     Raises:

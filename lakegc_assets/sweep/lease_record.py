@@ -24,9 +24,10 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
-_PROC: Final = Path("/proc")
+#: Where the kernel shows processes.
+PROC: Final = Path("/proc")
 #: Those of process ids; and of the clock that start times are told by, where the kernel has it.
-_NAMESPACES: Final = ("pid", "time")
+NAMESPACES: Final = ("pid", "time")
 #: Of ``/proc/<pid>/stat``, behind the name of the program, which may hold anything.
 _STATE, _STARTED = 0, 19
 _DEAD: Final = frozenset("ZXx")
@@ -80,7 +81,7 @@ def is_gone(owner: Mapping[str, str]) -> bool:
         return True
     except (OSError, OverflowError):
         pass
-    found = _process(int(pid))
+    found = process_of(int(pid))
     return found is not None and (found.started != started or found.ended)
 
 
@@ -103,37 +104,37 @@ def work_of(owner: Mapping[str, str]) -> str:
 
 
 def _own_name() -> str:
-    place, own = _place(), _process(os.getpid())
+    place, own = _place(), process_of(os.getpid())
     return f"{place} {own.started}" if place and own else ""
 
 
 def _place() -> str:
     """The machine and boot in which process ids mean what they mean here; empty if unknown."""
     try:
-        if str((_PROC / "self").readlink()) != str(os.getpid()):
+        if str((PROC / "self").readlink()) != str(os.getpid()):
             # The processes of another namespace are shown here.
             return ""
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return " ".join([boot, *map(_namespace, _NAMESPACES)]) if boot else ""
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return " ".join([boot, *map(_namespace, NAMESPACES)]) if boot else ""
     except OSError:
         return ""
 
 
 def _namespace(kind: str) -> str:
     try:
-        return str((_PROC / "self/ns" / kind).readlink())
+        return str((PROC / "self/ns" / kind).readlink())
     except FileNotFoundError:
         if kind == "pid":
             raise
         return f"no-{kind}"
 
 
-def _process(pid: int) -> _Process | None:
+def process_of(pid: int) -> _Process | None:
     """A process of this place; None where it is not shown."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         # Threads may outlive the first one, which then looks as if it had ended.
-        alone = len(list((_PROC / str(pid) / "task").iterdir())) == 1
+        alone = len(list((PROC / str(pid) / "task").iterdir())) == 1
         return _Process(fields[_STARTED], fields[_STATE] in _DEAD and alone)
     except (OSError, IndexError):
         return None

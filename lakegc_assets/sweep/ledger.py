@@ -125,7 +125,7 @@ def read(attempt: AttemptArtifacts) -> pa.Table:
     """
     store = attempt.store()
     tables = thread_map(partial(read_file, store), ledger_keys(store), THREADS)
-    return best_of_each(pa.concat_tables([_NOTHING, *tables]), _rank)
+    return best_of_each(pa.concat_tables([_NOTHING, *tables]), outcome_rank)
 
 
 def recorded(attempt: AttemptArtifacts) -> pa.Table:
@@ -154,7 +154,7 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
         ) from error
 
 
-def _rank(rows: pa.Table) -> pa.ChunkedArray:
+def outcome_rank(rows: pa.Table) -> pa.ChunkedArray:
     """The rank of each outcome: what is back, what was deleted, all else done, what failed."""
     outcome = rows["outcome"]
     rank = pc.if_else(pc.is_in(outcome, _DONE), 1, 2)

@@ -129,7 +129,8 @@ class RateLimiter:
         self._mine = f"{folder}{partition:05d}"
         self._limits = limits
         self._clock, self._pause = clocks.elapsed, clocks.sleep
-        self._tasks = 1
+        #: Tasks that share the limits, as the last look found them.
+        self.tasks = 1
         self._storms = 0
         self._share = share
         self._succeeded = self._free = self._clock()
@@ -159,7 +160,7 @@ class RateLimiter:
         if f"{self._folder}stop" in names:
             return self._artifacts.get(f"{self._folder}stop").decode()
         begun, ended = (sum(n.endswith(end) for n in names) for end in (".begun", ".ended"))
-        self._tasks = max(1, begun - ended)
+        self.tasks = max(1, begun - ended)
         storms = [name for name in names if name.startswith(f"{self._folder}{_SLOW}")]
         if len(storms) > self._storms:
             self._storms = len(storms)
@@ -224,7 +225,7 @@ class RateLimiter:
             self._artifacts.put(f"{self._folder}stop", why.encode())
 
     def _rate(self, limit: float) -> float:
-        return limit * self._share / self._tasks
+        return limit * self._share / self.tasks
 
 
 def settle(artifacts: ObjectStore, sweep: str, clocks: Clocks = SYSTEM_CLOCKS) -> None:

@@ -43,14 +43,14 @@ from lakegc_assets.sweep.task_orders import (
 from lakegc_assets.wording import counted
 
 #: How many rounds in a row may do nothing before the sweep gives up, to be run again later.
-_IDLE_ROUNDS: Final = 20
+IDLE_ROUNDS: Final = 20
 #: A delta mark older than this when the invariants have been evaluated is taken again, in seconds.
 _FRESH: Final = 120.0
 #: Objects that are deleted in a second by one core, which mostly waits for the store.
 _RATE: Final = 10_000.0
 #: A task has so many batches at least, where there are several: some seconds of work, of which the
 #: comparison of the first one is the only one that is waited for, and one listing.
-_BATCHES: Final = 4
+BATCHES_PER_TASK: Final = 4
 #: Tasks that run in this process at a time.
 _THREADS: Final = 8
 _ADVICE: Final[dict[type[LakegcError], str]] = {
@@ -110,17 +110,17 @@ class Rounds:
                 return number
             # What tasks did that died is in the ledger only, so that is what counts.
             idle = idle + 1 if left == fewest else 0
-            if idle == _IDLE_ROUNDS:
+            if idle == IDLE_ROUNDS:
                 raise RefusedError(
                     f"{self.ctx.repository!r} changes so fast that no delta mark holds, or tasks "
                     f"end without doing anything ({why}); what was done is recorded. Sweep "
                     f"{self.ctx.run!r} again at a quieter time",
                 )
             number, fewest = number + 1, left
-            ended_early = self._round(number, remaining)
+            ended_early = self.run_round(number, remaining)
             why = "; ".join(f"{name}: {text}" for name, text in ended_early.items())
 
-    def _round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
+    def run_round(self, number: int, remaining: Dataset) -> Mapping[str, str]:
         """Delete what a delta mark leaves; what tasks said that ended early."""
         # From now on suspensions are noticed.
         self.ctx.clocks.resumed()
@@ -128,7 +128,7 @@ class Rounds:
         # A sweep that has lost its lease looks at what it did, too, and may have found a loss.
         require_no_hold(self.ctx, self.recorded.space.connections.store())
         delta = self.deltas.take(remaining, _name(number))
-        self._record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
+        self.record_spared(f"{self.lease.sweep}-{number:04d}-spared", delta)
         name = f"{_name(number)}/survivors"
         survivors = self.recorded.without_spared(remaining, delta.spared, name)
         if not survivors.rows:
@@ -140,7 +140,7 @@ class Rounds:
                 return {STALE: "the delta mark aged while the invariants were evaluated"}
         return self._delete(number, delta, survivors)
 
-    def _record_spared(self, name: str, delta: DeltaMark) -> None:
+    def record_spared(self, name: str, delta: DeltaMark) -> None:
         """Record what is spared, with the reasons."""
         space = self.recorded.space
         for number, rows in enumerate(space.tables(delta.spared)):
@@ -196,7 +196,7 @@ class Rounds:
         """The survivors for tasks, each with those of one stretch of addresses."""
         most, batch = self.ctx.settings.sweep_num_partitions, self.ctx.settings.sweep_batch
         batches = -(-survivors.rows // batch)
-        tasks = max(1, min(most, batches // _BATCHES))
+        tasks = max(1, min(most, batches // BATCHES_PER_TASK))
         # No batch but the last one is smaller than it may be.
         pieces = stretches(survivors.parts, -(-batches // tasks) * batch)
         return [Portion(task, piece) for task, piece in enumerate(pieces)]

@@ -100,7 +100,7 @@ def _sweep(ctx: RunContext, lease: Lease) -> Manifest:
     if candidates.rows:
         await_commits(ctx, chain["committed_addresses"], began)
     with ending.told():
-        number = _delete(rounds, ending)
+        number = delete_in_rounds(rounds, ending)
         recorded.require_whole()
         ending.look()
         # With what was put back.
@@ -146,7 +146,7 @@ def _capabilities(
         trash = trash_folder(lease.sweep, began, days)
     condition = _condition(ctx)
     deadlines = probe_deadlines(store, f"{PROBES}{lease.token}/", conditional=condition != "none")
-    recovery = _recovery(ctx, store, lease, trash)
+    recovery = recovery_options(ctx, store, lease, trash)
     protection = _protection(ctx, store, recovery)
     return StoreCapabilities(condition, deadlines, trash, protection), recovery
 
@@ -208,7 +208,7 @@ def await_commits(ctx: RunContext, read: Manifest, began: datetime) -> None:
         ctx.clocks.sleep(left)
 
 
-def _delete(rounds: Rounds, ending: Ending) -> int:
+def delete_in_rounds(rounds: Rounds, ending: Ending) -> int:
     """Delete in rounds, of which no task deletes any more afterwards; how many it took."""
     try:
         return _settled(rounds, ending)
@@ -290,7 +290,9 @@ def _put_back(
     return named
 
 
-def _recovery(ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None) -> Recovery:
+def recovery_options(
+    ctx: RunContext, store: ObjectStore, lease: Lease, trash: str | None
+) -> Recovery:
     """The recovery options for the deleted objects, as probed."""
     found = probe_recovery(store, f"{PROBES}{lease.token}/", trash)
     found = with_trash(found, ctx.settings.trash_lifetime)

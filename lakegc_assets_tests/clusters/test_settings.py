@@ -229,7 +229,7 @@ def test_a_connect_server_is_all_that_is_set(
 
 
 def test_keys_of_resources_do_not_go_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_private_files", {("s3",): "/tmp/lakegc-1/store.json"})
+    monkeypatch.setattr(connections, "private_files", {("s3",): "/tmp/lakegc-1/store.json"})
     connections.require_keys_on_nodes("local[4]", None, "/tmp/lakegc-1/store.json")
     connections.require_keys_on_nodes("yarn", None, "/etc/lakectl.yaml")
     with pytest.raises(ConfigurationError, match="tasks run on yarn"):
@@ -251,7 +251,7 @@ def test_where_tasks_run_is_known_before_a_session_starts(monkeypatch: pytest.Mo
 
 
 def test_keys_of_resources_are_known_to_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_private_files", {})
+    monkeypatch.setattr(connections, "private_files", {})
     lakefs = connections.LakeFSResource(
         endpoint="http://x", access_key_id="key", secret_access_key="secret"
     )

@@ -109,10 +109,10 @@ def send(
 
 
 def test_endpoints_are_registered_with_the_door_that_they_declare(direct: Direct) -> None:
-    assert {(e.method, e.path) for e in app._ENDPOINTS if e.open_to_all} == OPEN
+    assert {(e.method, e.path) for e in app.ENDPOINTS if e.open_to_all} == OPEN
     below = [route for route in direct._app.routes if route.path.startswith(app.BASE)]  # type: ignore[attr-defined]
     registered = {(m, r.path.replace(":path}", "}")) for r in below for m in r.methods}  # type: ignore[attr-defined]
-    assert registered == {(e.method, app.BASE + e.path) for e in app._ENDPOINTS}
+    assert registered == {(e.method, app.BASE + e.path) for e in app.ENDPOINTS}
 
 
 @pytest.mark.parametrize("given", WRONG)
@@ -125,7 +125,7 @@ def test_every_endpoint_answers_401_and_nothing_else(
     monkeypatch.setattr(app, "run_in_threadpool", inside)
     data = direct.lake.settings.data_dir
     before = everything(data)
-    for endpoint in app._ENDPOINTS:
+    for endpoint in app.ENDPOINTS:
         if (endpoint.method, endpoint.path) in OPEN:
             continue
         status, body, headers = send(direct, endpoint, WRONG[given])
@@ -140,13 +140,13 @@ def test_every_endpoint_answers_401_and_nothing_else(
 
 def test_the_right_credentials_open_every_endpoint(direct: Direct) -> None:
     for scheme in (b"Basic ", b"basic ", b"BASIC "):
-        endpoint = next(e for e in app._ENDPOINTS if e.path == "/user")
+        endpoint = next(e for e in app.ENDPOINTS if e.path == "/user")
         assert send(direct, endpoint, scheme + base64.b64encode(RIGHT))[0] == 200
 
 
 def test_what_is_open_to_all_heeds_no_credentials_and_changes_nothing(direct: Direct) -> None:
     before = everything(direct.lake.settings.data_dir)
-    for endpoint in app._ENDPOINTS:
+    for endpoint in app.ENDPOINTS:
         if (endpoint.method, endpoint.path) in OPEN:
             answers = {send(direct, endpoint, given)[:2] for given in WRONG.values()}
             assert answers == {send(direct, endpoint, basic(RIGHT))[:2]}
@@ -172,7 +172,7 @@ def test_only_a_comparison_in_constant_time_decides(
         return False
 
     monkeypatch.setattr(app, "compare_digest", compare_digest)
-    endpoint = next(e for e in app._ENDPOINTS if e.path == "/user")
+    endpoint = next(e for e in app.ENDPOINTS if e.path == "/user")
     for authorization in (basic(RIGHT), basic(b"x"), b"Basic !", None):
         assert send(direct, endpoint, authorization)[0] == 401
     assert compared == [(RIGHT, RIGHT), (b"x", RIGHT), (b"", RIGHT), (b"", RIGHT)]

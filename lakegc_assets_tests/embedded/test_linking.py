@@ -286,13 +286,13 @@ def test_a_token_that_expires_while_the_object_is_looked_at_is_refused(
 ) -> None:
     address = linker.write(linker.ask())
     clock.now += DAY - 1
-    original = linking._check_object
+    original = linking.check_object
 
     def slow(*arguments: Any) -> None:
         original(*arguments)
         clock.now += 1
 
-    monkeypatch.setattr(linking, "_check_object", slow)
+    monkeypatch.setattr(linking, "check_object", slow)
     assert "expired" in linker.refused(address)
     assert linker.repo.staged() == {}
 
@@ -303,13 +303,13 @@ def test_of_links_at_the_same_time_exactly_one_wins(
     """Eight of them, through two servers on one state, all of which have seen the token good."""
     address = linker.write(linker.ask())
     together = threading.Barrier(8)
-    original = linking._check_object
+    original = linking.check_object
 
     def wait(*arguments: Any) -> None:
         original(*arguments)
         together.wait(TIMEOUT)
 
-    monkeypatch.setattr(linking, "_check_object", wait)
+    monkeypatch.setattr(linking, "check_object", wait)
     answers: list[tuple[int, str]] = []
 
     def work(server: EmbeddedLakeFS) -> None:

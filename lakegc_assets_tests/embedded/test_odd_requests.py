@@ -261,7 +261,7 @@ def requests_to(endpoint: Endpoint) -> st.SearchStrategy[Request]:
     )
 
 
-CALLS = st.lists(st.sampled_from(app._ENDPOINTS).flatmap(requests_to), min_size=1, max_size=20)
+CALLS = st.lists(st.sampled_from(app.ENDPOINTS).flatmap(requests_to), min_size=1, max_size=20)
 
 
 def ask(direct: Direct, method: str, url: str, **params: str) -> Any:

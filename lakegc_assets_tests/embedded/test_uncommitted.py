@@ -192,8 +192,8 @@ def test_a_page_ends_when_its_time_is_over(tmp_path: Path, clock: Clock) -> None
 def test_a_page_ends_when_its_file_is_full(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uncommitted, "_GROUP_ROWS", 10)
-    monkeypatch.setattr(uncommitted, "_BATCH_ROWS", 5)
+    monkeypatch.setattr(uncommitted, "GROUP_ROWS", 10)
+    monkeypatch.setattr(uncommitted, "BATCH_ROWS", 5)
     lake = make_lake(tmp_path, clock, uncommitted_file_bytes=600)
     expected = {put(lake, "main", f"{number:03}") for number in range(100)}
     found = direct_pages(lake, "repo")

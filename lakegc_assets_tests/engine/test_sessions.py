@@ -237,7 +237,7 @@ def test_there_are_no_more_threads_than_memory_for_them(monkeypatch: pytest.Monk
     """What a query cannot spill it holds once for each thread."""
     with EmbeddedSession(open_store, 1 << 30):
         database = open_database(1 << 30)
-        monkeypatch.setattr(database, "_cores", 16)
+        monkeypatch.setattr(database, "cores", 16)
         for memory, threads in ((128, 1), (1_500, 2), (4_096, 8), (65_536, 16)):
             database.limit(memory << 20)
             assert _threads(database.connection) == threads
@@ -260,7 +260,7 @@ def test_what_runs_out_of_memory_is_computed_once_more_in_one_thread(
     store: ObjectStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Database, "_use_threads", _use_many)
+    monkeypatch.setattr(Database, "use_threads", _use_many)
     query = _LATE if late else _LATE.partition("UNION ALL")[2]
     with EmbeddedSession(open_store, 32 << 20) as session:
         database = open_database(32 << 20)
@@ -275,7 +275,7 @@ def test_what_runs_out_of_memory_is_computed_once_more_in_one_thread(
 def test_what_runs_out_of_memory_gets_the_most_that_it_may_have_and_the_next_query_does_not(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Database, "_use_threads", _use_many)
+    monkeypatch.setattr(Database, "use_threads", _use_many)
     monkeypatch.setattr(embedded, "default_memory", lambda: (16 << 20, 512 << 20))
     limits: list[str] = []
     original = Database.one_thread
@@ -305,7 +305,7 @@ _MANY = 8
 
 
 def _use_many(database: Database, _memory: int) -> None:
-    database._set_threads(_MANY)
+    database.set_threads(_MANY)
 
 
 _SPILLING = """

@@ -29,7 +29,7 @@ def test_folders_are_what_paths_begin_with(paths: set[str], depth: int) -> None:
 
 
 def test_folders_go_on_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_CHUNK", 1000)
+    monkeypatch.setattr(decode, "CHUNK", 1000)
     paths = [f"a/{n // 700}/{n:05d}" for n in range(2000)]
     info, data = write_range([(path, Entry("data/s/x", size=1)) for path in paths])
     _, found = decode_paths(data, info.id)

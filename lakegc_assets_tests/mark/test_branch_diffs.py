@@ -117,7 +117,7 @@ def test_not_found_from_a_branch_that_exists_stops_the_run(
 def test_asked_for_is_what_has_the_size_of_a_candidate_or_none(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(branch_diffs, "_CHANGES_AT_ONCE", at_once)
+    monkeypatch.setattr(branch_diffs, "CHANGES_AT_ONCE", at_once)
     added = [(f"{size}", "added", size) for size in range(5)]
     server = Diffing([*added, ("changed", "changed", 7), ("gone", "removed", 3)])
     assert asked(server, [0, 3, 4, 9]) == {"0", "3", "4", "changed"}

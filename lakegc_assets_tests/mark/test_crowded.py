@@ -148,7 +148,7 @@ def test_what_may_not_be_asked_is_known_by_its_content(
 def test_an_entry_whose_etag_is_no_checksum_makes_contents_say_nothing(
     lake: SmallLake, crowded: Crowded, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakegc_assets.mark.etags._md5", lambda data: data.hex())
+    monkeypatch.setattr("lakegc_assets.mark.etags.md5_of", lambda data: data.hex())
     ctx = lake.context(spark, max_served_lookups=50)
     find_candidates(ctx)
     candidates, spared = found(ctx)

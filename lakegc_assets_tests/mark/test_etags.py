@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from lakegc_assets.mark.etags import _content_hash, agreement
+from lakegc_assets.mark.etags import agreement, content_hash
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ArchivedError, ObjectNotFoundError
 from lakegc_assets.storage.values import ObjectInfo
@@ -77,4 +77,4 @@ def test_what_cannot_be_read_now_may_have_an_etag_that_is_no_checksum() -> None:
     table = listing([("data/a", len(CONTENT), LISTED, MD5)])
     store = cast("ObjectStore", _Store(SAME, archived=True))
     assert agreement(store, table)[0] is False
-    assert _content_hash(store, math.inf, ("data/a", len(CONTENT))) is None
+    assert content_hash(store, math.inf, ("data/a", len(CONTENT))) is None

@@ -58,7 +58,7 @@ def test_columns_say_what_is_said_of_each(url: str, addresses: list[str]) -> Non
 @given(st.sampled_from(NAMESPACES), ADDRESSES)
 def test_what_may_not_be_inside_by_its_beginning_is_not(url: str, address: str) -> None:
     namespace = StorageNamespace.parse(url)
-    start = full_module._starts(pa.array([address], pa.string()))[0].as_py()
+    start = full_module.starts_of(pa.array([address], pa.string()))[0].as_py()
     if not namespace.may_hold(start):
         assert one_by_one(namespace, [address]) == Inside(pa.array([], pa.string()), frozenset())
 

@@ -148,13 +148,13 @@ def test_etags_are_compared_once(
 ) -> None:
     """With what is listed by the mark, not by its sweep, and with what is new by the next run."""
     compared: list[int] = []
-    told = etags._compared
+    told = etags.compare_ranges
 
     def counted(*args: Any) -> Any:
         compared.extend(part.rows for parts in args[-1].values() for part in parts)
         return told(*args)
 
-    monkeypatch.setattr(etags, "_compared", counted)
+    monkeypatch.setattr(etags, "compare_ranges", counted)
     first = mark(lake, spark, "first")
     assert (sum(compared), len(candidates(first))) == (11, 1)
     compared.clear()

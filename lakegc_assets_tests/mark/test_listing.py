@@ -106,10 +106,10 @@ KEY = st.one_of(
 @given(st.lists(KEY, max_size=40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
 def test_every_key_is_listed_once(keys: list[str], flat: int, each: int, many: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_ranges, "_FLAT", flat)
+        patch.setattr(key_ranges, "FLAT", flat)
         patch.setattr(key_ranges, "KEYS_EACH", each)
-        patch.setattr(key_ranges, "_MANY", many)
-        patch.setattr(key_ranges, "_SHARD_KEYS", each)
+        patch.setattr(key_ranges, "MANY", many)
+        patch.setattr(key_ranges, "SHARD_KEYS", each)
         found = listed(store_of(keys))
     assert len(found) == len(set(found))
     assert {k for k in keys if not k.startswith("_lakefs/")} <= set(found)
@@ -151,7 +151,7 @@ def test_ranges_have_about_the_same_size(
     keys: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_ranges, "KEYS_EACH", 200)
-    monkeypatch.setattr(key_ranges, "_FLAT", 100)
+    monkeypatch.setattr(key_ranges, "FLAT", 100)
     found = sizes(store_of(keys(), 20))
     assert sum(found) == 4000
     assert len(found) >= 4
@@ -196,7 +196,7 @@ def test_small_folders_are_planned_and_listed_without_a_request_for_each(
 def test_shards_are_spread_over_ranges_of_about_the_same_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(key_ranges, "_FEW", 500)
+    monkeypatch.setattr(key_ranges, "FEW", 500)
     found = sizes(store_of(sharded(8000), 20))
     assert sum(found) == 8000
     assert len(found) >= 16
@@ -220,7 +220,7 @@ def slices_of_xids(slices: int, each: int) -> list[str]:
 
 def test_slices_are_listed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_ranges, "KEYS_EACH", 200)
-    monkeypatch.setattr(key_ranges, "_SLICE_KEYS", 200)
+    monkeypatch.setattr(key_ranges, "SLICE_KEYS", 200)
     assert sizes(store_of(slices_of_xids(5, 800), 20))[-5:] == [800] * 5
 
 
@@ -245,7 +245,7 @@ def test_all_but_known_slices_is_listed_once(
 ) -> None:
     store = store_of(keys)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_ranges, "_FLAT", flat)
+        patch.setattr(key_ranges, "FLAT", flat)
         ranges = plan(store, 3, None, (), known).ranges
     found = [key for r in ranges for key in keys_in(store, r)]
     inside = tuple(f"data/{name}/" for name in known)
@@ -253,7 +253,7 @@ def test_all_but_known_slices_is_listed_once(
     assert {k for k in keys if not k.startswith(("_lakefs/", *inside))} <= set(found)
     # The name of a known folder itself, and what is behind all usual names in it, may be listed; so
     # may a folder that begins unlike all slices, since it is not seen in a flat data/.
-    usual = tuple(f"data/{first}" for first in key_ranges._FIRST_CHARACTERS)
+    usual = tuple(f"data/{first}" for first in key_ranges.FIRST_CHARACTERS)
     assert not {
         k for k in found if k.startswith(inside) and k.startswith(usual) and not k.endswith("/")
     } - {k for k in keys if "/\U0010ffff" in k}

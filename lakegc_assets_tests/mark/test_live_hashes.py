@@ -21,7 +21,7 @@ HASHES = st.sampled_from([0, 1, 2, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0
 def test_each_hash_is_in_a_file_of_few(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_hashes, "_MOST", 5)
+    monkeypatch.setattr(live_hashes, "HASHES_PER_FILE", 5)
     folder: Path = tmp_path_factory.mktemp("hashes")
     store = open_store(str(folder))
 

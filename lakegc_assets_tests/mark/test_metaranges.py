@@ -104,7 +104,7 @@ def test_each_file_is_read_once_however_many_tasks_there_are(
     monkeypatch.setattr("lakegc_assets.run.table_cache.read_part", counting)
     # Work enough for as many tasks as the settings allow.
     monkeypatch.setattr(module, "CACHED_S", 10.0)
-    monkeypatch.setattr("lakegc_assets.engine.tasks._PROCESS_SECONDS", 1e9)
+    monkeypatch.setattr("lakegc_assets.engine.tasks.PROCESS_SECONDS", 1e9)
     ranges_of(ctx, dict.fromkeys(held, 0))
     assert len(read) == _FILES
     assert set(read.values()) == {1}

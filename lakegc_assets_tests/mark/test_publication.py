@@ -56,7 +56,7 @@ PLACES: Mapping[Mode, tuple[set[str], set[str], set[str]]] = {
 def lake(told: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallLake]:
     monkeypatch.setattr("lakegc_assets.mark.report.read_results", lambda *_: [])
     monkeypatch.setattr("lakegc_assets.mark.report.require_passed", lambda _: None)
-    monkeypatch.setattr(publication, "_ROWS_PER_FILE", 3)
+    monkeypatch.setattr(publication, "ROWS_PER_FILE", 3)
     with running(copy_of(told, tmp_path)) as found:
         yield found
 

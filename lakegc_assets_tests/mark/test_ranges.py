@@ -96,7 +96,7 @@ def test_entries_of_these_ranges_and_of_no_others(reading: Reading) -> None:
 def test_a_damaged_file_of_the_cache_is_decoded_anew(
     reading: Reading, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_cache, "_FEW_ROWS", few)
+    monkeypatch.setattr(table_cache, "FEW_ROWS", few)
     ranges = reading.ranges(*BRANCHES)
     first = reading.read(ranges)
     damaged = {slot.file.part.key for slot in reading.cache.slots().values()}
@@ -114,12 +114,12 @@ def test_a_damaged_file_of_the_cache_is_decoded_anew(
 def test_a_range_that_no_task_has_decoded(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module._cache_order
+    real = module.read_into_cache
 
     def all_but_one(connections: Connections, strict: bool, some: Sequence[Wanted]) -> Any:  # noqa: FBT001
         return real(connections, strict, some[1:])
 
-    monkeypatch.setattr(module, "_cache_order", all_but_one)
+    monkeypatch.setattr(module, "read_into_cache", all_but_one)
     with pytest.raises(IntegrityError, match="was not read"):
         reading.read(reading.ranges("one"))
 

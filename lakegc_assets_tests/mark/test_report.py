@@ -17,7 +17,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark import publication
 from lakegc_assets.mark.candidates import find_candidates
 from lakegc_assets.mark.publication import mark_folder
-from lakegc_assets.mark.report import _rule, report
+from lakegc_assets.mark.report import report, rule_in_words
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
@@ -60,7 +60,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark: Session) -> Marked:
 def lake(told: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallLake]:
     monkeypatch.setattr("lakegc_assets.mark.report.read_results", lambda *_: [])
     monkeypatch.setattr("lakegc_assets.mark.report.require_passed", lambda _: None)
-    monkeypatch.setattr(publication, "_ROWS_PER_FILE", 3)
+    monkeypatch.setattr(publication, "ROWS_PER_FILE", 3)
     with running(copy_of(told, tmp_path)) as found:
         yield found
 
@@ -249,4 +249,4 @@ def test_an_id_that_another_mark_has_is_refused(lake: SmallLake, spark: Session)
 def test_what_was_never_committed_has_no_rule_to_blame(
     rules: dict[str, Any] | None, held: str, words: str
 ) -> None:
-    assert _rule(rules, held) == words
+    assert rule_in_words(rules, held) == words

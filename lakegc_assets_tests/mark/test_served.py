@@ -318,7 +318,7 @@ def test_each_path_is_answered_as_a_stat_would(
     listing = Listing(paths)
     page = page_of(listing)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookups, "_PAGE", amount)
+        patch.setattr(lookups, "FIRST_PAGE", amount)
         for path in sorted({*asked, *paths[::2]}):
             expected = f"at {path}" if path in paths else None
             assert page.address("main", path) == expected

@@ -52,13 +52,13 @@ def test_a_range_that_no_task_has_read(
 def test_a_staged_object_that_no_task_has_written(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanings = uncommitted._meanings
+    meanings = uncommitted.meanings
 
     def all_but_one(*args: Any) -> Iterator[pa.Table]:
         for rows in meanings(*args):
             yield rows.slice(1)
 
-    monkeypatch.setattr(uncommitted, "_meanings", all_but_one)
+    monkeypatch.setattr(uncommitted, "meanings", all_but_one)
     with pytest.raises(IntegrityError, match="1 rows were written for 2 staged objects"):
         mark(lake, spark)
 

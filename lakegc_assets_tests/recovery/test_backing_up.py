@@ -69,7 +69,7 @@ def test_a_sweep_that_relied_on_a_backup_does_not_go_on_without(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweeping, "_delete", killed)
+        patch.setattr(sweeping, "delete_in_rounds", killed)
         with pytest.raises(KilledError):
             sweep(place.context())
     before = place.lake.keys()

@@ -212,7 +212,7 @@ def test_a_backup_that_another_process_finishes_meanwhile_is_left_alone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep may rely on its copies by then; what replaces one of them is not what it saw."""
-    monkeypatch.setattr(backup_task, "_BATCH", 1)
+    monkeypatch.setattr(backup_task, "BATCH", 1)
     copied: list[str] = []
 
     def beside(key: str) -> None:
@@ -244,10 +244,10 @@ def test_what_is_kept_from_us_alone_keeps_nothing_else_from_being_copied(
             raise AccessDeniedError(f"{key}: no key for it")
 
     before_copies(monkeypatch, denied)
-    monkeypatch.setattr(portions, "_IN_A_ROW", in_a_row)
-    monkeypatch.setattr(backup_task, "_BATCH", 1)
+    monkeypatch.setattr(portions, "REFUSED_IN_A_ROW", in_a_row)
+    monkeypatch.setattr(backup_task, "BATCH", 1)
     # Each in a portion of its own, and each portion in a task of its own: one has the sealed one.
-    monkeypatch.setattr(backup_creation, "_OBJECT_S", 10.0)
+    monkeypatch.setattr(backup_creation, "OBJECT_S", 10.0)
     alone: dict[str, Any] = {
         "backup_distribution": "uniform",
         "backup_num_partitions": 64,

@@ -209,7 +209,7 @@ def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place)
         repository_lease(store, {"host": "elsewhere"}, duration=timedelta(minutes=3)),
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+        patch.setattr("lakegc_assets.sweep.lease.PATIENCE", timedelta(0))
         (judged,) = prunes.run()
     assert "by somebody on elsewhere" in judged.kept
     assert left(swept) > 0
@@ -299,7 +299,7 @@ def _objects(sizes: dict[str, int]) -> pa.Table:
     return pa.table({"address": list(sizes), "size": pa.array(sizes.values(), pa.int64())})
 
 
-@pytest.mark.parametrize("moment", ["_needed", "remove"])
+@pytest.mark.parametrize("moment", ["why_needed", "remove"])
 def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
     place: Place, marked: Marked, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,11 +309,11 @@ def test_who_was_suspended_for_longer_than_the_lease_removes_no_copy(
     was = getattr(backup_pruning, moment)
 
     def suspended(*given: Any) -> Any:
-        found = was(*given) if moment == "_needed" else None
+        found = was(*given) if moment == "why_needed" else None
         store = place.lake.store
         store.put(LEASE, replace(read_lease(store), released=True).to_bytes())
         sweep(place.context())
-        return found if moment == "_needed" else was(*given)
+        return found if moment == "why_needed" else was(*given)
 
     before = place.contents()
     with monkeypatch.context() as patch:

@@ -49,7 +49,7 @@ def test_what_a_suspended_maker_replaced_in_a_finished_backup(
 
     with monkeypatch.context() as patch:
         before_copies(patch, beside)
-        patch.setattr(backup_task, "_THREADS", 1)
+        patch.setattr(backup_task, "THREADS", 1)
         with pytest.raises(RefusedError, match="another process has finished"):
             make_backup(place.context())
     etags = dict(zip(*(place.copied[n].to_pylist() for n in ("address", "copy_etag")), strict=True))

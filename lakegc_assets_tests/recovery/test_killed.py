@@ -83,7 +83,7 @@ def test_killed_at_any_line(
     every: bool,  # noqa: FBT001 - a parameter
     tries: int,
 ) -> None:
-    monkeypatch.setattr(backup_task, "_BATCH", 5)
+    monkeypatch.setattr(backup_task, "BATCH", 5)
     modules = (backup_creation, backup_task, journal, copies, backups)
     lines = Lines(*(module.__file__ for module in modules), state=lambda: len(written))
     with lines.watch():
@@ -113,8 +113,8 @@ def test_killed_again_and_again(
     place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try goes on where the one before was killed, so that all is copied once."""
-    monkeypatch.setattr(backup_task, "_BATCH", 5)
-    monkeypatch.setattr(backup_task, "_THREADS", 1)
+    monkeypatch.setattr(backup_task, "BATCH", 5)
+    monkeypatch.setattr(backup_task, "THREADS", 1)
     lines = Lines(journal.__file__)
     with lines.watch():
         make_backup(place.context())

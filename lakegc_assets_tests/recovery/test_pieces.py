@@ -23,11 +23,11 @@ def test_many_pieces(
     place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     for module, name in (
-        (marked_objects, "_EACH"),
-        (workspace, "_PIECE"),
-        (dry_run, "_EACH"),
-        (restored_set, "_EACH"),
-        (restored_set, "_PINNED"),
+        (marked_objects, "ROWS_PER_TASK"),
+        (workspace, "OBJECTS_PER_TASK"),
+        (dry_run, "OBJECTS_PER_TASK"),
+        (restored_set, "OBJECTS_PER_TASK"),
+        (restored_set, "OBJECTS_PER_PIN"),
     ):
         monkeypatch.setattr(module, name, 5)
     # Each task has the work of a few objects.

@@ -36,7 +36,7 @@ def read(backup: ObjectStore) -> pa.Table:
 
 
 #: Objects and bytes of a batch at most.
-BATCH = (backup_task._BATCH, backup_task._BATCH_BYTES)
+BATCH = (backup_task.BATCH, backup_task.BATCH_BYTES)
 SIZES = st.lists(st.integers(0, 1 << 34), max_size=60)
 
 

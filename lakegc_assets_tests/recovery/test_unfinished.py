@@ -162,7 +162,7 @@ def test_an_interrupted_prune_believes_no_empty_listing(
     interrupt_prune(swept)
     need(swept, first)
     with monkeypatch.context() as patch:
-        patch.setattr("lakegc_assets.recovery.copies._copies", lambda _store: iter(()))
+        patch.setattr("lakegc_assets.recovery.copies.list_copies", lambda _store: iter(()))
         assert "shows no copy, and" in prune(swept, days=0)[NAME]
     assert first in swept.contents()
     assert "the only copy of 1 object" in prune(swept, days=0)[NAME]

@@ -50,7 +50,7 @@ def marked(
         name = root.url.removeprefix("s3://")
         bucket = Bucket(root, versitygw_server.log.parent / "objects" / name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lookups, "_TASKS", 1)
+            patch.setattr(lookups, "TASKS", 1)
             yield make_marked(tmp_path_factory.mktemp("marked"), bucket, spark)
 
 

@@ -82,7 +82,7 @@ def test_a_gap_between_readings_is_a_suspension(times: list[float], resumed: lis
 
 
 def test_a_process_has_one_watch_and_a_forked_one_its_own() -> None:
-    ours = clocks._watch_of(os.getpid())
-    assert clocks._watch_of(os.getpid()) is ours
-    assert clocks._watch_of(-1) is not ours
+    ours = clocks.watch_of(os.getpid())
+    assert clocks.watch_of(os.getpid()) is ours
+    assert clocks.watch_of(-1) is not ours
     assert SYSTEM_CLOCKS.resumed() == NEVER

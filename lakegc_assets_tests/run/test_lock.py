@@ -93,7 +93,7 @@ def test_a_step_of_the_same_dagster_run_is_waited_for_until_it_ends(
     """An executor may give each step a process, and begins two of them at once."""
     file = lock_file("s3://bucket/repo")
     file.write_text(json.dumps({**json.loads(file.read_text()), "started_by": "Dagster run 1"}))
-    monkeypatch.setattr(lock, "_STEP_POLL_S", 0.01)
+    monkeypatch.setattr(lock, "STEP_POLL_S", 0.01)
     for other in ("Dagster run 2", None):
         with (
             pytest.raises(RefusedError, match="another run holds"),

@@ -136,11 +136,11 @@ def _unchecked(store: Any, part: Any) -> bytes:
 
 
 def _uncompared(comparison: Any, batch: Any) -> list[Compared]:
-    return [Compared(one, "same", comparison._clock()) for one in batch]
+    return [Compared(one, "same", comparison.clock()) for one in batch]
 
 
 def _whenever_compared(real: Callable[..., Any]) -> Callable[..., Any]:
-    """``_sorted`` that takes what was compared at any time."""
+    """``checked_batch`` that takes what was compared at any time."""
     return lambda batch, _since, spared: real(batch, -_FOREVER, spared)
 
 
@@ -194,11 +194,11 @@ GUARDS: Final[dict[str, Guard]] = {
             (sweep, "require_no_hold", lambda *_: None),
         )
     ),
-    "deadlines of requests": Guard(((deletion, "_deadline", lambda *_: {}),), theme=3),
+    "deadlines of requests": Guard(((deletion, "deadline_of", lambda *_: {}),), theme=3),
     "wait before the last look": Guard(((sweep, "settle", lambda *_: None),), theme=3),
     "no retries of the client": Guard((), {"retries_off": False}, theme=3),
     "conditional writes of the lease": Guard(
-        ((lease, "_require_conditional_puts", lambda *_: None),), {"conditions": False}, theme=1
+        ((lease, "require_conditional_puts", lambda *_: None),), {"conditions": False}, theme=1
     ),
     "lakeFS's own list of commits": Guard(
         (
@@ -210,7 +210,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "our own walk of commits": Guard(((commits, "unite", _only_server),), theme=7),
     "diffs as second witness": Guard((), {"diff_witness": False}, theme=8),
     "union of the snapshot's tries": Guard(
-        ((uncommitted, "_collect", _last_try(uncommitted._collect)),), theme=8
+        ((uncommitted, "collect_files", _last_try(uncommitted.collect_files)),), theme=8
     ),
     "pins": Guard(((delta, "pinned", lambda _: pins.REASONS.empty_table()),), theme=10),
     "shadow rule": Guard((), {"shadow_rule": False}),
@@ -218,7 +218,7 @@ GUARDS: Final[dict[str, Guard]] = {
         (
             (datasets, "fetch_part", _unchecked),
             (sweep, "marked_in_order", _uncounted),
-            (artifacts.AttemptArtifacts, "_require_files", lambda *_: None),
+            (artifacts.AttemptArtifacts, "require_files", lambda *_: None),
         ),
         {"tampered": True},
     ),
@@ -227,15 +227,15 @@ GUARDS: Final[dict[str, Guard]] = {
         theme=THEMES + len(MARK_THEMES),
     ),
     "pins before what comes back": Guard(
-        ((restored_set, "_pin", lambda *_: None),), theme=THEMES + len(MARK_THEMES)
+        ((restored_set, "pin_chosen", lambda *_: None),), theme=THEMES + len(MARK_THEMES)
     ),
     "comparison before a batch": Guard(
         ((store_comparison.Comparison, "compare", _uncompared),), theme=MORE + 3
     ),
     "age of the comparison": Guard(
         (
-            (deletion, "_COMPARED_TIME", _FOREVER),
-            (deletion, "_sorted", _whenever_compared(deletion._sorted)),
+            (deletion, "COMPARISON_LIFETIME", _FOREVER),
+            (deletion, "checked_batch", _whenever_compared(deletion.checked_batch)),
         ),
         theme=2,
     ),
@@ -273,7 +273,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "lease of a prune": Guard((), {"alone": lambda *_: nullcontext()}, theme=MORE - 1),
     "lease check in the prune": Guard(((lease, "lost", lambda *_: ""),), theme=MORE - 1),
     "wait behind who is gone": Guard(
-        ((lease, "_settle", lambda held, *_: _settled_at_once(held)),), theme=MORE + 9
+        ((lease, "wait_for_requests", lambda held, *_: _settled_at_once(held)),), theme=MORE + 9
     ),
     **{
         name: Guard(patches, theme=THEMES + theme) for name, (patches, theme) in MARK_GUARDS.items()

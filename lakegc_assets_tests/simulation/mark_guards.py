@@ -15,7 +15,7 @@ from lakegc_assets.mark import (
     report,
     uncommitted,
 )
-from lakegc_assets.mark.listing import _list, plan_listing
+from lakegc_assets.mark.listing import list_all, plan_listing
 from lakegc_assets.mark.publication import begin, mark_folder
 from lakegc_assets.run import artifacts
 from lakegc_assets.run.context import RunContext
@@ -27,13 +27,13 @@ from lakegc_assets_tests.simulation.twin_session import TwinFrame
 
 
 def _listed_last(real: Callable[..., Any]) -> Callable[..., Any]:
-    """``_subtract`` from a listing that is made, with its cutoff, when all else has been read."""
+    """``subtract_live`` from a listing made, with its cutoff, when all else has been read."""
 
     def subtracted(work: Any, attempt: Any, chain: Any) -> Any:
         ctx = work.ctx.connect()
         store = ctx.connections.store()
         now = store.server_time()
-        found = _list(ctx, attempt, plan_listing(ctx.connections), now)
+        found = list_all(ctx, attempt, plan_listing(ctx.connections), now)
         cutoff = ctx.settings.cutoff(now, ctx.client.grace_period())
         last = dataclasses.replace(chain["store_listing"], cutoff=cutoff, parts=found.parts)
         return real(work, attempt, {**chain, "store_listing": last})
@@ -90,7 +90,7 @@ def _nothing(*_args: object, **_how: object) -> None:
 
 #: What switches each guard off, and the number of the theme of marks in which it counts.
 MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
-    "listing first": (((candidates, "_subtract", _listed_last(candidates._subtract)),), 5),
+    "listing first": (((candidates, "subtract_live", _listed_last(candidates.subtract_live)),), 5),
     "staged objects before commits": (
         (
             (
@@ -127,11 +127,11 @@ MARK_GUARDS: Final[dict[str, tuple[tuple[Patch, ...], int]]] = {
         tuple(
             (incremental_listing, name, _nothing)
             for name in (
-                "_require_success",
-                "_require_same_rules",
-                "_require_no_restore",
-                "_require_folders",
-                "_require_not_restored",
+                "require_success",
+                "require_same_rules",
+                "require_no_restore",
+                "require_folders",
+                "require_not_restored",
             )
         ),
         4,

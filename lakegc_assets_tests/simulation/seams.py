@@ -67,14 +67,14 @@ def _replaced() -> list[tuple[object, str, object]]:
         # Of bytes that are the same in many interleavings.
         (Manifest, "from_bytes", lru_cache(maxsize=1024)(Manifest.from_bytes)),
         (report, "read_results", lambda *_: _PASSED),
-        (report, "_dimensions", lambda *_: {}),
+        (report, "dimensions_of", lambda *_: {}),
         (lease, "is_gone", lambda owner: world().knows_gone(owner["host"])),
         (sweep, "probe_conditions", _condition),
         (sweep, "probe_deadlines", lambda *_, **__: world().promises.deadlines),
         (tasks, "ThreadPoolExecutor", Pool),
-        (rounds, "_BATCHES", 1),
+        (rounds, "BATCHES_PER_TASK", 1),
         (rounds, "evaluate", lambda *_: _PASSED),
-        (object_lookup, "_FEW", _Few(object_lookup._FEW)),
+        (object_lookup, "FEW", _Few(object_lookup.FEW)),
         (commits, "latest_marks", _latest(earlier_marks.latest_marks)),
     ]
 

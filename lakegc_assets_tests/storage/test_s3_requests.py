@@ -27,7 +27,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.s3.client import _add_md5, clients
+from lakegc_assets.storage.s3.client import add_md5, clients
 from lakegc_assets_tests.storage.conftest import Answer, Script
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 
@@ -93,7 +93,7 @@ def test_aws_gets_the_checksum_of_a_bulk_delete_too() -> None:
     checksum = {"x-amz-checksum-crc32": "AAAAAA=="}
     url = "https://b.s3.eu-west-1.amazonaws.com/?delete"
     request = AWSRequest("POST", url, checksum, b"<Delete/>")
-    _add_md5(request)
+    add_md5(request)
     assert set(request.headers) == {"x-amz-checksum-crc32", "Content-MD5"}
 
 

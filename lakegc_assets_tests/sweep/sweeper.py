@@ -38,7 +38,7 @@ def log_of(lake: SmallLake) -> Path:
 
 def main(folder: Path, endpoint: str, master: str, stores: str, settings: str) -> None:
     prepare_environment()
-    lookups._TASKS = 2  # type: ignore[misc]
+    lookups.TASKS = 2  # type: ignore[misc]
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | SMALL | {"spark.master": master}).items():
         builder = builder.config(name, value)

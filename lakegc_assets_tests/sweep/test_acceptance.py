@@ -237,23 +237,23 @@ def test_killed_at_any_step_it_is_accepted_or_not_and_the_same_command_ends_it(
     hold = hold_of(store)
     for name in ("put", "put_if_match"):
         reaper.watch(LocalStore, name, about="_lakefs/retention/gc/lakegc/")
-    for name in ("bring_back", "_record_missing", "_pin_unclear", "_replace"):
+    for name in ("bring_back", "record_missing", "pin_unclear", "replace_hold"):
         reaper.watch(acceptance, name)
     seen = []
     for target in (
         "before bring_back",
         "after bring_back",
-        "before _record_missing",
-        "after _record_missing",
-        "after _pin_unclear",
-        "before _replace",
+        "before record_missing",
+        "after record_missing",
+        "after pin_unclear",
+        "before replace_hold",
     ):
         reaper.arm(target, 1)
         with pytest.raises(Killed):
             accept_hold(lake.context(spark), hold.id, "ada")
         seen.append(target)
         assert hold_of(store) == hold, target
-    reaper.arm("after _replace", 1)
+    reaper.arm("after replace_hold", 1)
     with pytest.raises(Killed):
         accept_hold(lake.context(spark), hold.id, "ada")
     assert read_hold(store) is None

@@ -194,7 +194,7 @@ def test_without_rules_a_branch_that_goes_needs_a_new_delta_mark(
 def test_what_is_too_much_for_a_task_is_left_to_a_delta_mark(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_extension, "_MOST", 0)
+    monkeypatch.setattr(delta_extension, "MOST_TABLES", 0)
 
     def rescue() -> None:
         lake.client.create_branch(REPOSITORY, "rescue", marked.commits["first"])

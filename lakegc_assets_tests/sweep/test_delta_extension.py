@@ -175,7 +175,7 @@ def extending(
     patch.setattr(
         delta_extension, "load_commits", lambda *args: {c: commit(c, 0, "c") for c in args[2]}
     )
-    patch.setattr(Extender, "_read_added", lambda _, metaranges, _ranges: metaranges)
+    patch.setattr(Extender, "read_added", lambda _, metaranges, _ranges: metaranges)
     return Extender(MagicMock(), MagicMock(), "repo")
 
 

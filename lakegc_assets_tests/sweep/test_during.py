@@ -87,7 +87,7 @@ def test_what_comes_alive_while_the_sweep_is_suspended_within_a_batch_of_files_i
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No store keeps a deadline there: this process looks at it before each file."""
-    take, revived = LocalTrash._take, list[str]()
+    take, revived = LocalTrash.take, list[str]()
 
     def take_and_sleep(store: LocalTrash, *of: Any) -> None:
         take(store, *of)
@@ -97,7 +97,7 @@ def test_what_comes_alive_while_the_sweep_is_suspended_within_a_batch_of_files_i
             lake.commit("busy")
             monkeypatch.setattr(bulk, "seconds", lambda: seconds() + 3600)
 
-    monkeypatch.setattr(LocalTrash, "_take", take_and_sleep)
+    monkeypatch.setattr(LocalTrash, "take", take_and_sleep)
     sweep(lake.context(spark))
     check_swept(lake, marked, alike(lake, marked) | {revived[0]: HELD})
 
@@ -106,13 +106,13 @@ def test_files_that_take_longer_than_a_batch_may_are_sent_with_the_next_one(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing has failed, so nothing is tried less often, or more slowly, for it."""
-    take, taken = LocalTrash._take, list[str]()
+    take, taken = LocalTrash.take, list[str]()
 
     def take_slowly(store: LocalTrash, directory: int, name: str, *of: Any) -> None:
         taken.append(name)
         take(store, directory, name, *of)
 
-    monkeypatch.setattr(LocalTrash, "_take", take_slowly)
+    monkeypatch.setattr(LocalTrash, "take", take_slowly)
     monkeypatch.setattr(bulk, "seconds", lambda: seconds() + 40 * len(taken))
     failed: list[str] = []
     monkeypatch.setattr(RateLimiter, "failed", lambda *_, **__: failed.append("slower"))
@@ -132,7 +132,7 @@ def test_rules_that_change_in_the_middle(lake: SmallLake, marked: Marked, spark:
 def test_a_repository_that_never_rests(
     lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "_IDLE_ROUNDS", 2)
+    monkeypatch.setattr(rounds, "IDLE_ROUNDS", 2)
     monkeypatch.setattr(rounds, "require_passed", lambda _results: None)
     monkeypatch.setattr(rounds, "evaluate", lambda _ctx, _selection: [])
     busy = False
@@ -374,7 +374,7 @@ def test_a_round_that_failed_is_over_before_it_is_looked_at(
         seen.append(read_lease(store).round)
         raise IntegrityError("a task failed")
 
-    monkeypatch.setattr(rounds.Rounds, "_round", fail_late)
+    monkeypatch.setattr(rounds.Rounds, "run_round", fail_late)
     monkeypatch.setitem(
         sweep.__globals__, "raise_alarm_if_needed", lambda *_: seen.append(read_lease(store).round)
     )

@@ -89,7 +89,7 @@ def refused(
 
         def wait_while_it_is_renewed(seconds: float) -> None:
             store.advance(seconds)
-            lease._renew(lease._record)
+            lease.begin_round(lease.round)
 
         clocks = StubClocks(wait_while_it_is_renewed)
         with (
@@ -135,7 +135,7 @@ def test_an_owner_who_lives_is_waited_for_as_long_as_is_asked(store: ClockedStor
             waited.append(seconds)
             store.advance(seconds)
             if len(waited) < 20:
-                lease._renew(lease._record)
+                lease.begin_round(lease.round)
             elif len(waited) == 20:
                 lease.release()
 
@@ -326,7 +326,7 @@ def test_a_process_that_is_killed_at_any_call_leaves_nothing_or_what_ends(tmp_pa
     def live(store: ClockedStore) -> None:
         with leased(store, OTHER) as lease:
             lease.begin_round(1)
-            lease._renew(lease._record)
+            lease.begin_round(lease.round)
 
     calls: list[str] = []
     counted = ClockedStore(tmp_path / "counted")

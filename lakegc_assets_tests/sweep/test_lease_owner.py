@@ -101,7 +101,7 @@ def test_of_a_process_elsewhere_nothing_is_known() -> None:
 def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that /proc hides (hidepid) is found by its number all the same."""
     with owner() as (_process, named):
-        monkeypatch.setattr(module, "_process", lambda _pid: None)
+        monkeypatch.setattr(module, "process_of", lambda _pid: None)
         assert not is_gone(named)
 
 
@@ -112,7 +112,7 @@ def test_where_proc_shows_another_namespace_nobody_knows_anything(
         process.kill()
         process.wait()
         (tmp_path / "self").symlink_to("1" if os.getpid() != 1 else "2")
-        monkeypatch.setattr(module, "_PROC", tmp_path)
+        monkeypatch.setattr(module, "PROC", tmp_path)
         assert not is_gone(named)
         assert "process" not in owner_of()
 
@@ -120,7 +120,7 @@ def test_where_proc_shows_another_namespace_nobody_knows_anything(
 def test_a_kernel_without_clocks_of_namespaces_has_a_name_for_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_NAMESPACES", ("pid", "clock"))
+    monkeypatch.setattr(module, "NAMESPACES", ("pid", "clock"))
     mine = owner_of()
     assert " no-clock " in mine["process"]
     assert not is_gone(mine)

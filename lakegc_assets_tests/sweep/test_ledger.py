@@ -115,7 +115,7 @@ def test_any_records(batches: list[list[tuple[str, str]]]) -> None:
             found = (rank, at, outcome)
             best[str(row["address"])] = max(best.get(str(row["address"]), found), found)
     rows = pa.concat_tables([ledger.SWEPT.empty_table(), *tables])
-    one_each = best_of_each(rows, ledger._rank)
+    one_each = best_of_each(rows, ledger.outcome_rank)
     rows_read = [(row["address"], row["outcome"]) for row in one_each.to_pylist()]
     assert sorted(rows_read) == sorted((a, outcome) for a, (_, _, outcome) in best.items())
 

@@ -16,8 +16,8 @@ from lakegc_assets.defs.metadata import of_sweep
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.estate.explanation import explain
 from lakegc_assets.estate.run_state import SWEPT, state_of
-from lakegc_assets.mark.incremental_listing import _GONE
-from lakegc_assets.prune.keep_reasons import _deleted
+from lakegc_assets.mark.incremental_listing import GONE
+from lakegc_assets.prune.keep_reasons import deleted_objects
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
 from lakegc_assets.run.pins import Pin, prune_pins, write_pin
@@ -101,8 +101,8 @@ def test_a_whole_batch_that_is_locked_ends_no_sweep(
     assert (shown["bytes freed"], shown["bytes held"]) == (0, facts["space"]["held"]["bytes"])
     assert "space held, until 20" in shown["space"]
     # A mark that leaves out what earlier sweeps have deleted does not leave these out.
-    assert "locked" not in _GONE
-    assert _deleted(manifest) == gone
+    assert "locked" not in GONE
+    assert deleted_objects(manifest) == gone
 
 
 @pytest.mark.parametrize("condition", ["none", "bulk"])
@@ -128,14 +128,14 @@ def test_a_store_that_refuses_a_whole_batch_since_one_is_locked(
 
     monkeypatch.setattr(LocalStore, "delete_many", refuse)
     looks = 0
-    look = DeletingTask._look
+    look = DeletingTask.look
 
     def count(task: DeletingTask) -> Any:
         nonlocal looks
         looks += 1
         return look(task)
 
-    monkeypatch.setattr(DeletingTask, "_look", count)
+    monkeypatch.setattr(DeletingTask, "look", count)
     told = list(
         run(replace(orders, batch=6, condition=condition), addresses, reach=reach_at(orders, time))
     )
@@ -158,7 +158,7 @@ def test_nothing_but_locked_objects(
     assert lake.keys() == before
     assert {outcome for outcome, _ in swept(lake).values()} == {"locked"}
     # A prune has nothing of it to keep.
-    assert _deleted(manifest) == 0
+    assert deleted_objects(manifest) == 0
     assert space_sentence(manifest.facts["space"]) == "nothing was deleted"
 
 
@@ -190,13 +190,13 @@ def test_a_sweep_that_was_killed_goes_on_past_what_is_locked(
     assert told[addresses[0]] == told[addresses[2]] == "locked"
     locked.clear()
     sent = list[str]()
-    send = DeletingTask._send
+    send = DeletingTask.send
 
     def watch(task: DeletingTask, batch: Any) -> Any:
         sent.extend(one.address for one in batch)
         return send(task, batch)
 
-    monkeypatch.setattr(DeletingTask, "_send", watch)
+    monkeypatch.setattr(DeletingTask, "send", watch)
     sweep(lake.context(spark))
     found = swept(lake)
     assert {a for a, (o, _) in found.items() if o == "locked"} == {addresses[0], addresses[2]}

@@ -284,7 +284,7 @@ def test_a_hold_that_cannot_be_read(lake: SmallLake, spark: Session) -> None:
 def test_a_sweep_on_another_machine(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "_PATIENCE", timedelta(0))
+    monkeypatch.setattr(lease, "PATIENCE", timedelta(0))
     store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
     owner = {"host": "elsewhere", "started_by": "Dagster run 4711"}
     with repository_lease(store, owner, duration=timedelta(hours=1)):

@@ -78,10 +78,10 @@ class _Paged:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page is a glance, as with real stores."""
-    monkeypatch.setattr(object_lookup, "_GLANCE", _PAGE)
-    monkeypatch.setattr(object_lookup, "_SPARSE", 5)
-    monkeypatch.setattr(object_lookup, "_SINGLES", 2)
-    monkeypatch.setattr(object_lookup, "_FEW", 0)
+    monkeypatch.setattr(object_lookup, "GLANCE", _PAGE)
+    monkeypatch.setattr(object_lookup, "SPARSE", 5)
+    monkeypatch.setattr(object_lookup, "SINGLES", 2)
+    monkeypatch.setattr(object_lookup, "FEW", 0)
 
 
 def _key(number: int) -> str:

@@ -108,7 +108,7 @@ def test_tasks_share_the_limits_and_leave_them_to_others(tasks: Tasks) -> None:
 @given(st.integers(1, 1000), st.floats(0.01, 1e6), st.integers(1, 40))
 def test_a_batch_takes_seconds_and_is_never_empty(batch: int, keys: float, count: int) -> None:
     pace = RateLimiter(open_store("/nowhere"), FOLDER, 0, Limits(keys, 1e6))
-    pace._tasks = count
+    pace.tasks = count
     most = pace.most(batch)
     assert 1 <= most <= batch
     assert most == 1 or most * count <= keys * 10

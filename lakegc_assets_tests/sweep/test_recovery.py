@@ -115,7 +115,7 @@ def test_what_an_earlier_try_deleted_under_other_settings_is_not_said_to_be_kept
         with pytest.raises(Killed):
             sweep(lake.context(spark, trash_days=before))
     kept = Recovery(*after, "as it is now")  # type: ignore[arg-type] # one of its words
-    monkeypatch.setattr(sweeping, "_recovery", lambda *_: kept)
+    monkeypatch.setattr(sweeping, "recovery_options", lambda *_: kept)
     facts = sweep(lake.context(spark, trash_days=0)).facts
     check_swept(lake, marked, {})
     told = undoable(facts, datetime.now(timezone.utc))
@@ -148,7 +148,7 @@ def test_what_an_earlier_try_records_late_is_not_said_to_be_kept(
         records |= {key: store.get(key) for key in batch["key"].to_pylist()}
     store.delete_many(list(records))
     monkeypatch.setattr(LedgerState, "require_whole", wake)
-    monkeypatch.setattr(sweeping, "_recovery", lambda *_: Recovery("versions", 30.0, "now"))
+    monkeypatch.setattr(sweeping, "recovery_options", lambda *_: Recovery("versions", 30.0, "now"))
     facts = sweep(lake.context(spark, trash_days=0)).facts
     check_swept(lake, marked, {})
     assert facts["perhaps_kept"] == len(marked.candidates)

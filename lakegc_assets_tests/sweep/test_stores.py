@@ -225,7 +225,7 @@ def test_a_store_that_dies_in_the_middle(
     with repository_lease(store, {"pid": "1"}, duration=DURATION) as lease:
         sweep = Sweep(bare, place, lease)
         sweep.sleep = lambda _seconds: None
-        send: Callable[..., list[DeleteOutcome]] = DeletingTask._send
+        send: Callable[..., list[DeleteOutcome]] = DeletingTask.send
         sent: list[int] = []
 
         def die_in_the_third(task: DeletingTask, batch: list[Marked]) -> list[DeleteOutcome]:
@@ -237,7 +237,7 @@ def test_a_store_that_dies_in_the_middle(
                 return outcomes
             return send(task, batch)
 
-        monkeypatch.setattr(DeletingTask, "_send", die_in_the_third)
+        monkeypatch.setattr(DeletingTask, "send", die_in_the_third)
         # The lease cannot be read any more: the task stops with an error, and so does the sweep.
         with pytest.raises(Exception, match=r"127\.0\.0\.1"):
             sweep.round(marked, "none")

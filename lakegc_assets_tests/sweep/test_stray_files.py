@@ -381,7 +381,7 @@ def test_the_look_after_a_sweep_sees_every_range_without_an_active_commit_that_c
     for name in active:
         put(without_rules, REPOSITORY, name, b"cut")
     unread: list[str] = []
-    seen = deltas._live_ranges(active, unread, every=True)
+    seen = deltas.find_ranges(active, unread, every=True)
     assert info.id in seen["range_id"].to_pylist()
     assert len(unread) == len(active)
 

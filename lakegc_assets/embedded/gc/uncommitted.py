@@ -41,8 +41,8 @@ _SCHEMA = pa.schema(
     ]
 )
 # So many rows are held in memory, and are one row group.
-_GROUP_ROWS = 50_000
-_BATCH_ROWS = 1000
+GROUP_ROWS = 50_000
+BATCH_ROWS = 1000
 # No branch can have this name, and none sorts behind it.
 _BEHIND_BRANCHES = "\U0010ffff"
 
@@ -156,7 +156,7 @@ class _File:
         self._addresses.append(address)
         self._dates.append(date)
         self.rows += 1
-        if len(self._addresses) == _GROUP_ROWS:
+        if len(self._addresses) == GROUP_ROWS:
             self._flush()
 
     @property
@@ -258,7 +258,7 @@ class _Page:
     def _batch_rows(self) -> int:
         limit = self.lake.settings.uncommitted_page_steps
         # With no step left it takes one row more to see where the next page begins.
-        return _BATCH_ROWS if limit is None else max(1, min(_BATCH_ROWS, limit - self.steps))
+        return BATCH_ROWS if limit is None else max(1, min(BATCH_ROWS, limit - self.steps))
 
     @property
     def _faults(self) -> frozenset[Fault]:

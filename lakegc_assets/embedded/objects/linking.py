@@ -88,7 +88,7 @@ def link(
         repo = catalog.writable_repository(db, repository, force=force)
         _check_token(lake, db, repo, catalog.branch(db, repo, branch), path, entry.address)
     relative = entry.address.removeprefix(repo.address(""))
-    _check_object(lake, repo, relative, entry.size, checksum)
+    check_object(lake, repo, relative, entry.size, checksum)
 
     def use_token(db: sqlite3.Connection, now_repo: Repository, target: Branch) -> None:
         _check_token(lake, db, now_repo, target, path, entry.address)
@@ -141,7 +141,7 @@ def _check_token(
         raise _bad_token("it was given out for another path")
 
 
-def _check_object(lake: Lake, repo: Repository, relative: str, size: int, checksum: str) -> None:
+def check_object(lake: Lake, repo: Repository, relative: str, size: int, checksum: str) -> None:
     """400 unless the store has the object, with this size and, where it tells one, this MD5."""
     try:
         found = lake.stores.open(repo.namespace).head(relative)

@@ -42,7 +42,7 @@ _NAMED: Final = 100
 _THERE: Final = "already_there"
 _NONE: Final = {"objects": 0, "bytes": 0}
 #: Objects of one task, and work for one, in seconds of one core.
-_EACH: Final = 100_000
+OBJECTS_PER_TASK: Final = 100_000
 _LOOK_S: Final = 1e-4
 _THREADS: Final = 4
 #: Files that are copied at a time.
@@ -147,7 +147,7 @@ def _foreseen(space: Workspace, found: LostObjects) -> Dataset:
     """The expected end of each object, as a restore records its own (``RESTORED``), by tasks."""
     backup_url = None if found.backup is None else found.backup.store.url
     task = partial(_foresee, space.below("foreseen"), backup_url)
-    pieces, seconds = stretches(found.objects.parts, _EACH), found.objects.rows * _LOOK_S
+    pieces, seconds = stretches(found.objects.parts, OBJECTS_PER_TASK), found.objects.rows * _LOOK_S
     what, tasks = "look what is there", space.ctx.tasks
     written = tasks.run_or_call(what, task, pieces, seconds, _THREADS)
     return space.dataset(chain(*written), RESTORED)

@@ -48,12 +48,12 @@ _LOOK_S: Final = 1e-5
 #: Tasks that run in this process at a time.
 _THREADS: Final = 4
 #: How long after it was begun a restore is gone on with, at most.
-_PATIENCE: Final = timedelta(days=1)
+PATIENCE: Final = timedelta(days=1)
 _NONE: Final = timedelta(-1)
 _SHOWN: Final = 3
 #: Objects that one task stats, and that one pin names.
-_EACH: Final = 100_000
-_PINNED: Final = 1_000_000
+OBJECTS_PER_TASK: Final = 100_000
+OBJECTS_PER_PIN: Final = 1_000_000
 _TOTALS: Final = pa.schema(
     [
         ("outcome", pa.string()),
@@ -118,17 +118,17 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     now, lasting = store.server_time(), ctx.settings.pin_lifetime
     begun = RestoreRequest(choice.to_json(), str(found.digest), now)
     name = lease.sweep[:8]
-    restore_id = record.begin(attempt, begun, name, min(_PATIENCE, lasting / 2))
+    restore_id = record.begin(attempt, begun, name, min(PATIENCE, lasting / 2))
     if _undone(space, _settled(space, _outcomes(space, restore_id))):
         restore_id = record.begin(attempt, begun, name, _NONE)
     sample = choose_sample(client, space, chain["deletion_candidates"], found.chosen)
-    until = _pin(space, restore_id, found.chosen, now + lasting)
+    until = pin_chosen(space, restore_id, found.chosen, now + lasting)
     lease.require()
     early = _bring_back(space, restore_id, found, lease)
     lease.require()
 
     outcomes = _outcomes(space, restore_id, f"{folder(restore_id)}/data/")
-    total = _require_all(space, found.chosen, outcomes, early)
+    total = require_all(space, found.chosen, outcomes, early)
     read = read_sample(client, space, sample, outcomes)
     facts: dict[str, object] = {
         "restore": restore_id,
@@ -172,20 +172,22 @@ def _settled(space: Workspace, outcomes: Dataset) -> Dataset:
 
 def _undone(space: Workspace, settled: Dataset) -> bool:
     """True if something that an earlier try brought back is gone again, whoever deleted it."""
-    pieces = stretches(settled.parts, _EACH)
+    pieces = stretches(settled.parts, OBJECTS_PER_TASK)
     task = partial(any_absent, space.connections, space.attempt.url)
     what, seconds = "look whether it is there still", settled.rows * _LOOK_S
     return any(space.ctx.tasks.run_or_call(what, task, pieces, seconds, _THREADS))
 
 
-def _pin(space: Workspace, restore_id: str, chosen: Dataset, until: datetime) -> datetime | None:
+def pin_chosen(
+    space: Workspace, restore_id: str, chosen: Dataset, until: datetime
+) -> datetime | None:
     """Pin all that is chosen, by several pins where it is much; None where pins are of no time."""
     ctx = space.ctx
     if not ctx.settings.pin_lifetime:
         return None
     inputs = [
         (f"{restore_id}-{number:05d}" if number else restore_id, piece)
-        for number, piece in enumerate(stretches(chosen.parts, _PINNED))
+        for number, piece in enumerate(stretches(chosen.parts, OBJECTS_PER_PIN))
     ]
     pin = Pin(restore_id, until, ctx.run, f"restored from run {ctx.run!r}", 0)
     task = partial(_pin_some, space.connections, space.attempt.url, pin)
@@ -225,7 +227,7 @@ def _bring_back(
     return sorted({reason for reason in reasons if reason})
 
 
-def _require_all(
+def require_all(
     space: Workspace, chosen: Dataset, outcomes: Dataset, early: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Refuse to end where something failed, or has no outcome; else the totals.

@@ -202,13 +202,13 @@ def find_objects(
     backup, copies, problem = usable_copies(space, chain)
     # One that was moved is as good where it is now.
     elsewhere = "" if backup else other_backup(ctx, attempt)
-    sources, what = (chosen, _versions(space), copies), "find versions and copies"
+    sources, what = (chosen, deleted_versions(space), copies), "find versions and copies"
     rows = space.derive("lost", LOST, what, relations.lost_objects, *sources)
     digest = digest_of(ctx, chosen)
     return LostObjects(chosen, digest, rows, backup, [p for p in (problem, elsewhere) if p])
 
 
-def _versions(space: Workspace) -> Dataset:
+def deleted_versions(space: Workspace) -> Dataset:
     """Under which versions the store may have kept what a sweep deleted, each address once."""
     prefix = f"{ASSET}/ledger/"
     files = RecordFiles(space.connections, space.attempt.url, prefix, SWEPT, skip_damaged=False)

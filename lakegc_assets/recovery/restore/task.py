@@ -26,7 +26,7 @@ from lakegc_assets.sweep.lost_objects import LOST, as_lost, copies_of
 
 #: Objects in a batch at most, and bytes of those that may be copied from a backup.
 BATCH: Final = 1000
-_BATCH_BYTES: Final = 2**30
+BATCH_BYTES: Final = 2**30
 #: Work on one core, in seconds: to bring an object back, to copy it, and a byte of it.
 _ROW_S: Final = 0.0005
 _COPY_S: Final = 0.0005
@@ -81,7 +81,7 @@ def restore_portion(orders: Orders, portion: Portion) -> str:
     failed = CircuitBreaker()
     # What is copied takes long, so few bytes of it are in one batch.
     copied = pc.if_else(pc.is_valid(rows["copy_etag"]), rows["size"], 0).to_numpy()
-    for at, batch in enumerate(batches(rows, copied, BATCH, _BATCH_BYTES)):
+    for at, batch in enumerate(batches(rows, copied, BATCH, BATCH_BYTES)):
         if interrupted():
             return "the restore was interrupted"
         if why := lost(store, orders.lease, 0, store.server_time()):

@@ -160,7 +160,7 @@ def clients(config: StoreConfig) -> Clients:
         )
         # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
-        made.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+        made.meta.events.register("before-sign.s3.DeleteObjects", add_md5)
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)
         answer_probes(made)
@@ -204,7 +204,7 @@ def _end_signing(limit: float, request: Any, **_: object) -> None:  # noqa: ANN4
         require_soon(begun, limit)
 
 
-def _add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
+def add_md5(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's AWSRequest, untyped
     """Add the digest of a bulk delete's body that S3 has always asked for.
 
     Some compatible servers refuse a request for the checksum that botocore adds (OVHcloud's, say),

@@ -48,8 +48,8 @@ KILLS = (
     ("before record", 1),
     ("after record", 1),
     ("after bring_back", 2),
-    ("before _require_all", 1),
-    ("after _require_all", 1),
+    ("before require_all", 1),
+    ("after require_all", 1),
     ("before read_sample", 1),
     ("after read_sample", 1),
     ("before finish", 1),
@@ -71,7 +71,7 @@ def test_killed_at_every_step(
     store.delete_many(kept[::2])
     monkeypatch.setattr(task, "BATCH", 5)
     # One after the other, so that a kill ends all.
-    monkeypatch.setattr(undeletion, "_THREADS", 1)
+    monkeypatch.setattr(undeletion, "THREADS", 1)
     for owner, name in (
         (recording, "begin"),
         (restoring, "choose_sample"),
@@ -80,7 +80,7 @@ def test_killed_at_every_step(
         (task, "bring_back"),
         (undeletion, "copy_object"),
         (task, "record"),
-        (restoring, "_require_all"),
+        (restoring, "require_all"),
         (restoring, "read_sample"),
         (AttemptArtifacts, "finish"),
     ):
@@ -132,7 +132,7 @@ def test_another_request_does_not_go_on_with_it(
     attempt = place.lake.root.attempt(REPOSITORY, RUN)
     assert len(recording.restores(attempt)) == 2
     # Nor does one whose pin may be about to end.
-    monkeypatch.setattr(restoring, "_PATIENCE", timedelta(0))
+    monkeypatch.setattr(restoring, "PATIENCE", timedelta(0))
     restore(place.context(backup_url=None), ALL)
     assert len(recording.restores(attempt)) == 3
     assert place.lake.keys() == marked.live | marked.candidates
@@ -163,7 +163,7 @@ def test_two_restores_at_once(
 ) -> None:
     """One waits for the other, and finds that all is there."""
     sweep(place.context(backup_url=None))
-    monkeypatch.setattr("lakegc_assets.sweep.lease._POLL_S", 0.05)
+    monkeypatch.setattr("lakegc_assets.sweep.lease.POLL_S", 0.05)
     started, ended = threading.Event(), threading.Event()
     write_pin = pins.write_pin
 
@@ -182,7 +182,7 @@ def test_two_restores_at_once(
     thread = threading.Thread(target=first)
     thread.start()
     assert started.wait(600)
-    monkeypatch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+    monkeypatch.setattr("lakegc_assets.sweep.lease.PATIENCE", timedelta(0))
     with pytest.raises(RefusedError, match=r"holds the lease of .*: a restore of run"):
         restore(place.context(backup_url=None), ALL)
     threading.Timer(1, ended.set).start()
@@ -196,7 +196,7 @@ def test_two_restores_at_once(
 def test_a_restore_during_a_sweep_waits_or_is_refused(
     place: Place, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+    monkeypatch.setattr("lakegc_assets.sweep.lease.PATIENCE", timedelta(0))
     refused: list[str] = []
 
     def look(_method: str, _path: str) -> None:

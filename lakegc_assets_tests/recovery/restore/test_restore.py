@@ -264,7 +264,7 @@ def test_nobody_restores_while_another_sweeps(swept: Swept, marked: Marked) -> N
         pytest.MonkeyPatch.context() as patch,
     ):
         # A lease that nobody renews is waited for.
-        patch.setattr("lakegc_assets.sweep.lease._PATIENCE", timedelta(0))
+        patch.setattr("lakegc_assets.sweep.lease.PATIENCE", timedelta(0))
         with pytest.raises(RefusedError, match=r"holds the lease of .* by somebody on elsewhere"):
             restore(place.context(), ALL)
     assert place.lake.keys() == marked.live

@@ -14,7 +14,7 @@ from lakegc_assets.recovery.restore import restored_set as restoring
 from lakegc_assets.recovery.restore import task
 from lakegc_assets.recovery.restore.dry_run import plan
 from lakegc_assets.recovery.restore.restored_set import restore
-from lakegc_assets.recovery.restore.selection import _versions as versions
+from lakegc_assets.recovery.restore.selection import deleted_versions
 from lakegc_assets.recovery.restore.task import restore_portion
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.storage.copies import copy_object
@@ -110,11 +110,11 @@ def test_a_file_that_is_no_record_hides_no_record_of_the_sweep(swept: Swept) -> 
     ctx = swept[0].context()
     attempt = ctx.root.attempt(REPOSITORY, RUN)
     space = Workspace(ctx.connect(), attempt, "restore/here/")
-    known = versions(space)
+    known = deleted_versions(space)
     assert known.rows > 0
     for name in ("0.txt", "~"):
         attempt.store().put(f"swept_set/ledger/{name}", b"notes")
-    assert versions(space).rows == known.rows
+    assert deleted_versions(space).rows == known.rows
 
 
 def test_a_task_that_is_run_twice_replaces_no_record(
@@ -184,7 +184,7 @@ def test_a_copy_that_is_lost_for_good_keeps_no_other_from_coming_back(
     _, before = backed_up(place, marked)
     lost = min(marked.candidates)
     (place.lake.folder.parent / "backups" / REPOSITORY / RUN / lost).unlink()
-    monkeypatch.setattr(task, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(task, "BATCH_BYTES", 1)
     with pytest.raises(StorageError, match=r"1 object could not be restored and 0 were not"):
         restore(place.context(), ALL)
     rest = marked.candidates - {lost}
@@ -202,8 +202,8 @@ def test_where_nothing_can_be_written_it_is_not_tried_for_each_object(
         raise AccessDeniedError("these may only read")
 
     monkeypatch.setattr(undeletion, "copy_object", refused)
-    monkeypatch.setattr(task, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(portions, "_IN_A_ROW", 2)
+    monkeypatch.setattr(task, "BATCH_BYTES", 1)
+    monkeypatch.setattr(portions, "REFUSED_IN_A_ROW", 2)
     with pytest.raises(StorageError, match="AccessDenied: these may only read"):
         restore(place.context(), ALL)
     assert len(asked) == 2 < len(marked.candidates)
