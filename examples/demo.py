@@ -38,10 +38,11 @@ _DEFAULT_DAYS = 30
 #: The runs of the demo.
 _FIRST, _SECOND = "first", "second"
 #: The model of the main branch, which old commits have in other versions.
-_MODEL = "models/forecast.bin"
+#: The model that the history writes again and again.
+MODEL = "models/forecast.bin"
 
 
-def _tell_history(team: Team) -> str:
+def tell_history(team: Team) -> str:
     """A year of work: the id of a commit of main whose model expired long ago."""
     first, old = _main_line(team)
     _experiment(team)
@@ -133,7 +134,7 @@ def _never_committed(team: Team) -> None:
         team.remove("experiment", f"upload/{number}.tmp")
 
 
-def _live(client: LakeFSWriter, repository: str) -> dict[tuple[str, str], str]:
+def live_objects(client: LakeFSWriter, repository: str) -> dict[tuple[str, str], str]:
     """SHA-256 of what every branch serves at every path; the word ``gone`` for what is lost."""
 
     def content(branch: str, path: str) -> str:
@@ -149,11 +150,11 @@ def _live(client: LakeFSWriter, repository: str) -> dict[tuple[str, str], str]:
     }
 
 
-def _prove(
+def prove(
     client: LakeFSWriter, repository: str, before: dict[tuple[str, str], str], old_commit: str
 ) -> None:
     """Every live object reads as before, and an expired one answers 410 Gone."""
-    after = _live(client, repository)
+    after = live_objects(client, repository)
     if after != before:
         changed = [key for key in before if after.get(key) != before[key]]
         raise IntegrityError(f"{len(changed)} live objects read differently: {changed[:5]}")
@@ -161,16 +162,16 @@ def _prove(
         f"Proof: all {len(before)} live objects on all branches read exactly as before the sweep,"
     )
     try:
-        client.get_object(repository, old_commit, _MODEL)
+        client.get_object(repository, old_commit, MODEL)
     except GoneError:
-        click.echo(f"and {_MODEL} of the expired commit {old_commit[:12]} answers 410 Gone.")
+        click.echo(f"and {MODEL} of the expired commit {old_commit[:12]} answers 410 Gone.")
     except NotFoundError as error:
-        raise IntegrityError(f"{_MODEL} should be known and gone, but: {error}") from error
+        raise IntegrityError(f"{MODEL} should be known and gone, but: {error}") from error
     else:
-        raise IntegrityError(f"{_MODEL} of commit {old_commit} expired, but still reads")
+        raise IntegrityError(f"{MODEL} of commit {old_commit} expired, but still reads")
 
 
-def _take_back(
+def take_back(
     client: LakeFSWriter,
     repository: str,
     before: dict[tuple[str, str], str],
@@ -188,21 +189,21 @@ def _take_back(
     restored = last_restore(repository, _FIRST)["outcomes"]
     if restored != {"restored": swept["outcomes"]["deleted"]}:
         raise IntegrityError(f"swept was {swept['outcomes']}, and restored {restored}")
-    if marked["objects"] or _live(client, repository) != before:
+    if marked["objects"] or live_objects(client, repository) != before:
         raise IntegrityError("the mark after the restore names what was restored")
     try:
-        client.get_object(repository, old_commit, _MODEL)
+        client.get_object(repository, old_commit, MODEL)
     except GoneError as error:
-        raise IntegrityError(f"{_MODEL} was restored, but: {error}") from error
+        raise IntegrityError(f"{MODEL} was restored, but: {error}") from error
     click.echo(
         f"\nProof: {counted(restored['restored']['objects'], 'object is', 'objects are')} back, "
-        f"{_MODEL} of commit {old_commit[:12]} reads again,\nand the next mark names none of them: "
+        f"{MODEL} of commit {old_commit[:12]} reads again,\nand the next mark names none of them: "
         "they are pinned (docs/undo.md)."
     )
 
 
 @contextmanager
-def _environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
+def environment(folder: Path, server: EmbeddedLakeFS) -> Iterator[None]:
     """Point the command and the graph at the demo's lakeFS."""
     values = {
         **server.environment,
@@ -245,14 +246,14 @@ def main(folder: Path, engine: str) -> None:
     repository = f"demo-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     with (
         EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server,
-        _environment(folder, server),
+        environment(folder, server),
     ):
         click.echo(f"An embedded lakeFS listens at {server.endpoint}.")
         client = LakeFSConfig().connect_writer()
         client.create_repository(repository, f"local://{repository}")
         team = Team(client, repository, calendar)
-        old_commit = _tell_history(team)
-        before = _live(client, repository)
+        old_commit = tell_history(team)
+        before = live_objects(client, repository)
         click.echo(
             f"Repository {repository}: a year of history, {team.uploads} objects written, "
             f"{len(before)} live paths on {len(list(client.branches(repository)))} branches.\n"
@@ -260,11 +261,11 @@ def main(folder: Path, engine: str) -> None:
             + ", ".join(f"{branch} {days}" for branch, days in _RULES.items())
             + ".\n"
         )
-        _collect(repository, engine)
+        collect(repository, engine)
         click.echo()
-        _prove(client, repository, before, old_commit)
-        _show_cost(repository)
-        _take_back(client, repository, before, old_commit, engine)
+        prove(client, repository, before, old_commit)
+        show_cost(repository)
+        take_back(client, repository, before, old_commit, engine)
     home = near(folder / "dagster")
     home = home if Path(home).is_absolute() else f"$PWD/{home}"
     click.echo(
@@ -273,7 +274,7 @@ def main(folder: Path, engine: str) -> None:
     )
 
 
-def _show_cost(repository: str) -> None:
+def show_cost(repository: str) -> None:
     """Show which branch holds the storage, and what shorter retention would free."""
     click.echo("\nEach mark also says what the storage is used for, and which branch holds it:\n")
     _command("usage", repository, "--run", _FIRST)
@@ -283,7 +284,7 @@ def _show_cost(repository: str) -> None:
     )
 
 
-def _collect(repository: str, engine: str) -> None:
+def collect(repository: str, engine: str) -> None:
     """Run the collection."""
     # No commit is under way here.
     at_once = ("--set", "longest_commit_seconds=0")

@@ -43,14 +43,14 @@ _WORKSPACE = "workspace.yaml"
 def main(port: int, folder: Path) -> None:
     """Start Dagster's webserver and daemon on 127.0.0.1."""
     folder = folder.resolve()
-    if _is_trial(folder):
+    if is_trial(folder):
         _run_trial(port, folder)
     else:
         dagster_home()
         _run(port, Path(_WORKSPACE))
 
 
-def _is_trial(folder: Path) -> bool:
+def is_trial(folder: Path) -> bool:
     """Return whether nothing is configured: no lakeFS, and no place that may hold its marks."""
     own = {"DAGSTER_HOME": folder / "dagster", "LAKEGC_ARTIFACT_ROOT": folder / "artifacts"}
     elsewhere = [
@@ -68,7 +68,7 @@ def _run_trial(port: int, folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: interrupted.append(number))
     calendar = Calendar(0)
-    with _alone(folder), EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server:
+    with alone(folder), EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server:
         values = {
             **server.environment,
             "LAKEGC_ARTIFACT_ROOT": str(folder / "artifacts"),
@@ -85,7 +85,7 @@ def _run_trial(port: int, folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Keep a second trial off the folder: two daemons on one instance start everything twice.
 
     Raises:

@@ -110,11 +110,9 @@ def plant(
     etag: str | None = None,
 ) -> str:
     """Put an object behind everybody's back, long ago if its slice allows; returns its key."""
-    stored = backend().put_object(BUCKET, f"{repository}/{key}", body)
+    stored = backend().put_object(BUCKET, f"{repository}/{key}", body, etag=etag)
     made = slice_time(key.removeprefix("data/").partition("/")[0])
     stored.last_modified = written or max(_LONG_AGO, made or _LONG_AGO)
-    if etag is not None:
-        stored._etag = etag
     return key
 
 

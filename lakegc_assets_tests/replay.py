@@ -252,9 +252,10 @@ class ReplayServer(ExitStack):
         if request.headers.get("Authorization") != _authorization():
             return self.recording.recorded("err.repo_wrong_secret_401")
         exact = (request.method, request.path, frozenset(request.params.items()))
-        return self.recording.exact.get(exact) or self._derived(request)
+        return self.recording.exact.get(exact) or self.derived(request)
 
-    def _derived(self, request: Request) -> Answer:
+    def derived(self, request: Request) -> Answer:
+        """What the recording implies for a request that it has not; overrides do not count."""
         repository, path = request.segments[1:2], "/".join(request.segments[2:])
         if request.segments == ("repositories",) and request.method == "GET":
             return paged(self.recording.body("repositories")["results"], "id", request.params)

@@ -18,7 +18,7 @@ def test_derived_answers_are_those_that_were_recorded(repository: str) -> None:
         for (method, path, params), recorded in server.recording.exact.items():
             told = recorded.status == 200 and "/objects/stat" not in path
             if path.startswith("/repositories") and told:
-                found = server._derived(Request(method, path, dict(params), {}, b""))
+                found = server.derived(Request(method, path, dict(params), {}, b""))
                 if found.body != {"message": "invalid API endpoint"}:
                     assert found == recorded, (path, params)
                     derived += 1

@@ -198,18 +198,18 @@ def classified(
     """
     # Of what is not listed SQLFrame has no hash behind an outer join.
     held = named.withColumn("object", F.col("hash"))
-    explained = _explained(listing, needs, garbage, exceptions)
+    explained = with_reasons(listing, needs, garbage, exceptions)
     # Addresses and times end here: what is listed and what is named are both large, so the rows of
     # their join are short.
-    listed = _without_holders(explained, moments, otherwise)
-    return _of_one_class(listed.join(held, "hash", "full_outer"))
+    listed = without_holders(explained, moments, otherwise)
+    return of_one_class(listed.join(held, "hash", "full_outer"))
 
 
 # Each step is a relation, for SQLFrame copies all that a plan has at each operation on it.
 
 
 @relation
-def _explained(
+def with_reasons(
     listing: DataFrame, needs: DataFrame, garbage: DataFrame, exceptions: DataFrame
 ) -> DataFrame:
     """Listed objects with what else needs each, why it is garbage, and what is exceptional."""
@@ -218,7 +218,7 @@ def _explained(
 
 
 @relation
-def _without_holders(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
+def without_holders(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
     """The first class that fits each listed object if no commit holds it, and why.
 
     Returns:
@@ -248,7 +248,7 @@ def _without_holders(found: DataFrame, moments: DataFrame, otherwise: str) -> Da
 
 
 @relation
-def _of_one_class(found: DataFrame) -> DataFrame:
+def of_one_class(found: DataFrame) -> DataFrame:
     """The class of each object, listed or held; see ``classified``."""
     unheld, is_held = F.col("unheld"), F.col("entries").isNotNull()
     kind = (

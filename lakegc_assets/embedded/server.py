@@ -185,7 +185,7 @@ def embedded(
         try:
             listening = stack.enter_context(_listen(host, port))
             data_dir.mkdir(parents=True, exist_ok=True)
-            access_key, secret_key = _credentials(data_dir, access_key, secret_key)
+            access_key, secret_key = server_credentials(data_dir, access_key, secret_key)
             settings = ServerSettings(
                 data_dir,
                 store,
@@ -254,7 +254,9 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _credentials(data_dir: Path, access_key: str | None, secret_key: str | None) -> tuple[str, str]:
+def server_credentials(
+    data_dir: Path, access_key: str | None, secret_key: str | None
+) -> tuple[str, str]:
     """Those given, those of an earlier start, or new ones; kept in a file only the user reads."""
     path = data_dir / "credentials.json"
     with ExitStack() as stack:

@@ -170,14 +170,14 @@ class EmbeddedSession(Session):
                 writer.add(batch)
             return [part for part in writer.finish() if part.rows] if writer.rows else []
 
-        return self._compute(frame, schema, what, take)
+        return self.compute(frame, schema, what, take)
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """See ``Session``."""
-        batches = self._compute(frame, schema, what, list[pa.RecordBatch])
+        batches = self.compute(frame, schema, what, list[pa.RecordBatch])
         return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
-    def _compute(
+    def compute(
         self,
         frame: DataFrame,
         schema: pa.Schema,

@@ -114,7 +114,7 @@ def read_sstable(data: bytes, name: str) -> SSTable:
     Raises:
         FormatError: the file is damaged, truncated, or no range or metarange.
     """
-    return _read(_File(data, name), name, refs=None)
+    return _read(SSTableFile(data, name), name, refs=None)
 
 
 def read_dump(data: bytes, name: str, entity: str) -> SSTable:
@@ -128,10 +128,10 @@ def read_dump(data: bytes, name: str, entity: str) -> SSTable:
     Raises:
         FormatError: the file is damaged, truncated, or no such dump.
     """
-    return _read(_File(data, name), name, refs=entity)
+    return _read(SSTableFile(data, name), name, refs=entity)
 
 
-def _read(file: _File, name: str, refs: str | None) -> SSTable:
+def _read(file: SSTableFile, name: str, refs: str | None) -> SSTable:
     metaindex, index = file.footer()
     properties = file.properties(metaindex)
     entity = properties["entity"].decode("utf-8", "replace") if "entity" in properties else None
@@ -157,7 +157,7 @@ def read_blocks(data: bytes, name: str) -> Blocks:
     Raises:
         FormatError: a checksum does not match, a block is not in the file, or it is no range.
     """
-    file = _File(data, name)
+    file = SSTableFile(data, name)
     metaindex, index = file.footer()
     properties = file.properties(metaindex)
     if "entity" in properties or properties.get("type") != b"ranges":
@@ -175,7 +175,7 @@ def table_kind(data: bytes, name: str) -> str:
         NoTableError: it cannot be such a file.
         FormatError: these are damaged, or it is a table of another kind.
     """
-    file = _File(data, name)
+    file = SSTableFile(data, name)
     metaindex, _ = file.footer()
     properties = file.properties(metaindex)
     if "entity" in properties:
@@ -192,7 +192,7 @@ def masked_crc32c(payload: bytes, block_type: int) -> int:
     return int((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _check_totals(file: _File, offset: int, table: SSTable) -> None:
+def _check_totals(file: SSTableFile, offset: int, table: SSTable) -> None:
     keys = [record.key for record in table.records]
     expected = {
         "count": b"%d" % len(keys),
@@ -209,7 +209,7 @@ def _check_totals(file: _File, offset: int, table: SSTable) -> None:
         raise file.error(offset, f"it is of type {table.properties.get('type')!r}")
 
 
-class _File:
+class SSTableFile:
     """The bytes of one file and its name; each method reads one layer of the format."""
 
     def __init__(self, data: bytes, name: str) -> None:
@@ -217,9 +217,11 @@ class _File:
         self.name = name
 
     def error(self, offset: int, reason: str) -> FormatError:
+        """The error that the file is damaged at an offset."""
         return FormatError(self.name, offset, reason)
 
     def footer(self) -> tuple[Handle, Handle]:
+        """The handles of the metaindex and of the index."""
         start = len(self.data) - FOOTER_LENGTH
         if start < 0:
             raise NoTableError(self.name, len(self.data), "the file is shorter than a footer")
@@ -251,12 +253,14 @@ class _File:
         return Handle(start, length), at
 
     def only_handle(self, data: bytes, offset: int) -> Handle:
+        """The handle that is all of ``data``, which stands at ``offset`` of the file."""
         handle, at = self.handle(data, 0, offset)
         if at != len(data):
             raise self.error(offset, "a block handle has bytes left over")
         return handle
 
     def varint(self, data: bytes, at: int, offset: int) -> tuple[int, int]:
+        """A number at ``at`` in ``data``, and where it ends."""
         value = 0
         for shift in range(0, 64, 7):
             if at >= len(data):
@@ -315,6 +319,7 @@ class _File:
             raise self.error(offset, "a restart point is not at an entry")
 
     def restarts(self, block: bytes, offset: int) -> tuple[int, ...]:
+        """The restart points of a block, which stands at ``offset`` of the file."""
         count = int.from_bytes(block[-4:], "little")
         if len(block) < 8 or not 1 <= count <= (len(block) - 4) // 4:  # noqa: PLR2004 - two numbers
             raise self.error(offset, "the block is too short for its restart points")
@@ -324,6 +329,7 @@ class _File:
         return found
 
     def properties(self, metaindex: Handle) -> dict[str, bytes]:
+        """The properties of the table, by their names."""
         blocks = dict(self.entries(metaindex))
         if blocks.keys() != {PROPERTIES_BLOCK}:
             raise self.error(metaindex.offset, f"the meta blocks are {sorted(blocks)}")

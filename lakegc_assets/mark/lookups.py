@@ -64,7 +64,7 @@ _THREADS: Final = 8
 #: Paths of one branch that one thread asks for.
 _UNIT: Final = 20_000
 #: What must be asked in any case, whatever time it takes, comes before all turns.
-_STAGED: Final = -1
+STAGED_TURN: Final = -1
 #: Work on one core, in seconds: of an entry that is decoded, of a diff and each change in it, of a
 #: path.
 _READ_S: Final = 5e-7
@@ -318,7 +318,7 @@ class _Answer(NamedTuple):
     left_out: int
 
 
-class _Unit(NamedTuple):
+class Unit(NamedTuple):
     """Paths of one branch, in order, with the signatures for which they are asked."""
 
     branch: str
@@ -341,15 +341,17 @@ def _ask(
         sizes = pa.concat_tables([SIZES.empty_table(), *read_parts(store, inquiry.sizes)])["size"]
     staged = thread_map(partial(staged_paths, client, repository, sizes=sizes), names, _THREADS)
     units = [
-        _Unit(branch, _STAGED, pa.array(sorted(one.paths), pa.string()), SIGNATURES.empty_table())
+        Unit(
+            branch, STAGED_TURN, pa.array(sorted(one.paths), pa.string()), SIGNATURES.empty_table()
+        )
         for branch, one in zip(names, staged, strict=True)
         if one.paths
     ]
     units += _units(store, inquiry.paths, branches)
     # Threads take them in this order, so that what comes late is what is asked last.
     units.sort(key=lambda unit: unit.turn)
-    ask_unit = partial(_ask_unit, client, repository, connections.namespace(), inquiry.deadline)
-    answers = thread_map(ask_unit, units, _THREADS)
+    ask = partial(ask_paths, client, repository, connections.namespace(), inquiry.deadline)
+    answers = thread_map(ask, units, _THREADS)
     found = sorted({name for served, _ in answers for name in served})
     served = table_of(zip(found, strict=True), SERVED_NAMES)
     rest = pa.concat_tables([SIGNATURES.empty_table(), *(some for _, some in answers)])
@@ -365,7 +367,7 @@ def _ask(
 
 def _units(
     store: ObjectStore, paths: Sequence[Part], branches: Sequence[tuple[str, Positions]]
-) -> Iterator[_Unit]:
+) -> Iterator[Unit]:
     held = [positions for _, positions in branches]
     wanted = pa.array(np.unique(np.concatenate([np.empty(0, np.int32), *held])))
     tables = (t.filter(pc.is_in(t["position"], wanted)) for t in read_parts(store, paths))
@@ -379,23 +381,23 @@ def _units(
             for at in range(0, len(some), _UNIT):
                 chunk = rows.take(pa.array(some[at : at + _UNIT]))
                 turn = int(turns[some[at]])
-                yield _Unit(branch, turn, chunk["path"], chunk.select(SIGNATURES.names))
+                yield Unit(branch, turn, chunk["path"], chunk.select(SIGNATURES.names))
 
 
-def _ask_unit(
+def ask_paths(
     client: LakeFSClient,
     repository: str,
     namespace: StorageNamespace,
     deadline: float,
-    unit: _Unit,
+    unit: Unit,
 ) -> tuple[set[str], pa.Table]:
     """Names of what is served at the paths of a unit; and the signatures of those not asked."""
     page = Page(client, repository)
     served: set[str] = set()
     for number, path in enumerate(unit.paths.to_pylist()):
-        if unit.turn != _STAGED and time.time() > deadline:
+        if unit.turn != STAGED_TURN and time.time() > deadline:
             return served, unit.signatures.slice(number)
-        ask = page.staged if unit.turn == _STAGED else page.address
+        ask = page.staged if unit.turn == STAGED_TURN else page.address
         address = ask(unit.branch, path)
         if address is not None:
             served.update(_names(namespace, address))

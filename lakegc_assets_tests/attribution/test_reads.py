@@ -64,7 +64,7 @@ def test_an_attribution_takes_seven_queries_and_plans_each_relation_once(
 ) -> None:
     ctx = lake.context(spark)
     planned = _planned(monkeypatch)
-    computed = _recorded(monkeypatch, EmbeddedSession, "_compute")
+    computed = _recorded(monkeypatch, EmbeddedSession, "compute")
     attribute(ctx)
     # The groups of ranges, what entries name, the cells without holders, the ranges that hold one
     # object of each, the cells with holders, totals of their classes, and the sizes of commits.
@@ -72,8 +72,8 @@ def test_an_attribution_takes_seven_queries_and_plans_each_relation_once(
     # Totals are made by the columns of a cell, by class and by metarange; ranges and metaranges are
     # united.
     assert Counter(planned) == {"totals": 3, "union_all": 2} | dict.fromkeys(
-        ("range_groups", "named_objects", "needs", "exceptions", "classified", "_explained",
-         "_without_holders", "_of_one_class", "cells", "holding_ranges", "holders", "with_holders",
+        ("range_groups", "named_objects", "needs", "exceptions", "classified", "with_reasons",
+         "without_holders", "of_one_class", "cells", "holding_ranges", "holders", "with_holders",
          "commit_sizes"),
         1,
     )  # fmt: skip

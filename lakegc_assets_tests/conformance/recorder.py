@@ -42,8 +42,8 @@ RACES = "Races"
 DURABILITY = "Durability and isolation"
 SECTIONS = (REST, CLIENTS, GATEWAY, RECORDED, FAULTS, RACES, DURABILITY)
 
-_TESTS = Path(__file__).parents[1]
-DOCUMENT = _TESTS.parent / "docs" / "conformance.md"
+TESTS = Path(__file__).parents[1]
+DOCUMENT = TESTS.parent / "docs" / "conformance.md"
 _INTRODUCTION = """\
 # What the embedded lakeFS does as lakeFS does, and how that is known
 
@@ -82,8 +82,8 @@ class LeftOut:
     why: str
 
 
-_rows: set[Row] = set()
-_left_out: list[Callable[[], LeftOut]] = []
+ROWS: set[Row] = set()
+LEFT_OUT: list[Callable[[], LeftOut]] = []
 
 
 def conforms(
@@ -93,7 +93,7 @@ def conforms(
     if section not in SECTIONS:
         raise ValueError(f"{section!r} is none of {SECTIONS}")
     row = Row(section, operation, client, checked, differs)
-    _rows.add(row)
+    ROWS.add(row)
     return pytest.mark.conforms(row)
 
 
@@ -104,18 +104,18 @@ def left_out(
     if section not in SECTIONS:
         raise ValueError(f"{section!r} is none of {SECTIONS}")
     found = operations if callable(operations) else lambda: operations
-    _left_out.append(lambda: LeftOut(section, tuple(sorted(found())), why))
+    LEFT_OUT.append(lambda: LeftOut(section, tuple(sorted(found())), why))
 
 
 def declared() -> tuple[list[Row], list[LeftOut]]:
     """All that the test modules declare, in the order of the document."""
-    for path in sorted(_TESTS.rglob("test_*.py")):
+    for path in sorted(TESTS.rglob("test_*.py")):
         if "lakegc_assets_tests.conformance" in path.read_text():
-            importlib.import_module(".".join(path.relative_to(_TESTS.parent).with_suffix("").parts))
+            importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
     return (
-        sorted(_rows, key=lambda row: (SECTIONS.index(row.section), row)),
+        sorted(ROWS, key=lambda row: (SECTIONS.index(row.section), row)),
         sorted(
-            {find() for find in _left_out}, key=lambda line: (SECTIONS.index(line.section), line)
+            {find() for find in LEFT_OUT}, key=lambda line: (SECTIONS.index(line.section), line)
         ),
     )
 
@@ -142,9 +142,9 @@ def render(rows: Sequence[Row], omitted: Sequence[LeftOut]) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Called by pytest."""
-    Recorder(DOCUMENT, "conforms", "conformance", _tell).configure(config)
+    Recorder(DOCUMENT, "conforms", "conformance", labels_and_text).configure(config)
 
 
-def _tell() -> tuple[Mapping[Hashable, str], str]:
+def labels_and_text() -> tuple[Mapping[Hashable, str], str]:
     rows, omitted = declared()
     return {row: f"{row.operation} ({row.client})" for row in rows}, render(rows, omitted)

@@ -44,9 +44,9 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a session inside a test writes; it knows no rows but those of its own tests."""
     path = tmp_path / "conformance.md"
     monkeypatch.setattr(recorder, "DOCUMENT", path)
-    monkeypatch.setattr(recorder, "_TESTS", tmp_path)
-    monkeypatch.setattr(recorder, "_rows", set())
-    monkeypatch.setattr(recorder, "_left_out", set())
+    monkeypatch.setattr(recorder, "TESTS", tmp_path)
+    monkeypatch.setattr(recorder, "ROWS", set())
+    monkeypatch.setattr(recorder, "LEFT_OUT", set())
     return path
 
 

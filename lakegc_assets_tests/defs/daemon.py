@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from traceback import TracebackException
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.events import DagsterEvent as Event
-from dagster._core.events import DagsterEventType
 from dagster._core.execution.plan.objects import StepFailureData, UserFailureData
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
@@ -25,7 +24,6 @@ from dagster._core.scheduler.instigation import (
     TickStatus,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
 
 from lakegc_assets.defs.failures import TRIED_AGAIN
@@ -136,8 +134,7 @@ class Daemon:
         states = self.instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
         state = next((s for s in states if s.instigator_name == "gc_schedule"), None)
         state = state or turn_on(self.instance, "gc_schedule", "0 2 * * *")
-        assert error.__traceback__
-        raised = type(error), error, error.__traceback__
+        raised = TracebackException.from_exception(error)
         self.instance.create_tick(
             TickData(
                 instigator_origin_id=state.instigator_origin_id,
@@ -146,7 +143,7 @@ class Daemon:
                 status=TickStatus.FAILURE,
                 timestamp=at.timestamp(),
                 selector_id=state.selector_id,
-                error=serializable_error_info_from_exc_info(raised),
+                error=SerializableErrorInfo.from_traceback(raised),
             )
         )
         self.failed.append(str(error.__cause__))
@@ -256,8 +253,8 @@ class Daemon:
             "intentional-failure", said, metadata
         )
         self.instance.report_dagster_event(
-            Event(
-                event_type_value=DagsterEventType.STEP_FAILURE.value,
+            dg.DagsterEvent(
+                event_type_value=dg.DagsterEventType.STEP_FAILURE.value,
                 job_name=run.job_name,
                 event_specific_data=StepFailureData(error, data),  # type: ignore[no-untyped-call]
                 step_key="gc_report",
@@ -271,6 +268,8 @@ class Daemon:
         run = self.instance.get_run_by_id(run_id)
         assert run is not None
         self.instance.report_dagster_event(
-            Event(event_type_value=DagsterEventType.RUN_SUCCESS.value, job_name=run.job_name),
+            dg.DagsterEvent(
+                event_type_value=dg.DagsterEventType.RUN_SUCCESS.value, job_name=run.job_name
+            ),
             run_id=run_id,
         )

@@ -6,10 +6,10 @@ import socket
 import traceback
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 import pytest
-from dagster._core.utils import make_new_run_id
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import defs
@@ -165,7 +165,7 @@ def test_a_setting_out_of_its_bounds_is_reported_before_any_step(
 ) -> None:
     assert site.server.endpoint
     key = add_partition(instance, "beta", "r9")
-    run_id = make_new_run_id()
+    run_id = str(uuid4())
     with pytest.raises(dg.DagsterError):
         defs().resolve_job_def("gc").execute_in_process(
             partition_key=key,
@@ -227,7 +227,7 @@ def test_an_interrupted_sweep_says_how_far_it_came(
     site.tell(name)
     key = add_partition(instance, name, "m")
     job = defs().resolve_job_def("gc")
-    run_id = make_new_run_id()
+    run_id = str(uuid4())
 
     def interrupted(*_: object) -> None:
         raise kind

@@ -20,9 +20,9 @@ class Api:
 
     def __init__(self, endpoint: str, access_key: str, secret_key: str) -> None:
         self._base = f"{endpoint}/api/v1"
-        self._session = requests.Session()
+        self.session = requests.Session()
         self.keys = access_key, secret_key
-        self._session.auth = self.keys
+        self.session.auth = self.keys
 
     @classmethod
     def of(cls, server: EmbeddedLakeFS) -> Api:
@@ -37,10 +37,10 @@ class Api:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._session.close()
+        self.session.close()
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
-        return self._session.request(method, self._base + path, timeout=TIMEOUT, **options)
+        return self.session.request(method, self._base + path, timeout=TIMEOUT, **options)
 
     def call(self, method: str, path: str, status: int = 200, **options: Any) -> Any:
         """The JSON that is answered, or None; fails for any other status."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class Direct(Api):
         settings = lake.settings
         super().__init__("http://127.0.0.1", settings.access_key, settings.secret_key)
         self.lake = lake
-        self._app = make_app(lake)
+        self.app = make_app(lake)
         self._open = ExitStack()
         self._portal = self._open.enter_context(start_blocking_portal())
 
@@ -79,7 +80,6 @@ class Direct(Api):
             "server": ("127.0.0.1", 80),
         }
         response = requests.Response()
-        response.raw = None
         content: list[bytes] = []
         unread = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -100,8 +100,8 @@ class Direct(Api):
             else:
                 content.append(message.get("body", b""))
 
-        self._portal.call(self._app, scope, receive, send)
-        response._content = b"".join(content)
+        self._portal.call(self.app, scope, receive, send)
+        response.raw = io.BytesIO(b"".join(content))
         return response
 
     @property

@@ -63,7 +63,7 @@ class Driven(RuleBasedStateMachine):
         )
         # Equal calls give equal addresses, hence equal commit ids: a failure can be repeated.
         xids = self.api.lake.xids
-        xids._machine, xids._pid, xids._counter = b"abc", 1, 0
+        xids.machine, xids.pid, xids.counter = b"abc", 1, 0
         self.models: dict[str, Model] = {}
         self.namespaces = 0
         self.name = ""

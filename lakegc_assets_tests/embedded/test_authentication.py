@@ -110,7 +110,7 @@ def send(
 
 def test_endpoints_are_registered_with_the_door_that_they_declare(direct: Direct) -> None:
     assert {(e.method, e.path) for e in app.ENDPOINTS if e.open_to_all} == OPEN
-    below = [route for route in direct._app.routes if route.path.startswith(app.BASE)]  # type: ignore[attr-defined]
+    below = [route for route in direct.app.routes if route.path.startswith(app.BASE)]  # type: ignore[attr-defined]
     registered = {(m, r.path.replace(":path}", "}")) for r in below for m in r.methods}  # type: ignore[attr-defined]
     assert registered == {(e.method, app.BASE + e.path) for e in app.ENDPOINTS}
 
@@ -182,7 +182,7 @@ def test_credentials_may_be_unicode(tmp_path: Path) -> None:
     with EmbeddedLakeFS(tmp_path, access_key="schlüssel", secret_key="gehëim 🔑") as server:
         for pair, status in (("schlüssel:gehëim 🔑", 200), ("schlüssel:geheim 🔑", 401)):
             with Api(server.endpoint, "", "") as api:
-                api._session.auth = None
+                api.session.auth = None
                 headers = {"Authorization": basic(pair.encode()).decode()}
                 api.call("GET", "/user", status, headers=headers)
 

@@ -39,7 +39,7 @@ def table(server: EmbeddedLakeFS, repo: Repo, kind: str, name: str) -> SSTable:
     assert table_kind(answer.content, name) == "refs"
     with pytest.raises(FormatError, match="dump of refs"):
         read_sstable(answer.content, name)
-    file = sstable._File(answer.content, name)
+    file = sstable.SSTableFile(answer.content, name)
     metaindex, index = file.footer()
     properties = file.properties(metaindex)
     pairs = list(file.pairs(file.data_blocks(index, properties)))

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from lakegc_assets.embedded import EmbeddedLakeFS, embedded
 from lakegc_assets.embedded.lake import trees
-from lakegc_assets.embedded.server import _credentials
+from lakegc_assets.embedded.server import server_credentials
 from lakegc_assets_tests.embedded.api import TIMEOUT, Api, Repo
 from lakegc_assets_tests.embedded.integrity import everything
 from lakegc_assets_tests.embedded.workload import Client
@@ -111,7 +111,7 @@ def test_the_command_keeps_its_credentials_and_takes_others(tmp_path: Path) -> N
 
 def test_first_starts_at_once_make_up_the_same_credentials(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        keys = list(pool.map(lambda _: _credentials(tmp_path, None, None), range(8)))
+        keys = list(pool.map(lambda _: server_credentials(tmp_path, None, None), range(8)))
     assert len(set(keys)) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["credentials.json"]
 

@@ -176,7 +176,7 @@ def test_the_collector_sweeps_all_that_is_dead_in_a_repository_of_all_layouts(
 ) -> None:
     with running(tmp_path) as lake:
         in_turn = cycle(Layout)
-        monkeypatch.setattr(lake.server.lake.slices, "_layout_of", lambda _: next(in_turn))
+        monkeypatch.setattr(lake.server.lake.slices, "layout_of", lambda _: next(in_turn))
         groups, _ = tell_history(lake)
         dead = set().union(*groups.values())
         live = lake.keys() - dead

@@ -30,7 +30,7 @@ class Completed:
     live: dict[tuple[str, str], str]
 
     def prove(self) -> None:
-        demo._prove(LakeFSConfig().connect_writer(), _REPOSITORY, self.live, self.old_commit)
+        demo.prove(LakeFSConfig().connect_writer(), _REPOSITORY, self.live, self.old_commit)
 
     @contextmanager
     def without(self, ref: str, path: str) -> Iterator[None]:
@@ -55,12 +55,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Completed]:
     (folder / "lakefs").mkdir()
     with (
         EmbeddedLakeFS(folder / "lakefs", clock=calendar) as server,
-        demo._environment(folder, server),
+        demo.environment(folder, server),
     ):
         client = LakeFSConfig().connect_writer()
         client.create_repository(_REPOSITORY, f"local://{_REPOSITORY}")
-        old_commit = demo._tell_history(Team(client, _REPOSITORY, calendar))
-        yield Completed(folder, old_commit, demo._live(client, _REPOSITORY))
+        old_commit = demo.tell_history(Team(client, _REPOSITORY, calendar))
+        yield Completed(folder, old_commit, demo.live_objects(client, _REPOSITORY))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def ran(
 def test_what_is_live_and_what_expired_is_proven(
     told: Completed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with told.without(told.old_commit, demo._MODEL):
+    with told.without(told.old_commit, demo.MODEL):
         told.prove()
     assert "all 384 live objects on all branches read exactly as before" in capsys.readouterr().out
 
@@ -90,7 +90,7 @@ def test_an_expired_object_that_still_reads_fails_it(told: Completed) -> None:
 
 def test_a_live_object_that_is_lost_fails_it(told: Completed) -> None:
     with (
-        told.without(told.old_commit, demo._MODEL),
+        told.without(told.old_commit, demo.MODEL),
         told.without("main", "reports/summary.html"),
         pytest.raises(IntegrityError, match=r"2 live objects read differently.*summary\.html"),
     ):
@@ -125,11 +125,11 @@ def test_it_can_be_run_twice_in_a_row(
 
     def sweep(repository: str, _engine: str) -> None:
         commits = {c.message: c.id for c in LakeFSConfig().connect().log(repository, "main")}
-        _file(folder, repository, commits["week 10"], demo._MODEL).unlink()
+        _file(folder, repository, commits["week 10"], demo.MODEL).unlink()
 
-    monkeypatch.setattr(demo, "_collect", sweep)
-    monkeypatch.setattr(demo, "_show_cost", lambda _: None)
-    monkeypatch.setattr(demo, "_take_back", lambda *_: None)
+    monkeypatch.setattr(demo, "collect", sweep)
+    monkeypatch.setattr(demo, "show_cost", lambda _: None)
+    monkeypatch.setattr(demo, "take_back", lambda *_: None)
     second = CliRunner().invoke(demo.main, ["--folder", str(folder)], catch_exceptions=False)
     assert second.exit_code == 0
     for text in (first, second.output):
@@ -149,8 +149,8 @@ def test_every_command_shows_and_has_the_engine_that_was_asked_for(
     )
     monkeypatch.setattr(demo, "last_restore", lambda *_: {"outcomes": {"restored": {"objects": 1}}})
     client = LakeFSConfig().connect_writer()
-    demo._collect(_REPOSITORY, "spark")
-    demo._take_back(client, _REPOSITORY, told.live, told.old_commit, "spark")
+    demo.collect(_REPOSITORY, "spark")
+    demo.take_back(client, _REPOSITORY, told.live, told.old_commit, "spark")
     assert [one[0] for one in ran] == ["run", "restore", "mark"]
     shown = capsys.readouterr().out
     for one in ran:
@@ -159,7 +159,7 @@ def test_every_command_shows_and_has_the_engine_that_was_asked_for(
 
 
 def test_a_proof_that_fails_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_tell_history", lambda _: "c" * 64)
-    monkeypatch.setattr(demo, "_collect", lambda *_: None)
+    monkeypatch.setattr(demo, "tell_history", lambda _: "c" * 64)
+    monkeypatch.setattr(demo, "collect", lambda *_: None)
     with pytest.raises(IntegrityError, match="should be known and gone"):
         CliRunner().invoke(demo.main, ["--folder", str(tmp_path)], catch_exceptions=False)

@@ -37,18 +37,18 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
 def test_a_trial_is_for_who_has_configured_nothing(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert web_ui._is_trial(tmp_path)
+    assert web_ui.is_trial(tmp_path)
     for name in _NAMES:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(name, "/somewhere")
-            assert not web_ui._is_trial(tmp_path), name
+            assert not web_ui.is_trial(tmp_path), name
     # The places of the trial itself are what the demo tells to look at.
     bare.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
-    assert web_ui._is_trial(tmp_path)
+    assert web_ui.is_trial(tmp_path)
     assert not is_configured()
     (tmp_path / ".lakectl.yaml").touch()
     assert is_configured()
-    assert not web_ui._is_trial(tmp_path)
+    assert not web_ui.is_trial(tmp_path)
 
 
 def test_the_trial_makes_the_estate_at_once_and_again_after_each_run() -> None:
@@ -103,7 +103,7 @@ def test_the_trial_forecasts_by_each_mark_once(tmp_path: Path) -> None:
 def test_two_trials_on_one_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "lakefs").mkdir()
     # A lock belongs to whoever has opened the file, be it in this process.
-    with web_ui._alone(tmp_path):
+    with web_ui.alone(tmp_path):
         result = CliRunner().invoke(web_ui.main, ["--folder", str(tmp_path)])
     assert result.exit_code == 3
     assert f"a trial is running on {tmp_path} already" in result.output

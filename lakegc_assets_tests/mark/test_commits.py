@@ -136,7 +136,7 @@ LOGS = ("GET", r"/repositories/retention/refs/[^/]+/commits")
 
 def change_log(server: ReplayServer, change: Any) -> None:
     def answer(request: Request) -> Answer:
-        found = server._derived(request)
+        found = server.derived(request)
         results = [r for r in map(change, found.body["results"]) if r]
         pagination = {**found.body["pagination"], "results": len(results)}
         return Answer(found.status, {"pagination": pagination, "results": results})
@@ -200,7 +200,7 @@ def test_a_log_of_another_commit_stops_the_run(server: ReplayServer, client: Lak
 
     def answer(request: Request) -> Answer:
         path = request.path.replace(main, dev)
-        return server._derived(replace(request, path=path))
+        return server.derived(replace(request, path=path))
 
     server.overrides[LOGS] = answer
     with pytest.raises(IntegrityError, match=f"the log of {main} .* does not start with it"):

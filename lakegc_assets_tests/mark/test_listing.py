@@ -32,7 +32,7 @@ from lakegc_assets.storage.values import ObjectInfo, Prefixes, to_batch
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 
 
-class _Keys:
+class Keys:
     """A store of names alone, in pages of three or more."""
 
     def __init__(self, keys: Sequence[str], page: int = 3) -> None:
@@ -71,7 +71,7 @@ class _Keys:
 
 
 def store_of(keys: Sequence[str], page: int = 3) -> ObjectStore:
-    return cast("ObjectStore", _Keys(keys, page))
+    return cast("ObjectStore", Keys(keys, page))
 
 
 def planned(store: ObjectStore, new: TimeRange | None = None) -> Plan:
@@ -185,8 +185,8 @@ def test_small_folders_are_planned_and_listed_without_a_request_for_each(
     keys: Callable[[], list[str]], requests: int
 ) -> None:
     there = keys()
-    store = _Keys(there, 1000)
-    looks = _Keys(there, 100)
+    store = Keys(there, 1000)
+    looks = Keys(there, 100)
     ranges = plan(cast("ObjectStore", looks), 100).ranges
     found = [key for r in ranges for key in keys_in(cast("ObjectStore", store), r)]
     assert sorted(found) == sorted(there)

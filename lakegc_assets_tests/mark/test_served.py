@@ -376,12 +376,12 @@ def test_staged_paths_are_asked_for_alone_where_the_list_lacks_them() -> None:
     listing = Listing(["a", "b"])
     listing.shown = 0
     served = {}
-    for turn in (lookups._STAGED, 0):
-        unit = lookups._Unit("main", turn, pa.array(["a"]), SIGNATURES.empty_table())
+    for turn in (lookups.STAGED_TURN, 0):
+        unit = lookups.Unit("main", turn, pa.array(["a"]), SIGNATURES.empty_table())
         place = StorageNamespace.parse("s3://lab/repo")
         client = cast("LakeFSClient", listing)
-        served[turn], _ = lookups._ask_unit(client, "repo", place, math.inf, unit)
-    assert served == {lookups._STAGED: {"at a"}, 0: set()}
+        served[turn], _ = lookups.ask_paths(client, "repo", place, math.inf, unit)
+    assert served == {lookups.STAGED_TURN: {"at a"}, 0: set()}
 
 
 def test_not_found_from_a_branch_that_exists_stops_the_run() -> None:

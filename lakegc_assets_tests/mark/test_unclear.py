@@ -58,6 +58,13 @@ class Copied:
         """The store's own record of an object, to be changed behind everybody's back."""
         return recorded.backend().buckets[self.bucket].keys[f"{REPOSITORY}/{address}"]
 
+    def rewrite(self, address: str, etag: str) -> Any:
+        """Let an object have another etag, and be as old as before; the store's record of it."""
+        old = self.key(address)
+        new = recorded.backend().put_object(self.bucket, old.name, old.value, etag=etag)
+        new.last_modified = old.last_modified
+        return new
+
 
 @pytest.fixture
 def copied(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[Copied]:
@@ -80,7 +87,7 @@ def copied(s3_server: str, s3_bucket: str, tmp_path: Path) -> Iterator[Copied]:
                 lake.server.lake, REPOSITORY, "main", path, source_ref="main", source_path=path
             )
             found.shadows[path] = copy.entry.address
-            found.key(copy.entry.address)._etag = md5(contents[path].encode()).hexdigest()
+            found.rewrite(copy.entry.address, md5(contents[path].encode()).hexdigest())
         for path, content in {**contents, "plain": "plain n"}.items():
             if path in {*found.shadows, "plain"}:
                 found.dead[path] = f"data/dead/{path.replace('/', '-')}"
@@ -104,7 +111,7 @@ def stage(found: Copied, path: str, body: bytes) -> None:
         return
     entry = objects.upload(server, REPOSITORY, "main", path, body).entry
     objects.stage_entry(server, REPOSITORY, "main", path, replace(entry, e_tag=PARTS))
-    found.key(entry.address)._etag = PARTS
+    found.rewrite(entry.address, PARTS)
 
 
 def marked(copied: Copied, spark: Session, **settings: Any) -> RunContext:
@@ -197,9 +204,8 @@ def test_what_clients_linked_with_the_store_s_etags_proves_no_checksum(
     copy = copies.copy(server, REPOSITORY, "own", "linked", **where).entry.address
     lake.calendar.days_ago = 0
     for address, etag in ((linked.address, "d" * 32), (copy, "e" * 32)):
-        key = copied.key(address)
+        key = copied.rewrite(address, etag)
         key.last_modified = datetime.now(timezone.utc) - timedelta(seconds=50)
-        key._etag = etag
     candidates, spared = results(marked(copied, spark))
     assert spared == dict.fromkeys({*copied.shadows.values(), copy}, SERVED)
     assert candidates == set(copied.dead.values())
@@ -211,10 +217,10 @@ def test_the_content_of_a_candidate_does_not_tell_it_from_such_an_entry(
     """The entries that are looked into may all be others."""
     monkeypatch.setattr(signatures, "entries_are_checksums", lambda *_: True)
     own = {*copied.shadows.values(), *copied.dead.values()}
-    for name, key in recorded.backend().buckets[copied.bucket].keys.items():
+    for name, key in [*recorded.backend().buckets[copied.bucket].keys.items()]:
         address = name.removeprefix(f"{REPOSITORY}/")
         if address.startswith("data/") and address not in own and key.etag.strip('"') != PARTS:
-            key._etag = md5(address.encode()).hexdigest()
+            copied.rewrite(address, md5(address.encode()).hexdigest())
     candidates, spared = results(marked(copied, spark, max_served_lookups=0))
     assert candidates == {copied.dead["plain"]}
     assert spared == dict.fromkeys(own - candidates, UNVERIFIED)

@@ -52,7 +52,7 @@ class Paged:
             nonlocal pages
             pages = pages + 1 if (request.json or {}).get("continuation_token") else 0
             self.tries += pages == 0
-            body = dict(self.server._uncommitted(request).body)
+            body = dict(self.server.derived(request).body)
             return change(self.tries, pages, body)
 
         self.server.overrides[PREPARE] = answer

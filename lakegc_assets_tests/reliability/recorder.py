@@ -116,10 +116,10 @@ def _link(test: str) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Called by pytest."""
-    Recorder(DOCUMENT, "shows", "stores", _tell).configure(config)
+    Recorder(DOCUMENT, "shows", "stores", labels_and_text).configure(config)
 
 
-def _tell() -> tuple[Mapping[Hashable, str], str]:
+def labels_and_text() -> tuple[Mapping[Hashable, str], str]:
     rows = declared()
     _, begin, behind = DOCUMENT.read_text().partition(SIMULATION)
     return {row: row.test for row in rows}, render(rows) + begin + behind

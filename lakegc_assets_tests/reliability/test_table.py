@@ -15,7 +15,7 @@ def test_the_document_shows_what_is_declared() -> None:
 
 
 def test_what_the_simulation_covered_stays_behind_it() -> None:
-    _, written = recorder._tell()
+    _, written = recorder.labels_and_text()
     assert recorder.SIMULATION in written
     assert written == recorder.DOCUMENT.read_text(), "run `make test-stores`"
 

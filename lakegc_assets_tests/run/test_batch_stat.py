@@ -15,10 +15,10 @@ from lakegc_assets.run.batch_stat import stat_many
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import InvalidKeyError, ObjectNotFoundError
 from lakegc_assets.storage.values import LISTING_SCHEMA, ObjectInfo
-from lakegc_assets_tests.mark.test_listing import KEY, NOW, _Keys
+from lakegc_assets_tests.mark.test_listing import KEY, NOW, Keys
 
 
-class _Counting(_Keys):
+class _Counting(Keys):
     """Counts what it is asked for; names with a NUL can be no keys."""
 
     def __init__(self, keys: Sequence[str], page: int = 1000) -> None:

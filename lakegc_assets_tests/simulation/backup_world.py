@@ -64,13 +64,13 @@ class BackupOracle(Oracle):
         if key not in self.pinned:
             raise LossError(f"{key} is restored, and not pinned")
 
-    def _require_outcomes(self, done: Finished) -> None:
+    def require_outcomes(self, done: Finished) -> None:
         told = self.world.outcomes(done.url)
         # What could not be copied stays for a true reason.
         lacking = _LACKING & {what for what, _ in self.world.covered}
         true = (_NOT_COPIED, _NOT_LISTED) if lacking else (_NOT_COPIED,)
         self.once_live |= {key for key, _, why in told if why and why.startswith(true)}
-        super()._require_outcomes(done)
+        super().require_outcomes(done)
 
     def ended_restore(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A restore says what became of each object."""

@@ -71,15 +71,15 @@ class MarkOracle(Oracle):
         super().look()
         now = self.now()
         self.held = {
-            address: min((self._since(address, way, before, now) for way in ways), default=now)
+            address: min((self.since(address, way, before, now) for way in ways), default=now)
             for address, ways in self.live.items()
         }
 
-    def _linkable(self) -> set[str]:
+    def linkable(self) -> set[str]:
         # Where objects of any age may be candidates, uploads that are on their way are not safe.
-        return set() if self.world.trial else super()._linkable()
+        return set() if self.world.trial else super().linkable()
 
-    def _since(
+    def since(
         self, address: str, way: Way, before: dict[str, dict[Way, Since]], now: Since
     ) -> Since:
         if way == "named":

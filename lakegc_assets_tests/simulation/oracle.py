@@ -169,7 +169,7 @@ class Oracle:
             ("staged", lake.staged_addresses()),
             ("staged", shadowing & self.linked),
             ("branch", shadowing - self.linked),
-            ("linkable", self._linkable()),
+            ("linkable", self.linkable()),
             ("pinned", self.pinned),
             ("named", self._named(now)),
         ]
@@ -178,7 +178,7 @@ class Oracle:
                 found.setdefault(address, set()).add(way)
         self._note(found, now)
 
-    def _linkable(self) -> set[str]:
+    def linkable(self) -> set[str]:
         epoch = self.world.epoch()
         return {address for address, until in self.world.lake.handed.items() if epoch < until}
 
@@ -383,7 +383,7 @@ class Oracle:
         for gone in self.window:
             self._require_alarm(gone)
         for done in self.finished:
-            self._require_outcomes(done)
+            self.require_outcomes(done)
 
     def _require_alarm(self, gone: Gone) -> None:
         brought = self.brought.get(gone.key)
@@ -413,7 +413,7 @@ class Oracle:
         """Whether a branch has had an object since before then."""
         return self.live.get(key, {}).get("branch", when) < when
 
-    def _require_outcomes(self, done: Finished) -> None:
+    def require_outcomes(self, done: Finished) -> None:
         # What is another object by now stays for a true reason.
         self.once_live |= self.rewritten.keys()
         outcomes = self.world.outcomes(done.url)

@@ -168,5 +168,5 @@ def test_what_is_committed_was_live_since_it_was_staged_and_what_is_linked_was_n
     oracle = _small().oracle
     early, now = Since(1, 1.0), Since(9, 9.0)
     oracle.held = {"data/a": early}
-    assert oracle._since("data/a", "branch", {"data/a": {"staged": early}}, now) == early
-    assert oracle._since("data/a", "staged", {"data/a": {"branch": early}}, now) == now
+    assert oracle.since("data/a", "branch", {"data/a": {"staged": early}}, now) == early
+    assert oracle.since("data/a", "staged", {"data/a": {"branch": early}}, now) == now

@@ -133,11 +133,11 @@ def test_what_is_missing_is_missing_whoever_asks(place: _Place) -> None:
 
 def test_renewed_credentials_are_asked_for(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     small = clients(script.config()).small
-    asked = small._credentials()
+    asked = small.provide_credentials()
     assert asked["access_key_id"]
     monkeypatch.setattr(small.session, "get_credentials", lambda: None)
     with pytest.raises(ValueError, match="no credentials"):
-        small._credentials()
+        small.provide_credentials()
 
 
 def test_a_proxy_or_certificates_of_ones_own_are_left_to_the_usual_way(
@@ -173,7 +173,7 @@ def test_a_bucket_is_where_botocore_says(
     for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     config = StoreConfig(region="eu-west-1", addressing=addressing)  # type: ignore[arg-type]
-    opened = clients(config).small._open(bucket)
+    opened = clients(config).small.open_bucket(bucket)
     assert (opened is None) == (expected is None)
     if opened is not None:
         reached = {str(name): str(value) for name, value in opened.config.items()}

@@ -25,14 +25,15 @@ class Xids:
     """Makes xids that no other process makes."""
 
     def __init__(self) -> None:
-        self._machine = secrets.token_bytes(3)
-        self._pid = os.getpid() & 0xFFFF
-        self._counter = secrets.randbelow(_COUNTER_LIMIT)
+        #: Where names come from: machine and process, and the number of the last name.
+        self.machine = secrets.token_bytes(3)
+        self.pid = os.getpid() & 0xFFFF
+        self.counter = secrets.randbelow(_COUNTER_LIMIT)
         self._lock = Lock()
 
     def new(self, seconds: float) -> str:
         """An xid made at a time, in epoch seconds."""
-        return encode_xid(Xid(int(seconds), self._machine, self._pid, self._count()))
+        return encode_xid(Xid(int(seconds), self.machine, self.pid, self._count()))
 
     def new_slice(self, seconds: float) -> str:
         """The name of a slice, or of a run, made at a time: later ones sort first.
@@ -41,12 +42,12 @@ class Xids:
         """
         moment = datetime.fromtimestamp(int(seconds), tz=timezone.utc)
         down = _COUNTER_LIMIT - 1 - self._count()
-        return new_slice_name(moment, self._machine, self._pid, down)
+        return new_slice_name(moment, self.machine, self.pid, down)
 
     def _count(self) -> int:
         with self._lock:
-            self._counter = (self._counter + 1) % _COUNTER_LIMIT
-            return self._counter
+            self.counter = (self.counter + 1) % _COUNTER_LIMIT
+            return self.counter
 
 
 class Slices:
@@ -65,7 +66,7 @@ class Slices:
         self._xids = xids
         self._max_age = max_age
         self._max_objects = max_objects
-        self._layout_of = layout_of
+        self.layout_of = layout_of
         self._open: dict[tuple[str, int | None], tuple[str, float, int]] = {}
         self._lock = Lock()
 
@@ -78,7 +79,7 @@ class Slices:
             backdated: ``now`` is a time given for a test or the demo. Such objects have slices of
                 their own for each ``max_age`` seconds, whatever the order they come in.
         """
-        layout = self._layout_of(repository)
+        layout = self.layout_of(repository)
         if is_flat(layout):
             return new_flat_address(layout)
         period = int(now // self._max_age) if backdated else None

@@ -117,11 +117,11 @@ class SmallObjects:
         # As above; and where there are no credentials now, there may be some later.
         with suppress(Exception):
             if bucket not in self._stores:
-                self._stores[bucket] = self._open(bucket)
+                self._stores[bucket] = self.open_bucket(bucket)
             return self._stores[bucket]
         return None
 
-    def _open(self, bucket: str) -> S3Store | None:
+    def open_bucket(self, bucket: str) -> S3Store | None:
         """The store of a bucket; None if its requests need more than a signature in a header."""
         probed = _probe(self.client, bucket)
         signing = probed["context"].get("signing", {})
@@ -143,7 +143,7 @@ class SmallObjects:
             endpoint=url.removesuffix(f"/{bucket}") if by_path else url,
             region=signing.get("region") or self.client.meta.region_name,
             virtual_hosted_style_request=not by_path,
-            credential_provider=self._credentials,
+            credential_provider=self.provide_credentials,
             client_options={
                 "allow_http": True,
                 "connect_timeout": timedelta(seconds=self.connect_timeout_s),
@@ -159,7 +159,8 @@ class SmallObjects:
         own = self.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
         return proxies.proxy_url_for(url) is None and not (own and url.startswith("https:"))
 
-    def _credentials(self) -> S3Credential:
+    def provide_credentials(self) -> S3Credential:
+        """The credentials of the session as they are now. Raises ValueError: there are none."""
         found = self.session.get_credentials()
         now = None if found is None else found.get_frozen_credentials()
         if now is None or now.access_key is None or now.secret_key is None:
