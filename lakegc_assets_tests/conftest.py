@@ -128,7 +128,7 @@ _read: dict[str | None, dict[object, object]] = {}
 def _loader(path: str | None = None) -> Loader:
     """One that knows what others have read: the description of S3 is large, and each session's."""
     made = create_loader(path)
-    vars(made)["_cache"] = _read.setdefault(path, {})
+    made._cache = _read.setdefault(path, {})
     return made
 
 

@@ -25,14 +25,19 @@ def shows(what: str, checked: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def repo(world: World) -> Iterator[Any]:
+def client(world: World) -> Iterator[Any]:
     client = lakefs.client.Client(
         host=world.server.endpoint,
         username=world.server.access_key,
         password=world.server.secret_key,
     )
-    yield lakefs.Repository(world.repo, client=client)
+    yield client
     close_client(client.sdk_client)
+
+
+@pytest.fixture
+def repo(client: Any, world: World) -> Any:
+    return lakefs.Repository(world.repo, client=client)
 
 
 def put(branch: Any, *paths: str, data: bytes = b"content") -> None:
@@ -41,8 +46,8 @@ def put(branch: Any, *paths: str, data: bytes = b"content") -> None:
 
 
 @shows("Repository", "create, properties, branches, tags, delete; errors by class")
-def test_repository(repo: Any, world: World) -> None:
-    other = lakefs.Repository(f"{world.repo}-two", client=repo._client)
+def test_repository(client: Any, world: World) -> None:
+    other = lakefs.Repository(f"{world.repo}-two", client=client)
     other.create(f"local://{other.id}")
     with pytest.raises(lakefs.exceptions.ConflictException):
         other.create(f"local://{other.id}")
@@ -53,7 +58,7 @@ def test_repository(repo: Any, world: World) -> None:
     assert [tag.id for tag in other.tags()] == ["t"]
     other.delete()
     with pytest.raises(lakefs.exceptions.NotFoundException):
-        lakefs.Repository(other.id, client=repo._client).delete()
+        lakefs.Repository(other.id, client=client).delete()
 
 
 @shows("Branch", "create, commit, reset_changes, cherry_pick, revert, delete, delete_objects")
@@ -179,8 +184,7 @@ def test_imports(repo: Any, world: World) -> None:
 
 
 @shows("Client", "version and storage of the server")
-def test_client(repo: Any) -> None:
-    client = repo._client
+def test_client(client: Any) -> None:
     assert client.version == "1.84.0"
     assert client.storage_config.blockstore_type == "local"
     assert client.storage_config.import_support

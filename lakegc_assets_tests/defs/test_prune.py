@@ -10,8 +10,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.storage.runs.schema import RunsTable
-from dagster._core.test_utils import create_run_for_test
+import sqlalchemy as sa
 
 from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.defs.component import GarbageCollection
@@ -28,6 +27,13 @@ from lakegc_assets_tests.site import Site
 KEEP = timedelta(days=30)
 NOW = datetime.now(timezone.utc)
 ENDED = dg.DagsterRunStatus.SUCCESS
+#: Dagster's table of runs, which tells when they were made.
+_RUNS = sa.table(
+    "runs",
+    sa.column("run_id"),
+    sa.column("create_timestamp", sa.DateTime),
+    sa.column("update_timestamp", sa.DateTime),
+)
 
 
 def started(
@@ -44,14 +50,14 @@ def started(
     instance.add_dynamic_partitions("repository", [repository])
     instance.add_dynamic_partitions("run", [run])
     tags = {"dagster/partition/repository": repository, "dagster/partition/run": run}
-    made = create_run_for_test(
-        instance, job_name=job, tags=tags, status=status, asset_selection=assets
+    made = instance.add_run(
+        dg.DagsterRun(job_name=job, tags=tags, status=status, asset_selection=assets)
     )
     then = NOW - timedelta(days=days)
     with instance.run_storage.connect() as connection:  # type: ignore[attr-defined] # SQL has it
         connection.execute(
-            RunsTable.update()
-            .where(RunsTable.c.run_id == made.run_id)
+            sa.update(_RUNS)
+            .where(_RUNS.c.run_id == made.run_id)
             .values(create_timestamp=then, update_timestamp=then)
         )
     return str(made.run_id)

@@ -194,7 +194,7 @@ def test_a_hidden_repository_keeps_it(
     age(old, 31)
     listed = [one for one in server.client.repositories() if one.id != "hidden"]
     monkeypatch.setattr(LakeFSClient, "repositories", lambda _: iter(listed))
-    for folder in ("hidden", "gone", "_any"):
+    for folder in ("hidden", "gone", "_internal"):
         server.root.open(folder).put("run/attempt.json", b"{}")
     match = r"fs:ListRepositories on \*. It lacks 'hidden'"
     with pytest.raises(RefusedError, match=match):
