@@ -128,7 +128,7 @@ _read: dict[str | None, dict[object, object]] = {}
 def _loader(path: str | None = None) -> Loader:
     """One that knows what others have read: the description of S3 is large, and each session's."""
     made = create_loader(path)
-    made._cache = _read.setdefault(path, {})
+    made._cache = _read.setdefault(path, {})  # type: ignore[attr-defined]
     return made
 
 
@@ -175,8 +175,8 @@ class _OneThread(database.Database):
 
     def __init__(self, memory: int, plans: PlanCache) -> None:
         super().__init__(memory, plans)
-        self._cores = 1
-        self._use_threads(memory)
+        self.cores = 1
+        self.use_threads(memory)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -78,10 +78,10 @@ def _private(nodes: Sequence[ast.AST], ours: AbstractSet[str]) -> Iterator[tuple
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     imported = {a.asname or a.name.split(".")[0] for node in imports for a in node.names}
     in_texts = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in imports:
-        yield from ((node.lineno, name) for name in _imports_of(node) if _hides(name))
+    for one in imports:
+        yield from ((one.lineno, name) for name in _imports_of(one) if _hides(name))
     for node in nodes:
-        if isinstance(node, ast.Attribute) and not _is_own(node) and _hides(node.attr):
+        if isinstance(node, ast.Attribute) and _hides(node.attr):
             of_module = isinstance(node.value, ast.Name) and node.value.id in imported
             if of_module or node.attr not in own:
                 yield node.lineno, node.attr
@@ -134,7 +134,8 @@ def _known(name: str, known: Mapping[str, str]) -> str:
         ("lease._look()", ["_look"]),
         ("open_store(url)._root.path", ["_root"]),
         ("from a import lease\nlease._look\ndef _look(): ...", ["_look"]),
-        ("def _look(): ...\nclass A:\n  def _see(self): ...\nA._see\nself._other", []),
+        ("def _look(): ...\nclass A:\n  def _see(self): ...\nA._see\nself._see", []),
+        ("class A(Lease):\n  def see(self): self._look()", ["_look"]),
         ("patch('lakegc_assets.sweep.lease._look')", ["lakegc_assets.sweep.lease._look"]),
         ("(lease, '_look')", ["_look"]),
         ("'before _look'", ["_look"]),

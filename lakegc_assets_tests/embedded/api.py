@@ -19,7 +19,7 @@ class Api:
     """Calls one server; paths are below ``/api/v1``."""
 
     def __init__(self, endpoint: str, access_key: str, secret_key: str) -> None:
-        self._base = f"{endpoint}/api/v1"
+        self.base = f"{endpoint}/api/v1"
         self.session = requests.Session()
         self.keys = access_key, secret_key
         self.session.auth = self.keys
@@ -40,7 +40,7 @@ class Api:
         self.session.close()
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
-        return self.session.request(method, self._base + path, timeout=TIMEOUT, **options)
+        return self.session.request(method, self.base + path, timeout=TIMEOUT, **options)
 
     def call(self, method: str, path: str, status: int = 200, **options: Any) -> Any:
         """The JSON that is answered, or None; fails for any other status."""

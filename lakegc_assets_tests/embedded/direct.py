@@ -48,7 +48,7 @@ class Direct(Api):
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
         """As ``Api.send``."""
-        made = requests.Request(method, self._base + path, auth=self._session.auth, **options)
+        made = requests.Request(method, self.base + path, auth=self.session.auth, **options)
         request = made.prepare()
         body = request.body or b""
         headers = [(k.lower().encode("latin-1"), as_bytes(v)) for k, v in request.headers.items()]

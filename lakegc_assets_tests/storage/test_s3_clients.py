@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_credentials_file(tmp_path: Path, s3_server: str) -> None:
     write_credentials_file(path, "key1", "secret1", "token1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     config = StoreConfig(endpoint_url=s3_server, credentials_file=str(path))
-    credentials = clients(config).small.session.get_credentials()
+    credentials: Any = clients(config).small.session.get_credentials()
     assert credentials.get_frozen_credentials() == ("key1", "secret1", "token1", None)
     write_credentials_file(path, "key2", "secret2")
     credentials._time_fetcher = lambda: datetime.now(timezone.utc) + timedelta(hours=1)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -259,7 +260,7 @@ def test_credentials_that_expire_are_asked_for_again(script: Script, tmp_path: P
     script.answers = [Answer(body=deleted("a"))]
     config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
     store = open_store("s3://bkt/ns", config)
-    credentials = clients(config).small.session.get_credentials()
+    credentials: Any = clients(config).small.session.get_credentials()
     used = []
     for minutes in (0, 1, 6, 7):
         credentials._time_fetcher = partial(_after, now, minutes)
@@ -276,7 +277,7 @@ def test_credentials_that_cannot_be_renewed_are_denied(script: Script, tmp_path:
     write_credentials_file(path, "key", "secret")
     config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
     store = open_store("s3://bkt/ns", config)
-    credentials = clients(config).small.session.get_credentials()
+    credentials: Any = clients(config).small.session.get_credentials()
     credentials._time_fetcher = partial(_after, datetime.now(timezone.utc), 60)
     (found,) = store.delete_many(["a"])
     assert (found.outcome, found.error_code) == ("failed", "ExpiredToken")
@@ -317,7 +318,7 @@ def test_the_time_that_botocore_takes_to_renew_credentials_counts(
     config = StoreConfig(endpoint_url=script.endpoint, credentials_file=str(path), max_attempts=1)
     store = open_store("s3://bkt/ns", config)
     now = [0.0]
-    credentials = clients(config).small.session.get_credentials()
+    credentials: Any = clients(config).small.session.get_credentials()
     read = s3_client.read_credentials_file
 
     def slowly(path: str) -> Mapping[str, str | None]:

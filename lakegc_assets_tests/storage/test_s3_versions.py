@@ -262,7 +262,7 @@ def test_of_many_keys_all_are_looked_at_again_and_those_with_markers_once_more(
 class _NullMarker(FakeDeleteMarker):
     """A delete marker of a bucket whose versioning is suspended."""
 
-    version_id = "null"  # type: ignore[assignment] # a property there
+    version_id = "null"
 
 
 def test_a_suspended_bucket_keeps_nothing_and_its_markers_are_not_touched(s3_server: str) -> None:
