@@ -72,7 +72,7 @@ _READ_S: Final = 1e-7
 _PORTIONS: Final = 8
 _LEAST_S: Final = 0.2
 #: How many rounds in a row may do nothing, since all of their tasks died.
-_IDLE_ROUNDS: Final = 5
+IDLE_ROUNDS: Final = 5
 _MB: Final = 1_000_000
 _ADVICE: Final[Mapping[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials read the storage namespace, and read, list and write "
@@ -180,7 +180,7 @@ class _Creation:
             # Where machines come and go, tasks die all the time, and each round does something.
             idle = idle + 1 if left.rows == fewest else 0
             fewest = left.rows
-            if idle == _IDLE_ROUNDS:
+            if idle == IDLE_ROUNDS:
                 raise StorageError(
                     f"tasks that copy to {self.store.url} end without a word; what was done is "
                     f"recorded. Back {self.ctx.run!r} up again, and look at the logs of Spark's "

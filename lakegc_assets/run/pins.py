@@ -33,7 +33,8 @@ PINNED: Final = "pinned until "
 REASONS: Final = pa.schema([("address", pa.string()), ("why", pa.string())])
 _NOTHING: Final = REASONS.empty_table()
 _SUFFIX: Final = ".parquet"
-_THREADS: Final = 8
+#: Pins that are read at a time.
+THREADS: Final = 8
 #: How often pins are read anew of which one was removed meanwhile.
 _TRIES: Final = 3
 
@@ -87,8 +88,8 @@ def read_pins(store: ObjectStore) -> list[tuple[Pin, pa.ChunkedArray]]:
     for _ in range(_TRIES - 1):
         # Whoever prunes them needs no lease: each that goes has ended.
         with suppress(_RemovedError):
-            return thread_map(partial(_read, store), _listed(store), _THREADS)
-    return thread_map(partial(_read, store), _listed(store), _THREADS)
+            return thread_map(partial(_read, store), _listed(store), THREADS)
+    return thread_map(partial(_read, store), _listed(store), THREADS)
 
 
 def _listed(store: ObjectStore) -> list[tuple[str, str]]:

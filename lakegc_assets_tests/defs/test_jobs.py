@@ -371,7 +371,7 @@ def test_a_run_refuses_artifacts_that_end_with_its_container(
 ) -> None:
     key = add_partition(instance, "collected", "wave-5")
     monkeypatch.setenv("DAGSTER_RUN_JOB_NAME", "gc")
-    monkeypatch.setattr("lakegc_assets.defs.connections._is_mounted", lambda _: False)
+    monkeypatch.setattr("lakegc_assets.defs.connections.is_mounted", lambda _: False)
     with _stopped(ConfigurationError, "artifact_root is .*, a folder of the container of this run"):
         run(definitions, "gc", instance, key, "store_listing")
     # What a volume keeps is well.

@@ -15,7 +15,6 @@ import dagster as dg
 import pytest
 import requests
 import yaml
-from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.monitoring import run_monitoring
 from dagster_shared.record import replace
 
@@ -364,7 +363,7 @@ def test_the_events_of_runs_of_others_are_not_read(
     (ours,) = daemon.schedule(_SUNDAY)
     daemon.kill(ours)
     for _ in range(3):
-        foreign = create_run_for_test(daemon.instance, job_name="somebody's")
+        foreign = daemon.instance.add_run(dg.DagsterRun(job_name="somebody's"))
         daemon.kill(foreign.run_id)
     read: list[str] = []
     monkeypatch.setattr(sensors, "failed_for_a_while", lambda _, run_id: read.append(run_id))

@@ -140,10 +140,10 @@ def test_tasks_may_die_as_often_as_something_gets_done(
         return copy_portions(orders, [Portion(number, stretch._replace(rows=1))])
 
     monkeypatch.setattr(backup_creation, "copy_portions", dies_soon)
-    monkeypatch.setattr(backup_creation, "_IDLE_ROUNDS", 2)
+    monkeypatch.setattr(backup_creation, "IDLE_ROUNDS", 2)
     record = make_backup(place.context())
     assert record is not None
-    assert record.objects == len(marked.candidates) == rounds > backup_creation._IDLE_ROUNDS
+    assert record.objects == len(marked.candidates) == rounds > backup_creation.IDLE_ROUNDS
 
 
 def test_what_changed_or_went_since_it_was_listed_is_told_and_not_copied(

@@ -134,7 +134,7 @@ def test_a_task_that_is_interrupted_copies_no_other_batch(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, told = portion(orders, 0, "data/a", "data/b", "data/c"), iter([False, True])
-    monkeypatch.setattr(backup_task, "_BATCH", 1)
+    monkeypatch.setattr(backup_task, "BATCH", 1)
     monkeypatch.setattr(backup_task, "interrupted", lambda: next(told))
     ended = backup_task.copy_portions(orders, [some])
     assert ended.stopped.endswith("was interrupted")

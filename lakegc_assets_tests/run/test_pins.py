@@ -86,7 +86,7 @@ def test_a_pin_that_is_pruned_while_pins_are_read_stops_nobody(
         return read(key)
 
     monkeypatch.setattr(store, "get", prune_and_read)
-    monkeypatch.setattr("lakegc_assets.run.pins._THREADS", 1)
+    monkeypatch.setattr("lakegc_assets.run.pins.THREADS", 1)
     if stops:
         with pytest.raises(IntegrityError, match="was removed while it was read"):
             read_pins(store)

@@ -432,7 +432,7 @@ def test_one_that_is_interrupted_deletes_no_other_batch(
 
     stand_in(monkeypatch)
     monkeypatch.setattr(rounds, "delete", in_tasks)
-    monkeypatch.setattr(rounds, "_BATCHES", len(marked.candidates) // 2)
+    monkeypatch.setattr(rounds, "BATCHES_PER_TASK", len(marked.candidates) // 2)
     monkeypatch.setattr(LocalStore, "delete_many", delete_and_interrupt)
     heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
