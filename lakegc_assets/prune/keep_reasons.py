@@ -211,7 +211,7 @@ class _Reasons:
 
 
 def deleted_objects(swept: Manifest) -> int:
-    """How many objects a sweep has deleted, or found missing."""
+    """The number of objects that a sweep has deleted, or found missing."""
     outcomes = swept.facts["outcomes"]
     stayed = {"spared", "locked"}
     return sum(total["objects"] for name, total in outcomes.items() if name not in stayed)
