@@ -121,7 +121,7 @@ def test_a_credentials_file(tmp_path: Path, s3_server: str) -> None:
     credentials: Any = clients(config).small.session.get_credentials()
     assert credentials.get_frozen_credentials() == ("key1", "secret1", "token1", None)
     write_credentials_file(path, "key2", "secret2")
-    credentials._time_fetcher = lambda: datetime.now(timezone.utc) + timedelta(hours=1)
+    credentials._time_fetcher = lambda: datetime.now(timezone.utc) + timedelta(minutes=6)
     assert credentials.get_frozen_credentials()[:3] == ("key2", "secret2", None)
     assert "secret" not in repr(config) + repr(open_store("s3://b/p", config))
     assert list(tmp_path.iterdir()) == [path]
