@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import dagster as dg
 
+from lakegc_assets.cli.sqlite import kept_connections
 from lakegc_assets_tests.site import Site
 
 #: What Dagster prints of a run is in its event log, too.
@@ -19,7 +22,18 @@ def instance_of(site: Site) -> Iterator[dg.DagsterInstance]:
     """The instance that commands beside the server use."""
     (site.folder / "dagster").mkdir()
     (site.folder / "dagster/dagster.yaml").write_text("telemetry:\n  enabled: false\n")
-    with dg.DagsterInstance.get() as found:
+    with kept_connections(site.folder / "dagster"), dg.DagsterInstance.get() as found:
+        yield found
+
+
+@contextmanager
+def own_instance() -> Iterator[dg.DagsterInstance]:
+    """An instance in a folder of its own, which Dagster finds by DAGSTER_HOME."""
+    with (
+        TemporaryDirectory() as folder,
+        kept_connections(Path(folder)),
+        dg.instance_for_test(temp_dir=folder) as found,
+    ):
         yield found
 
 

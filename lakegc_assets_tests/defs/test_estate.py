@@ -26,7 +26,7 @@ from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets_tests.defs.daemon import turn_on
-from lakegc_assets_tests.defs.running import run
+from lakegc_assets_tests.defs.running import own_instance, run
 from lakegc_assets_tests.left import BEGAN, checked, marked, root_at, swept
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
@@ -35,7 +35,7 @@ _AFTER = _SUNDAY + timedelta(minutes=1)
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as found:
+    with own_instance() as found:
         yield found
 
 

@@ -30,6 +30,7 @@ from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedErr
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.running import own_instance
 from lakegc_assets_tests.defs.test_week import make, remove
 from lakegc_assets_tests.site import Site
 
@@ -43,7 +44,7 @@ _SILENT = LakeFSResource(endpoint="http://127.0.0.1:9", max_attempts=1)
 def daemon(site: Site) -> Iterator[Daemon]:
     for repository in site.client.repositories():
         remove(site, repository.id)
-    with dg.instance_for_test() as instance:
+    with own_instance() as instance:
         yield Daemon(GarbageCollection().definitions(), instance)
 
 

@@ -27,6 +27,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.estate import notices as delivery
 from lakegc_assets.estate.notices import NoticeError, document, in_form, mail, post
 from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.running import own_instance
 
 _POLICIES = Policies(overrides=[Override(include=["repo"], owners=["ada@example.com", "team:x"])])
 
@@ -36,7 +37,7 @@ _LINKED = Collection(_POLICIES, notices=NoticeSection(dagster_url="https://dagst
 
 @pytest.fixture
 def daemon() -> Iterator[Daemon]:
-    with dg.instance_for_test() as instance:
+    with own_instance() as instance:
         yield Daemon(GarbageCollection().definitions(), instance)
 
 

@@ -20,6 +20,7 @@ from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.defs import running
+from lakegc_assets_tests.defs.running import own_instance
 from lakegc_assets_tests.files import contents
 from lakegc_assets_tests.prune.past import long_ago
 from lakegc_assets_tests.site import Site
@@ -65,7 +66,7 @@ def started(
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as found:
+    with own_instance() as found:
         yield found
 
 

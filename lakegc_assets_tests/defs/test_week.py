@@ -31,6 +31,7 @@ from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.errors import ConnectionFailedError, ForbiddenError
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.running import own_instance
 from lakegc_assets_tests.site import Site
 
 _SUNDAY = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
@@ -56,7 +57,7 @@ def definitions(site: Site) -> dg.Definitions:  # noqa: ARG001 - its environment
 def daemon(site: Site, definitions: dg.Definitions) -> Iterator[Daemon]:
     for repository in site.client.repositories():
         remove(site, repository.id)
-    with dg.instance_for_test() as instance:
+    with own_instance() as instance:
         yield Daemon(definitions, instance)
 
 
