@@ -92,7 +92,7 @@ def require_lasting(name: str, place: str | None) -> None:
     if not place or _OF_ONE_RUN not in os.environ:
         return
     found = StorageNamespace.parse(place)
-    if found.scheme != "file" or is_mounted(Path("/", found.prefix)):
+    if found.scheme != "file" or is_mounted(Path("/", found.prefix).resolve()):
         return
     raise ConfigurationError(
         f"{name} is {place}, a folder of the container of this run, which ends with it: no other "

@@ -152,9 +152,16 @@ class ObjectStore(ABC):
             try:
                 self.put_if_absent(key, data)
             except (PreconditionFailedError, StoreUnavailableError) as error:
+                present = None
                 with suppress(StorageError):
-                    if self.get(key) == data:
-                        return
+                    present = self.get(key)
+                if present == data:
+                    return
+                # A store that ignores conditions would replace it.
+                if present is not None and isinstance(error, StoreUnavailableError):
+                    raise PreconditionFailedError(
+                        f"{self.url}: the object {key!r} exists, with another content"
+                    ) from error
                 if attempt == _TRIES or isinstance(error, PreconditionFailedError):
                     raise
             else:

@@ -15,6 +15,8 @@ from lakegc_assets.graveler.namespace import StorageNamespace
 #: Variables that name a server, as boto3 reads them, and one that says not to.
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _IGNORED: Final = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
+#: Variables that name a region: the usual one, then that of boto3.
+_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class S3Access:
         """With what this process has in its variables, so that others ask the same server."""
         names = () if os.environ.get(_IGNORED, "").lower() == "true" else _ENDPOINTS
         found = next(filter(None, map(os.environ.get, names)), None)
-        region = self.region or os.environ.get("AWS_REGION")
+        region = next(filter(None, (self.region, *map(os.environ.get, _REGIONS))), None)
         return replace(self, endpoint_url=self.endpoint_url or found, region=region)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -381,6 +382,17 @@ def test_a_run_refuses_artifacts_that_end_with_its_container(
         require_lasting("artifact_root", lasting)
     with pytest.raises(ConfigurationError, match="backup_url is /no-such-folder/backups"):
         require_lasting("backup_url", "/no-such-folder/backups")
+
+
+def test_a_link_to_a_volume_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGSTER_RUN_JOB_NAME", "gc")
+    volume, link = tmp_path / "volume", tmp_path / "link"
+    volume.mkdir()
+    link.symlink_to(volume)
+    monkeypatch.setattr(
+        "lakegc_assets.defs.connections.is_mounted", lambda folder: volume in folder.parents
+    )
+    require_lasting("artifact_root", f"file://{link}/artifacts")
 
 
 @pytest.mark.usefixtures("collected")

@@ -30,18 +30,20 @@ def test_a_task_that_spark_tries_again_has_waited_already(
     assert client.wait_s == wait_s
 
 
+@pytest.mark.parametrize("region", ["AWS_REGION", "AWS_DEFAULT_REGION"])
 def test_a_task_elsewhere_asks_the_store_of_who_has_started_it(
-    monkeypatch: pytest.MonkeyPatch,
+    region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else one of a node without the variable would list, and delete, in a bucket of AWS."""
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
+    unset = ("AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    for name in (*unset, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://here:9000")
-    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    monkeypatch.setenv(region, "eu-west-3")
     own = S3Access("http://backups:9000", "us-east-2")
     stores = StoreConfig(elsewhere=(("backups", own), ("others", S3Access(profile="p"))))
     sent = pickle.dumps(Connections(LakeFSConfig(), stores, "s3://bucket/namespace", ""))
-    for name in ("AWS_ENDPOINT_URL", "AWS_REGION"):
+    for name in ("AWS_ENDPOINT_URL", region):
         monkeypatch.delenv(name)
     there: Connections = pickle.loads(sent)
     found = [
@@ -57,7 +59,7 @@ def test_a_task_elsewhere_asks_the_store_of_who_has_started_it(
 
 
 def test_without_a_variable_nothing_is_said_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION"):
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://here:9000")
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")

@@ -100,6 +100,21 @@ def test_what_another_has_written_stays(tmp_path: Path) -> None:
     assert store.get("one") == b"theirs"
 
 
+def test_what_another_has_written_stays_where_a_store_ignores_conditions(tmp_path: Path) -> None:
+    class Ignoring(LocalStore):
+        def put_if_absent(self, key: str, data: bytes) -> str:
+            if not self.exists(key):
+                self.put(key, b"theirs")
+                raise StoreUnavailableError("no answer")
+            self.put(key, data)
+            return ""
+
+    store = Ignoring(tmp_path, f"file://{tmp_path}")
+    with pytest.raises(PreconditionFailedError, match="'one' exists, with another content"):
+        store.create("one", b"mine")
+    assert store.get("one") == b"theirs"
+
+
 def test_a_store_that_never_answers_is_not_asked_for_ever(tmp_path: Path) -> None:
     store = _Unanswered(tmp_path, [False] * 9)
     with pytest.raises(StoreUnavailableError):
