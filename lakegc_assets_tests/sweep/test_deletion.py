@@ -79,8 +79,9 @@ def test_a_batch_that_no_store_takes(batch: int) -> None:
 
 def test_orders_travel(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task on another machine gets the same, and does the same."""
-    # A region that only this machine knows goes with them.
-    monkeypatch.delenv("AWS_REGION", raising=False)
+    # A region or endpoint that only this machine knows goes with them.
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
     travelled = pickle.loads(pickle.dumps(orders))
     assert type(travelled.clocks) is type(orders.clocks)
     assert replace(travelled, clocks=orders.clocks) == orders
