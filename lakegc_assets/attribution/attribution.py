@@ -245,7 +245,7 @@ def _computed(
 
 
 def _prints(range_ids: Collection[str]) -> pa.Table:
-    """The prints of ranges: numbers like random ones, the same at each time."""
+    """Fingerprints of range ids: pseudo-random numbers (``_PRINTS``), the same in every run."""
     ids = sorted(range_ids)
     digests = [hashlib.sha256(range_id.encode()).digest() for range_id in ids]
     columns = [

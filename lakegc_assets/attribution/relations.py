@@ -308,7 +308,7 @@ def cells(objects: DataFrame) -> DataFrame:
 
 @relation
 def holding_ranges(entries: DataFrame, cells: DataFrame) -> DataFrame:
-    """The ranges that hold the objects of each pair of prints, by one of these objects.
+    """The ranges that hold the objects with each pair of prints, looked up by one of the objects.
 
     Args:
         entries: range_id, hash, ...: the entries of the live ranges.

@@ -106,7 +106,7 @@ def named(addresses: DataFrame, check: str) -> DataFrame:
 
 @relation
 def found(addresses: DataFrame, candidates: DataFrame) -> DataFrame:
-    """The candidates among some addresses, each once for each check and name.
+    """Candidates that are among forbidden addresses: each once for each check and name.
 
     Args:
         addresses: check, name and address.
@@ -154,7 +154,7 @@ def outside_slices(addresses: DataFrame, unlisted: DataFrame) -> DataFrame:
 
 @relation
 def unlike(entries: DataFrame, store: DataFrame, before: datetime | None) -> DataFrame:
-    """Addresses of branch HEADs that are not listed as these have them, each once.
+    """Addresses at branch HEADs that are not listed, or are listed in another size, each once.
 
     Args:
         entries: of HEADs.
@@ -182,7 +182,7 @@ def distinct(addresses: DataFrame) -> DataFrame:
 
 @relation
 def without(addresses: DataFrame, others: DataFrame) -> DataFrame:
-    """Addresses that others do not have, each once: what should be listed and is not, for one."""
+    """Anti-join: the addresses that other rows lack, each once."""
     found = addresses.join(others.select("address"), "address", "left_anti")
     return found.select("address").distinct()
 
@@ -202,7 +202,7 @@ def deleted_before(addresses: DataFrame, known: DataFrame) -> DataFrame:
 
 @relation
 def sample(addresses: DataFrame, most: int) -> DataFrame:
-    """So many of some addresses, of all parts of them alike, and the same each time."""
+    """A deterministic sample of addresses: those with the least MD5."""
     mixed = addresses.select("address", F.md5("address").alias("mixed"))
     return mixed.orderBy("mixed").limit(most).select("address")
 

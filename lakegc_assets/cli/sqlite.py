@@ -20,7 +20,7 @@ from sqlalchemy.engine import Dialect
 
 
 class _Connection(sqlite3.Connection):
-    """One whose end, for SQLAlchemy, is that it lies ready for the next who wants one."""
+    """A connection whose ``close`` gives it back, so that SQLAlchemy can be given it again."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of its base
         super().__init__(*arguments, **options)
@@ -33,7 +33,7 @@ class _Connection(sqlite3.Connection):
         return made
 
     def close(self) -> None:
-        """Leave no transaction open, nor an answer that nobody has read to its end."""
+        """Roll back, close all cursors, and give the connection back."""
         if self.ready is None:
             super().close()
             return

@@ -168,8 +168,8 @@ def launchpad(
     )
 
 
-def who(by: str, tags: Mapping[str, str], does: str) -> str:
-    """The name of a person who ``does`` something: as given, or as tags of the run know it.
+def person(by: str, tags: Mapping[str, str], does: str) -> str:
+    """The name of the person who ``does`` something: as given, else the user in the run's tags.
 
     Raises:
         RefusedError: nobody knows.
@@ -222,7 +222,7 @@ def _approve(execution: Execution, asked: Approving) -> Mapping[str, Any]:
     context, names, share = execution.step, execution.names, asked.max_candidate_share
     report, key = names.key("gc_report"), partition_key(*execution.partition)
     with execution.run_context() as ctx:
-        by = who(asked.by, context.run.tags, "approves")
+        by = person(asked.by, context.run.tags, "approves")
         shared = ctx if share is None else with_share(ctx, share)
         policy = execution.resources.collector.policy(ctx.repository)
         lifetime = timedelta(days=policy.approval_lifetime_days)
@@ -298,7 +298,7 @@ def _accept(execution: Execution, asked: Accepting) -> Mapping[str, Any]:
     """Say what is lost, and accept that where it was asked for."""
     context, hold_id = execution.context, asked.accept.strip()
     with shown():
-        by = who(asked.by, context.run.tags, "accepts the loss") if hold_id else ""
+        by = person(asked.by, context.run.tags, "accepts the loss") if hold_id else ""
         ctx = execution.repository_context(context.partition_key)
         found = known_hold(ctx)
         # What is accepted stands in the log before that, whatever comes of it.

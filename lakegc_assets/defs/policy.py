@@ -66,7 +66,7 @@ class AutoLimits(dg.Model, dg.Resolvable):
 
 
 def _shared(name: str, model: type[BaseModel] = RepositorySettings) -> Any:  # noqa: ANN401 - of the type that the field says
-    """A field that is declared elsewhere, and whose type is another one in a file."""
+    """A field of another model, with its default and help; its type in a file is another one."""
     field = model.model_fields[name]
     default = field.get_default(call_default_factory=True)
     return Field(default=default, description=field.description)
@@ -169,8 +169,8 @@ _FOR_ALL: Final = "for_all"
 _PATTERN: Final = frozenset("*?[")
 
 
-def names(repository: str, include: Iterable[str], exclude: Iterable[str]) -> bool:
-    """True if patterns name a repository."""
+def is_named(repository: str, include: Iterable[str], exclude: Iterable[str]) -> bool:
+    """True if ``include`` matches the name of a repository and ``exclude`` does not."""
     return any(fnmatchcase(repository, p) for p in include) and not any(
         fnmatchcase(repository, p) for p in exclude
     )
@@ -196,7 +196,7 @@ class Policies(dg.Model):
 
     def collects(self, repository: str) -> bool:
         """True if schedules and sensors start runs on a repository."""
-        return names(repository, self.include, self.exclude)
+        return is_named(repository, self.include, self.exclude)
 
     def named(self) -> dict[str, str]:
         """The repositories that are named, not by a pattern, with the field that names each."""
@@ -212,7 +212,7 @@ class Policies(dg.Model):
         """The changes of the policy for a repository, by field."""
         changed: dict[str, Any] = {}
         for one in self.overrides:
-            if names(repository, one.include, one.exclude):
+            if is_named(repository, one.include, one.exclude):
                 said = _said(one, Policy)
                 if "auto" in said:
                     # A limit that is not said is not lifted.

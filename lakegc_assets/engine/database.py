@@ -76,7 +76,7 @@ class _OwnSession(DuckDBSession):
 
 
 class _UnknownArgumentError(Exception):
-    """Nobody knows whether an argument of a relation is the same as at another time."""
+    """An argument of a relation that cannot be compared with one of another call."""
 
 
 def _refuse(*_: object) -> Any:  # noqa: ANN401 - it never returns
@@ -84,7 +84,7 @@ def _refuse(*_: object) -> Any:  # noqa: ANN401 - it never returns
 
 
 class _AnyMoment(datetime):
-    """A moment in place of that which a relation is given: good for a literal, and nothing else.
+    """A placeholder for a time that a relation is given, which can be used as a literal only.
 
     Attributes:
         given: the moment that was given.
@@ -100,7 +100,7 @@ class _AnyMoment(datetime):
 
     @classmethod
     def number(cls, number: int, given: datetime) -> _AnyMoment:
-        """One for each number, in place of a given moment."""
+        """The placeholder of a number, in place of a given time."""
         moment = cls(9998, 1, 1, microsecond=_FIRST + number, tzinfo=timezone.utc)
         moment.given = given
         return moment
@@ -350,7 +350,7 @@ class Database:
     def _repeat(
         self, known: Plan, frames: Sequence[DuckDBDataFrame], moments: Sequence[_AnyMoment]
     ) -> DuckDBDataFrame:
-        """The frame of a relation whose SQL is known, for other frames and moments."""
+        """The frame of a relation by its cached SQL, with other frames and times put in."""
         given = dict(zip(known.inputs, frames, strict=True))
         queries = {name: self._query_of[frame] for name, frame in given.items()}
         texts = [moment.given.astimezone(timezone.utc).isoformat(sep=" ") for moment in moments]
@@ -410,7 +410,7 @@ def _require_literals(made: Sequence[Query], moments: Sequence[_AnyMoment]) -> N
 
 
 def _at_any_moment(value: object, moments: list[_AnyMoment]) -> object:
-    """An argument with another moment in place of each that it has, which is added to these."""
+    """An argument with a placeholder for each time in it; the placeholders are added to a list."""
     if _is_moment(value):
         moments.append(_AnyMoment.number(len(moments), value))
         return moments[-1]
@@ -424,7 +424,7 @@ _opening: Final = threading.Lock()
 
 
 def open_database(memory: int) -> Database:
-    """That of this process: a fork has none of its parent's.
+    """The database of this process; a forked process opens one of its own.
 
     Args:
         memory: bytes that it may use from now on.

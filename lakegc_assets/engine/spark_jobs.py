@@ -122,10 +122,10 @@ def _on_worker(
 
 
 def begin_task(code: str) -> None:
-    """Leave what this process has imported out of collections of garbage, at its first tasks.
+    """Require the driver's code, and freeze (``gc.freeze``) what is imported, at the first tasks.
 
-    PySpark's worker makes one after each task, which takes 40 ms where so much is imported. The
-    first task may import more, so that this is done at some more of them.
+    PySpark's worker collects garbage after each task, which takes 40 ms where so much is imported.
+    The first task may import more, so that this is done at some more of them.
 
     ``code``: of the process that has started the task (``code_of_tasks``).
 

@@ -1,4 +1,4 @@
-"""Other retention rules: thought-of changes of one repository's, and those meant for many."""
+"""Proposed retention rules: changes of one repository's rules, and rules of many repositories."""
 
 from __future__ import annotations
 

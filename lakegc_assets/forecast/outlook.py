@@ -84,7 +84,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The objects that some default, or some day to come, frees.
+    """The objects that are freed under some default retention, or at some later day.
 
     Attributes:
         objects: rows of ``OUTLOOK``.

@@ -43,7 +43,7 @@ def outlook(
     doubtful: DataFrame,
     *below: DataFrame,
 ) -> DataFrame:
-    """The objects that some default, or some day to come, frees.
+    """The objects that are freed under some default retention, or at some later day.
 
     Args:
         judged: address, hash, size, last_modified, why: what is not staged, and that nothing but

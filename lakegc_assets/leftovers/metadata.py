@@ -92,7 +92,7 @@ def _read_dump_of(connections: Connections, metarange_id: str, listed: Collectio
 
 
 def _joined(found: Collection[Dumped]) -> Dumped:
-    """The ids of all of them."""
+    """The union of the ids of several dumps."""
     names = [field.name for field in fields(Dumped)]
     return Dumped(*(frozenset().union(*(getattr(one, name) for one in found)) for name in names))
 

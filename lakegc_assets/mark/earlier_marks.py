@@ -1,4 +1,4 @@
-"""The memory of marks: commits that one hands on to the next, and until when they must stay.
+"""Commits that earlier marks knew, which each mark hands on to the next with their dates.
 
 Each mark that finishes its active commits hands on what it read of those before it, and names them.
 So those are enough that no other one names: the latest, and what has overlapped with it. A mark
@@ -266,7 +266,7 @@ def previous_of(mark: Earlier) -> Previous:
 
 @dataclass(frozen=True)
 class Memory:
-    """Input of what a mark hands on to the next beside what it found.
+    """The inputs of the commits that a mark hands on to the next beside those that it found.
 
     Attributes:
         previous: what each earlier mark knew.

@@ -118,7 +118,7 @@ class Inquiry:
         return HeadMatches(ranges, signatures.matches, by_etag, agree)
 
     def again(self, seconds: float, staged: int) -> Inquiry:
-        """The same, to be asked from now on, for so long, beside a new list of what is staged."""
+        """The same inquiry with a new deadline and a new count of staged objects."""
         return replace(self, deadline=time.time() + seconds, staged=staged)
 
 

@@ -132,19 +132,19 @@ def _seen_before(rows: DataFrame, seen: Sequence[DataFrame]) -> tuple[DataFrame,
 
 @relation
 def not_spared(judged: DataFrame) -> DataFrame:
-    """Of what was judged that for which no reason speaks."""
+    """Judged candidates that nothing spares: ``why`` is null."""
     return judged.where(F.col("why").isNull())
 
 
 @relation
 def spared(judged: DataFrame) -> DataFrame:
-    """Of what was judged that which is spared, and why (address, why): each once."""
+    """Judged candidates that are spared, with the reason (address, why), each once."""
     return judged.where(F.col("why").isNotNull()).select("address", "why").distinct()
 
 
 @relation
 def without_spared(objects: DataFrame, spared: DataFrame) -> DataFrame:
-    """Objects that are not among those that are spared, by their addresses."""
+    """Anti-join: the objects that are not spared, by their addresses."""
     return objects.join(spared.select("address"), "address", "left_anti")
 
 
@@ -280,13 +280,13 @@ def held_by_expired(entries: DataFrame, active: DataFrame) -> DataFrame:
 
 @relation
 def with_hashes(rows: DataFrame, objects: DataFrame) -> DataFrame:
-    """Rows whose hash is that of one of some objects."""
+    """Semi-join: the rows whose hash one of the objects has."""
     return rows.join(objects.select("hash"), "hash", "left_semi")
 
 
 @relation
 def ranges_with_hashes(entries: DataFrame, objects: DataFrame) -> DataFrame:
-    """The ids of the ranges, each once, whose entries have the hash of one of some objects."""
+    """The distinct ids of the ranges with an entry whose hash one of the objects has."""
     return with_hashes(entries, objects).select("range_id").distinct()
 
 

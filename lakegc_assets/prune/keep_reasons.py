@@ -55,7 +55,7 @@ class NamespaceState:
 
     @classmethod
     def of(cls, namespace: ObjectStore, now: datetime) -> NamespaceState:
-        """Look around.
+        """Read pins, trash and the store's recovery settings.
 
         Raises:
             IntegrityError: a pin is damaged.

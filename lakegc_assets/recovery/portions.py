@@ -129,7 +129,7 @@ def hopeless_code(code: str) -> bool:
 
 
 class CircuitBreaker:
-    """Objects in a row that met what no other gets past either; threads may share it."""
+    """Counts objects in a row that failed for a reason that may stop all; threads may share it."""
 
     def __init__(self) -> None:
         self._met = 0

@@ -162,7 +162,7 @@ def restored(ledger: DataFrame) -> DataFrame:
 
 
 def _same() -> Column:
-    """That the very object which was marked is at its key."""
+    """A column that is true where the object at the key is the one that was marked."""
     return (F.col("outcome") == "already_there") & F.col("detail").isNull()
 
 

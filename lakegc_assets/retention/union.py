@@ -1,4 +1,4 @@
-"""Unites what several witnesses call active, so that a commit expires only if none objects.
+"""Unites several lists of active commits: a commit expires only if no list has it.
 
 The server's list can lack commits that are inside their retention, and our own computation cannot
 see commits that no branch log reaches. Each can err towards deletion alone; together they err only

@@ -476,7 +476,7 @@ class AttemptArtifacts:
     def rows(
         self, manifest: Manifest, part: str = "data", columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """As ``read``, for who has the manifest: no other one counts, whatever is there by now."""
+        """As ``read``, by a manifest that the caller has read: one written since does not count."""
         tables = list(read_parts(self.store(), self._parts(manifest, part), columns))
         return pa.concat_tables(tables) if tables else pa.table({})
 

@@ -231,7 +231,7 @@ class HttpClient(ABC):
         return repeated(attempt, self._tries, again)
 
     def sign(self, request: Request, sign: Sign | None = None) -> None:
-        """Add what proves who sends a request. Raises HttpFailure: no proof, or it took long."""
+        """Sign a request. Raises HttpFailure: there are no credentials, or that took long."""
         started = seconds()
         (sign or self._sign)(request)
         require_soon(started, self._timeout[0])
@@ -323,7 +323,7 @@ def pieces_of(answer: requests.Response, size: int) -> Iterator[bytes]:
 
 
 def seconds() -> float:
-    """On a clock that nobody sets, and that counts suspension."""
+    """Seconds since boot, by a clock that nobody sets and that counts suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -93,7 +93,7 @@ def is_refused_with_others(answer: DeleteOutcome) -> bool:
 
 
 def hopeless(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """One of some outcomes after which no other batch fares better; what is locked is none."""
+    """The first failure that every other batch would meet, too (never a locked object), or None."""
     failed = [outcome for outcome in outcomes if outcome.outcome == "failed"]
     if len(failed) == len(outcomes) > 1:
         return failed[0]

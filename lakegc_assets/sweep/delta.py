@@ -207,7 +207,7 @@ class DeltaMarks:
         return liveness
 
     def _known(self, liveness: Liveness, start: datetime) -> KnownCommits:
-        """The same as tasks extend it, by the age that commits had at the mark."""
+        """The known commits as tasks extend them, by the age that they had at the mark."""
         return KnownCommits(
             liveness.rules,
             start,

@@ -109,7 +109,7 @@ def record_spared(
 
 
 def ledger_keys(store: ObjectStore) -> list[str]:
-    """The files of a ledger: what this lacks would be taken for something that nobody did."""
+    """The keys of all files of a ledger, listed until nothing follows: none may be overlooked."""
     keys = (info.key for info in store.infos_to_the_end(FOLDER))
     return sorted(key for key in keys if key.endswith(".parquet"))
 

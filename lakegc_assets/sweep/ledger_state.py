@@ -138,7 +138,7 @@ class LedgerState:
         return self._left
 
     def without_spared(self, remaining: Dataset, spared: Dataset, name: str) -> Dataset:
-        """Of what is left to do that which a delta mark does not spare (``CAME_BACK``)."""
+        """The remaining objects, without those that a delta mark spares (``CAME_BACK``)."""
         if not spared.rows:
             return remaining
         both, what = (remaining, spared.select("address")), "leave out what came back to life"
@@ -235,7 +235,7 @@ class LedgerState:
             return frames.collect(found, SWEPT, "look outcomes up")
 
     def thought_gone(self, alive: Dataset, missing: pa.ChunkedArray) -> pa.Table:
-        """Of what is alive and there that which the ledger calls gone (``CAME_BACK``).
+        """Live objects in the store that the ledger records as gone (``CAME_BACK``).
 
         ``alive``: what a delta mark found (``CAME_BACK``). ``missing``: addresses of what the store
         does not have.

@@ -17,7 +17,7 @@ from lakegc_assets.sweep.ledger import DONE, GONE, PUT_BACK
 
 @relation
 def remaining(marked: DataFrame, ledger: DataFrame) -> DataFrame:
-    """Marked DF - ledger: what has no outcome yet after which nothing is left to do, in order."""
+    """Marked DF - ledger: the objects without a final outcome, in the order of their addresses."""
     done = ledger.where(F.col("outcome").isin(*DONE))
     return without(marked, done)
 
@@ -106,7 +106,7 @@ def put_back(outcomes: DataFrame, most: int) -> DataFrame:
 
 @relation
 def thought_gone(outcomes: DataFrame, alive: DataFrame, missing: DataFrame) -> DataFrame:
-    """Of what is alive and there that which the ledger calls gone.
+    """Objects that the ledger records as gone although they are alive and in the store.
 
     A sweep that was killed put it back and did not record it, or somebody else brought it.
 

@@ -87,7 +87,7 @@ class Ending:
         self.looked = _MADE
 
     def look_if_possible(self) -> None:
-        """Look at what was deleted; if nobody can, what ended the sweep is still what is told.
+        """As ``look``; an error that prevents it is logged only, since another one ended the sweep.
 
         Raises:
             AlarmError: something is needed that is gone.
@@ -101,7 +101,7 @@ class Ending:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Let whatever ends the sweep early tell the whole of it.
+        """Add to an error that ends the sweep early how far it came, and the command that goes on.
 
         Raises:
             LakegcError: of the kind of what ended it, with more words and figures.
@@ -116,7 +116,7 @@ class Ending:
             raise
 
     def _more(self, error: LakegcError) -> LakegcError:
-        """The same error with all that is to be told."""
+        """The error of the same kind, with how far the sweep came and how to go on."""
         more = copy(error)
         # Lines behind the first one say the rest, as of an alarm what to do.
         first, *lines = str(error).split("\n")

@@ -242,7 +242,7 @@ def _settled(rounds: Rounds, ending: Ending) -> int:
 
 
 def _leave(rounds: Rounds) -> None:
-    """Before a sweep ends that was interrupted: a task elsewhere may be in the middle of a batch.
+    """End the round of an interrupted sweep; keep the lease where a task may be deleting still.
 
     Then the lease is not given back: whoever takes it over waits until that has ended.
     """

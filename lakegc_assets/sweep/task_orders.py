@@ -116,7 +116,7 @@ class TaskResult(NamedTuple):
 
 
 def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
-    """Add outcomes up, with code and detail of the first that is none of the done."""
+    """Sum outcomes by kind, with code and detail of the first of each kind that failed."""
     return summed(
         TaskResult(one.outcome, 1, one.size)
         if one.outcome in DONE

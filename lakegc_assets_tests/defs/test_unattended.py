@@ -17,7 +17,7 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
-from lakegc_assets.defs.jobs import who
+from lakegc_assets.defs.jobs import person
 from lakegc_assets.defs.names import (
     add_partition,
     first_tags,
@@ -199,8 +199,8 @@ def test_who_approves_is_asked_for_where_dagster_knows_no_user(daemon: Daemon) -
         failure.step_failure_data.user_failure_data.description
     )
     # As Dagster+ says it.
-    assert who("", {"user": "ada@example.com"}, "approves") == "ada@example.com"
-    assert who(" Grace ", {"user": "ada@example.com"}, "approves") == "Grace"
+    assert person("", {"user": "ada@example.com"}, "approves") == "ada@example.com"
+    assert person(" Grace ", {"user": "ada@example.com"}, "approves") == "Grace"
 
 
 @pytest.fixture(scope="module")

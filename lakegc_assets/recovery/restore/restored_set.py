@@ -82,7 +82,7 @@ def restore(ctx: RunContext, choice: Choice) -> Manifest:
 
 
 def published(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
-    """The mark of a run, which is to be of this very namespace; who asks for it here is in need.
+    """The published mark of a run, of the namespace at which the repository is now.
 
     Its summary in the namespace is not asked for: whoever removed it, the objects can come back.
 
@@ -164,7 +164,7 @@ def _outcomes(space: Workspace, restore_id: str, to: str | None = None) -> Datas
 
 
 def _settled(space: Workspace, outcomes: Dataset) -> Dataset:
-    """Of outcomes those of objects that nobody asks for again."""
+    """Outcomes of an earlier try of this restore that are final."""
     if not outcomes.rows:
         return outcomes
     return space.derive("settled", RESTORED, "find what is done", relations.settled, outcomes)
@@ -206,7 +206,7 @@ def _pin_some(
 def _bring_back(
     space: Workspace, restore_id: str, found: LostObjects, lease: Lease
 ) -> Sequence[str]:
-    """Bring back what no earlier try has; why tasks ended early."""
+    """Bring back what no earlier try has; returns why tasks ended early."""
     ctx, done = space.ctx, _settled(space, _outcomes(space, restore_id))
     left, what = found.objects, "find what is left to restore"
     if done.rows:

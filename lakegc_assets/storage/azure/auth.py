@@ -71,7 +71,7 @@ def write_azure_credentials_file(path: str | os.PathLike[str], **fields: str) ->
 
 
 class Signer(ABC):
-    """Adds to a request what proves who sends it; called for each try.
+    """Signs a request; called for each try.
 
     ``key`` is the account's, which can sign in its name; ``delegated`` is True if the service may
     give an identity a key to sign with.
@@ -199,7 +199,7 @@ def _require_form(fields: Mapping[str, str], what: str) -> None:
 
 
 class Delegation(NamedTuple):
-    """A key that the service gave to an identity, and when to ask for another one.
+    """A user delegation key, and when to ask for another one.
 
     The fields name it, in the query of a signature and in the order in which they are signed.
     """
@@ -210,7 +210,7 @@ class Delegation(NamedTuple):
 
 
 def wanted(now: datetime) -> bytes:
-    """The body of a request for a key."""
+    """The body of a request for a user delegation key."""
     start, end = (_written(moment) for moment in (now - _SKEW, now + _LIFETIME))
     return f"<KeyInfo><Start>{start}</Start><Expiry>{end}</Expiry></KeyInfo>".encode()
 
