@@ -30,6 +30,37 @@ def test_what_loads_slowly_is_loaded_where_it_is_needed(loading: str, others: se
     assert done.stdout.strip() == "set()"
 
 
+#: Imports of packages that are called otherwise.
+_IMPORTED_AS = {"azure-identity": "azure.identity", "google-auth": "google.auth", "pyyaml": "yaml"}
+_TASKS = """
+import importlib, pkgutil, sys
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name in {lacking}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Lacking())
+for package in ("checks", "mark", "recovery", "storage", "sweep"):
+    found = importlib.import_module("lakegc_assets." + package)
+    for module in pkgutil.walk_packages(found.__path__, found.__name__ + "."):
+        importlib.import_module(module.name)
+"""
+
+
+def test_nodes_of_a_cluster_need_no_more_than_is_documented() -> None:
+    page = (_PROJECT / "docs/clusters.md").read_text()
+    listed = page.partition("On the nodes these are needed: ")[2].partition(". Dagster")[0]
+    there = set(re.findall(r"[a-z0-9-]+", listed))
+    pyproject = (_PROJECT / "pyproject.toml").read_text()
+    declared = pyproject.partition("\ndependencies = [")[2].partition("\n]")[0]
+    packages = set(re.findall(r'^  "([a-z0-9-]+)', declared, re.MULTILINE))
+    lacking = {
+        _IMPORTED_AS.get(one, one.replace("-", "_")) for one in packages - there - {"pyspark"}
+    }
+    assert {"dagster", "duckdb"} <= lacking
+    code = _TASKS.replace("{lacking}", repr(lacking))
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=_PROJECT)
+
+
 def test_nothing_is_used_that_dagster_has_no_public_name_for() -> None:
     package = _PROJECT / "lakegc_assets"
     private = {
