@@ -1,9 +1,10 @@
 """``python -m lakegc_assets_tests.simulation SEED`` replays one interleaving, step by step.
 
 ``--runs N`` runs N interleavings from that seed on, on all cores; ``--without GUARD`` switches a
-guard off; ``--minimal`` makes the schedule of a seed that fails minimal, and tells it in words;
-``--explore DEPTH`` runs every interleaving of a small world with so many changes at most;
-``--record`` finds the schedules anew that are recorded for the guards.
+guard off, and without a seed replays the schedule that is recorded for it; ``--minimal`` makes the
+schedule of a seed that fails minimal, and tells it in words; ``--explore DEPTH`` runs every
+interleaving of a small world with so many changes at most; ``--record`` finds the schedules anew
+that are recorded for the guards.
 """
 
 from __future__ import annotations
@@ -79,6 +80,24 @@ def _explore(depth: int) -> int:
     return 1 if explored.failures else 0
 
 
+def _replay(seed: int, asked: argparse.Namespace) -> int:
+    """Tell one interleaving in words: of a seed, or the one that is recorded for a guard."""
+    guard, choices = asked.without, choices_of(seed, asked.without)
+    if asked.seed is None and guard is not None:
+        choices = read_schedules()[guard].choices()
+    elif asked.minimal:
+        made = search(seed, 1, guard).failures
+        if not made:
+            _say(f"seed {seed} loses nothing")
+            return 1
+        fewest = smallest(made[0][1], guard)
+        _say(f"the minimal schedule of seed {seed}: {fewest}")
+        choices = Choices(None, fewest)
+    for line in in_words(choices, guard, calls=not asked.minimal):
+        _say(line)
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """Replay, or search."""
     parser = argparse.ArgumentParser(prog="python -m lakegc_assets_tests.simulation")
@@ -106,18 +125,7 @@ def main(arguments: list[str]) -> int:
         if asked.table and not report.failures:
             write_table(report)
         return 1 if report.failures else 0
-    choices = choices_of(seed, asked.without)
-    if asked.minimal:
-        made = search(seed, 1, asked.without).failures
-        if not made:
-            _say(f"seed {seed} loses nothing")
-            return 1
-        fewest = smallest(made[0][1], asked.without)
-        _say(f"the minimal schedule of seed {seed}: {fewest}")
-        choices = Choices(None, fewest)
-    for line in in_words(choices, asked.without, calls=not asked.minimal):
-        _say(line)
-    return 0
+    return _replay(seed, asked)
 
 
 if __name__ == "__main__":
