@@ -195,8 +195,8 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
         )
     if not settings.keys().isdisjoint(("artifact_root", "name")):
         raise ConfigurationError(
-            "artifact_root is set by LAKEGC_ARTIFACT_ROOT, and name in the component's file: `lakegc "
-            "report` and `lakegc why` look there, and would not find a mark at another place"
+            "artifact_root is set by LAKEGC_ARTIFACT_ROOT, and name in the component's file: "
+            "`lakegc report` and `lakegc why` look there, and would find no mark at another place"
         )
     settings = {
         name: [text for text in re.split(r"[,\s]+", value) if text]
