@@ -32,6 +32,11 @@ def duration(time: timedelta) -> str:
     return f"{number:g} {unit if number == 1 else f'{unit}s'}"
 
 
+def minute(time: object) -> str:
+    """A time in UTC, as ``isoformat`` writes it, to the minute: 2026-01-31 02:00 UTC."""
+    return f"{str(time)[:16].replace('T', ' ')} UTC"
+
+
 #: Units of bytes.
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP: Final = 1024

@@ -67,11 +67,6 @@ def printable(name: str) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def minute(time: str) -> str:
-    """A time in ISO form, UTC, to the minute."""
-    return f"{time[:16].replace('T', ' ')} UTC"
-
-
 def summary(found: dict[str, Any]) -> Iterator[str]:
     """The lines of ``run_outcome.outcome_of``."""
     from lakegc_assets.estate.run_outcome import (

@@ -28,6 +28,7 @@ from lakegc_assets.storage.errors import (
     StoreUnavailableError,
 )
 from lakegc_assets.sweep.lease_record import FOLDER
+from lakegc_assets.wording import minute
 
 HOLD: Final = f"{FOLDER}hold.json"
 #: Key of what stands in the place of a hold that was accepted.
@@ -240,11 +241,6 @@ def restore_command(ctx: RunContext, run: str) -> str:
     """The command that brings back all objects of a mark that can be."""
     of_run = ctx.repository, "--run", run, "--all"
     return command_line("restore", *of_run, settings=ctx.given_settings)
-
-
-def minute(time: object) -> str:
-    """A time in UTC, as ``isoformat`` writes it, for people."""
-    return f"{str(time)[:16].replace('T', ' ')} UTC"
 
 
 def hold_command(ctx: RunContext) -> str:

@@ -20,11 +20,10 @@ from lakegc_assets.sweep.hold import (
     HOLD,
     Hold,
     find_hold,
-    minute,
     object_lines,
     restore_command,
 )
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import counted, minute
 
 
 def known_hold(ctx: RunContext) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors, tasks
-from lakegc_assets.embedded.lake import Lake
+from lakegc_assets.embedded.lake import Lake, catalog
 from lakegc_assets.embedded.paging import Paging
 
 MAX_PER_PAGE = 1000
@@ -221,6 +221,13 @@ def text_answer(content: str, status: int) -> Response:
 def done() -> Response:
     """An answer that has nothing to say."""
     return Response(status_code=204)
+
+
+def allowed(call: Call) -> Response:
+    """Answer that the user, who is the only one, may change a repository; 404 if it is none."""
+    with call.lake.state.read() as db:
+        catalog.repository(db, call.repository)
+    return done()
 
 
 def in_background(call: Call, prefix: str, work: Callable[[Lake, str], object]) -> Response:

@@ -8,7 +8,15 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors, tasks
-from lakegc_assets.embedded.api.calls import Body, Call, Endpoint, answer, done, in_background
+from lakegc_assets.embedded.api.calls import (
+    Body,
+    Call,
+    Endpoint,
+    allowed,
+    answer,
+    done,
+    in_background,
+)
 from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.gc import collect, uncommitted
 from lakegc_assets.embedded.lake import catalog
@@ -31,13 +39,6 @@ def set_rules(call: Call) -> Response:
 def delete_rules(call: Call) -> Response:
     """Remove the rules."""
     collect.set_rules(call.lake, call.repository, 0, {})
-    return done()
-
-
-def may_set_rules(call: Call) -> Response:
-    """Allow the caller to set rules, always."""
-    with call.lake.state.read() as db:
-        catalog.repository(db, call.repository)
     return done()
 
 
@@ -93,7 +94,7 @@ ENDPOINTS = (
     Endpoint("GET", _REPO + "/gc/rules", get_rules),
     Endpoint("POST", _REPO + "/gc/rules", set_rules),
     Endpoint("DELETE", _REPO + "/gc/rules", delete_rules),
-    Endpoint("GET", _REPO + "/gc/rules/set_allowed", may_set_rules),
+    Endpoint("GET", _REPO + "/gc/rules/set_allowed", allowed),
     Endpoint("POST", _REPO + "/gc/prepare_commits", prepare_commits),
     Endpoint("POST", _REPO + "/gc/prepare_commits/async", prepare_commits_async),
     Endpoint("GET", _REPO + "/gc/prepare_commits/status", prepare_commits_status),

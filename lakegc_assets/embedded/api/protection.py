@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from lakegc_assets.embedded import errors
-from lakegc_assets.embedded.api.calls import Call, Endpoint, answer, done
+from lakegc_assets.embedded.api.calls import Call, Endpoint, allowed, answer, done
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.embedded.refs import protection
 
@@ -28,13 +28,6 @@ def set_rules(call: Call) -> Response:
         if expected not in {None, protection.etag(protection.patterns(db, repo))}:
             raise errors.moved_meanwhile()
         protection.set_patterns(db, repo, wanted)
-    return done()
-
-
-def may_set_rules(call: Call) -> Response:
-    """Allow the caller to set rules, since there is one user only."""
-    with call.lake.state.read() as db:
-        catalog.repository(db, call.repository)
     return done()
 
 
@@ -68,5 +61,5 @@ ENDPOINTS = (
     Endpoint("GET", _OLD, get_rules),
     Endpoint("POST", _OLD, add_rule),
     Endpoint("DELETE", _OLD, delete_rule),
-    Endpoint("GET", _OLD + "/set_allowed", may_set_rules),
+    Endpoint("GET", _OLD + "/set_allowed", allowed),
 )
