@@ -231,6 +231,8 @@ def test_the_documented_file_says_what_holds_without_it(monkeypatch: pytest.Monk
     """All but what it has to make up: names, places, and what is different for some."""
     text = (_PROJECT / "docs/automation.md").read_text()
     (example,) = re.findall(r"```yaml\ntype: .*?\nattributes:\n(.*?)```", text, re.DOTALL)
+    shown = set(re.findall(r"^  (?:# )?(\w+):", example, re.MULTILINE))
+    assert shown == set(GarbageCollection.get_model_cls().model_fields)
     monkeypatch.setenv("LAKEGC_HOOK", "https://hooks.example.com/x")
     found = GarbageCollection.resolve_from_yaml(textwrap.dedent(example))
     made_up = Policy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import import_module
@@ -15,6 +16,7 @@ import yaml
 
 from lakegc_assets.checks.evaluation import NAMES
 from lakegc_assets.definitions import component, defs
+from lakegc_assets.defs.assets import MARK, STAGES
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.names import OTHER_JOBS, PLAIN, RUN_JOBS, add_partition, partition_key
 from lakegc_assets.defs.schedules import last_tick, next_tick
@@ -313,3 +315,16 @@ def test_an_approval_waits_in_the_queue_for_a_mark_of_its_repository(
         key = "alpha" if name == "gc_accept_hold" else "alpha|w1"
         tags[name] = config.get_tags_for_partition_key(key)["lakegc/repository"]
     assert set(tags.values()) == {"alpha"}
+
+
+def test_the_documentation_has_the_columns_of_the_artifacts() -> None:
+    page = (_PROJECT / "docs/operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)[^`]*` \| ([^|]*) \|", page, re.MULTILINE)
+    documented = {asset: re.sub(r"\([^)]*\)", "", columns) for asset, columns in rows}
+    listed = documented["store_listing"]
+    stages = [*MARK, *(one for one in STAGES if one.name in {"swept_set", "restored_set"})]
+    for stage in stages:
+        assert stage.columns is not None
+        said = documented[stage.name].partition(";")[0].partition(":")[0]
+        said = said.replace("those of `store_listing`", listed)
+        assert re.findall(r"\w+", said) == stage.columns.names, stage.name
