@@ -49,7 +49,7 @@ def adopt(
         raise ConfigurationError("--set adopt: give the mark as --mark")
     run = run_id or new_run_id()
     adoptable(repository, run, mark_id)
-    start("gc_mark", repository, run, settings | {"adopt": mark_id}, as_json)
+    start("gc_mark", repository, run, {"mode": "unified"} | settings | {"adopt": mark_id}, as_json)
 
 
 @click.command()

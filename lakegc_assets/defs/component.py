@@ -30,6 +30,7 @@ from lakegc_assets.defs.names import Names
 from lakegc_assets.defs.notices import failure_sensor
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import (
+    CollectorSection,
     NoticeSection,
     Override,
     Places,
@@ -61,7 +62,7 @@ from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.artifacts import located
 from lakegc_assets.run.command_line import Source, given_settings
-from lakegc_assets.run.settings import RepositorySettings
+from lakegc_assets.run.settings import RepositorySettings, SharedSettings
 from lakegc_assets.storage.config import StoreConfig
 
 Translation = Annotated[
@@ -98,6 +99,10 @@ class GarbageCollection(dg.Component, Policy):
     )
     stores: StoresSection = Field(
         default_factory=StoresSection, description="the object stores, and where artifacts live"
+    )
+    collector: CollectorSection = Field(
+        default_factory=CollectorSection,
+        description="settings of every run: engine, tasks, rates, waits",
     )
     include: Patterns = Field(
         default_factory=lambda: ["*"], description="names or patterns of repositories to collect"
@@ -403,6 +408,7 @@ class GarbageCollection(dg.Component, Policy):
             policies=policies.dump(),
             **{name: getattr(self.stores, name) for name in Places.model_fields},
             **{name: getattr(self, name) for name in RepositorySettings.model_fields},
+            **{name: getattr(self.collector, name) for name in SharedSettings.model_fields},
         )
 
     def connections(self) -> tuple[LakeFSResource, ObjectStoreResource, CollectorResource]:
@@ -459,6 +465,9 @@ def _lakefs(section: ServerSection, variable: Callable[[str], str]) -> LakeFSRes
         access_key_id=secret(section.access_key_id_variable),
         secret_access_key=secret(section.secret_access_key_variable),
         credentials_file=section.credentials_file,
+        max_attempts=section.max_attempts,
+        connect_timeout_seconds=section.connect_timeout_seconds,
+        read_timeout_seconds=section.read_timeout_seconds,
     )
 
 
@@ -489,4 +498,6 @@ def _stores(section: StoresSection) -> ObjectStoreResource:
         gcs_endpoint=section.gcs_endpoint,
         gcs_credentials_file=section.gcs_credentials_file,
         local_root=section.local_root or os.environ.get("LAKEGC_LOCAL_ROOT"),
+        connect_timeout_seconds=section.connect_timeout_seconds,
+        read_timeout_seconds=section.read_timeout_seconds,
     )

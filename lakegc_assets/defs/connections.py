@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
 import yaml
@@ -21,12 +21,13 @@ from dagster_azure.blob import (
     AzureBlobStorageResource,
     AzureBlobStorageSASTokenCredential,
 )
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from lakegc_assets.engine.spark_session import is_cluster
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import ENDPOINT_VARIABLE, LakeFSConfig
+from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.azure.auth import write_azure_credentials_file
 from lakegc_assets.storage.config import AzureAccess, GcsAccess, StoreConfig
 from lakegc_assets.storage.files import write_private_file
@@ -111,7 +112,19 @@ def is_mounted(folder: Path) -> bool:
     return any(str(one) in mounts for one in (folder, *folder.parents) if one != Path("/"))
 
 
-class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+_TimeoutSeconds = Annotated[float, Bounds(0, above=True, unit="seconds")]
+
+
+class Timeouts(BaseModel):
+    """Timeouts of requests, each of every try."""
+
+    connect_timeout_seconds: _TimeoutSeconds = Field(default=10.0, description="to reach a server")
+    read_timeout_seconds: _TimeoutSeconds = Field(
+        default=10.0, description="without a byte of an answer"
+    )
+
+
+class LakeFSResource(Timeouts, dg.ConfigurableResource):  # type: ignore[type-arg]
     """A lakeFS server. What is not set here comes from where ``lakectl`` takes it."""
 
     endpoint: str | None = Field(
@@ -128,9 +141,9 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     credentials_file: str | None = Field(
         default=None, description="a file in the form of ~/.lakectl.yaml"
     )
-    connect_timeout_seconds: float = Field(default=10.0, description="to reach the server")
-    read_timeout_seconds: float = Field(default=10.0, description="between parts of an answer")
-    max_attempts: int = Field(default=5, description="for calls that may be repeated")
+    max_attempts: Annotated[int, Bounds(1)] = Field(
+        default=5, description="how often a call is sent that may be repeated, at most"
+    )
 
     def config(self) -> LakeFSConfig:
         """The connection for tasks, without secrets: keys that are set go to a private file.
@@ -159,7 +172,7 @@ class LakeFSResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         )
 
 
-class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class ObjectStoreResource(Timeouts, dg.ConfigurableResource):  # type: ignore[type-arg]
     """The object stores of namespaces and artifacts.
 
     S3 and Azure are configured as everywhere in Dagster: see dagster-aws and dagster-azure.
@@ -183,8 +196,6 @@ class ObjectStoreResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     local_root: str | None = Field(
         default=None, description="where a lakeFS with local storage keeps local:// namespaces"
     )
-    connect_timeout_seconds: float = Field(default=10.0, description="for each try")
-    read_timeout_seconds: float = Field(default=10.0, description="for each try")
 
     def config(self) -> StoreConfig:
         """The stores for tasks, without secrets: keys that are set go to a private file."""

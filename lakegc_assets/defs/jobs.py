@@ -151,7 +151,7 @@ def launchpad(
         repository = key.split("|", maxsplit=1)[0]
         policy = policies.of(repository)
         first = {
-            "mode": "unified",
+            "mode": policy.mode,
             "min_age_hours": policy.min_age_hours,
             "max_candidate_share": policy.max_candidate_share,
             "protect_tags": policy.protect_tags,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource
+from lakegc_assets.defs.connections import LakeFSResource, ObjectStoreResource, Timeouts
 from lakegc_assets.defs.fields import (
     Cron,
     Owners,
@@ -33,7 +33,12 @@ from lakegc_assets.estate.notices import FORMS
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.bounds import Bounds
-from lakegc_assets.run.settings import MAX_DAYS, CollectorSettings, RepositorySettings
+from lakegc_assets.run.settings import (
+    MAX_DAYS,
+    CollectorSettings,
+    RepositorySettings,
+    SharedSettings,
+)
 from lakegc_assets.sweep.approval import MODES, REQUIRED, Limits
 
 
@@ -283,7 +288,7 @@ class Places(BaseModel):
     )
 
 
-class ServerSection(dg.Model, dg.Resolvable):
+class ServerSection(Timeouts, dg.Model, dg.Resolvable):
     """The lakeFS server. What is not said here is taken from where ``lakectl`` takes it."""
 
     endpoint: Url | None = _shared("endpoint", LakeFSResource)
@@ -294,6 +299,7 @@ class ServerSection(dg.Model, dg.Resolvable):
         default=None, description="name of the environment variable that holds the secret key"
     )
     credentials_file: str | None = _shared("credentials_file", LakeFSResource)
+    max_attempts: Annotated[int, Bounds(1)] = _shared("max_attempts", LakeFSResource)
 
     @model_validator(mode="after")
     def _require_both(self) -> ServerSection:
@@ -302,7 +308,7 @@ class ServerSection(dg.Model, dg.Resolvable):
         return self
 
 
-class StoresSection(Places, dg.Model, dg.Resolvable):
+class StoresSection(Places, Timeouts, dg.Model, dg.Resolvable):
     """The object stores. Keys are taken from where the stores' own tools take them."""
 
     backup_url: str | None = _shared("backup_url", CollectorSettings)
@@ -314,6 +320,10 @@ class StoresSection(Places, dg.Model, dg.Resolvable):
     gcs_endpoint: str | None = _shared("gcs_endpoint", ObjectStoreResource)
     gcs_credentials_file: str | None = _shared("gcs_credentials_file", ObjectStoreResource)
     local_root: str | None = _shared("local_root", ObjectStoreResource)
+
+
+class CollectorSection(SharedSettings, dg.Model, dg.Resolvable):
+    """Settings of every run, whichever repository it is on."""
 
 
 class MailSection(dg.Model, dg.Resolvable):

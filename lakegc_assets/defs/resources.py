@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import dagster as dg
 import pydantic
@@ -17,7 +17,6 @@ from lakegc_assets.defs.policy import Places, Policies, Policy
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.run.artifacts import ArtifactRoot, located, place_of_artifacts
-from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.run.settings import CollectorSettings, RepositorySettings, Settings
 from lakegc_assets.storage.config import S3Access
 
@@ -29,14 +28,6 @@ class CollectorResource(CollectorSettings, Places, dg.ConfigurableResource):  # 
         default="",
         description="of the component: where `artifact_root` is not set, its artifacts are in a "
         "folder of this name",
-    )
-    lakefs_wait_seconds: Annotated[float, Bounds(0, unit="seconds")] = Field(
-        default=120.0,
-        description="for how long a lakeFS server is waited for that is away (refused or broken "
-        "connections, no answer in time, 502, 503, 504), by all calls of a process together; the "
-        "log says so. Other answers, unknown hosts and certificates are reported at once or after "
-        "`max_attempts`. Nothing is waited for by what deletes: a sweep whose tasks find no server "
-        "ends, and is run again",
     )
     policies: dict[str, Any] = Field(
         default={}, description="how single repositories are collected, as the component says it"

@@ -399,7 +399,8 @@ def failure_of(call: str, error: requests.RequestException) -> LakeFSError:
         failure.never_sent = failure.away = True
     elif isinstance(error, requests.Timeout) or isinstance(reason, ReadTimeoutError):
         failure = TimedOutError(
-            f"{call}: the answer did not come in time. Try again, or raise read_timeout_seconds"
+            f"{call}: the answer did not come in time. Try again, or raise read_timeout_seconds "
+            "of lakefs in the component"
         )
         failure.away = True
     elif isinstance(error, requests.exceptions.SSLError):

@@ -55,6 +55,12 @@ _Seconds = Annotated[float, Bounds(0, MAX_DAYS * 86_400, unit="seconds")]
 class RepositorySettings(BaseModel):
     """Settings that a policy may give for single repositories."""
 
+    mode: Mode = Field(
+        default="unified",
+        description="what may become a candidate: what only expired commits hold, without a "
+        "listing of the store (committed); what was never committed (uncommitted); or both "
+        "(unified). A sweep is of the mode of its mark",
+    )
     min_age_hours: _Hours = Field(
         default=24.0,
         description="younger objects are never candidates; less than 24 takes a run with "
@@ -125,38 +131,17 @@ class RepositorySettings(BaseModel):
     )
 
 
-class CollectorSettings(RepositorySettings):
-    """Settings of a run: the objects that it may collect, and the division of its work."""
+class SharedSettings(BaseModel):
+    """Settings that a component gives for all repositories: engine, tasks, rates, waits."""
 
-    mode: Mode = Field(
-        default="unified",
-        description="what may become a candidate: what only expired commits hold, without a "
-        "listing of the store (committed); what was never committed (uncommitted); or both "
-        "(unified). A sweep is of the mode of its mark",
-    )
-    allow_unsafe_min_age: bool = Field(
-        default=False,
-        description="take `min_age_hours` as it is, without grace period, skew and margin; only "
-        "where nobody writes",
-    )
     clock_skew_seconds: _Seconds = Field(
         default=300.0,
         description="how far the clocks of lakeFS and of the store may differ from this machine's",
-    )
-    accept_missing: str | None = Field(
-        default=None,
-        description="digest of objects at HEADs that are known to be lost; the error that stops a "
-        "run names it",
     )
     skip_new_slices: bool = Field(
         default=True,
         description="do not list slices made after the cutoff, by their names: they cannot hold a "
         "candidate",
-    )
-    clean: bool = Field(
-        default=False,
-        description="list the whole store; else what earlier runs saw of old slices is carried "
-        "forward",
     )
     engine: EngineSetting = Field(
         default="auto",
@@ -205,6 +190,14 @@ class CollectorSettings(RepositorySettings):
         "store honours that only for single requests (versitygw), not at all where it never does "
         "(MinIO)",
     )
+    lakefs_wait_seconds: _Seconds = Field(
+        default=120.0,
+        description="for how long a lakeFS server is waited for that is away (refused or broken "
+        "connections, no answer in time, 502, 503, 504), by all calls of a process together; the "
+        "log says so. Other answers, unknown hosts and certificates are reported at once or after "
+        "`max_attempts`. Nothing is waited for by what deletes: a sweep whose tasks find no server "
+        "ends, and is run again",
+    )
     lease_duration_seconds: Annotated[float, Bounds(120, MAX_DAYS * 86_400, unit="seconds")] = (
         Field(
             default=180.0,
@@ -244,6 +237,41 @@ class CollectorSettings(RepositorySettings):
         default=3,
         description="how often an uncommitted snapshot is started again before the run stops",
     )
+    backup_num_partitions: _Tasks = Field(
+        default=20, description="the most tasks that copy (`-m`, `--max-maps`)"
+    )
+    backup_bandwidth: Annotated[float | None, Bounds(0, above=True, unit="MB/s")] = Field(
+        default=None,
+        description="the most that all of these tasks copy together, in MB/s (`--bandwidth`)",
+    )
+    backup_list_threads: Annotated[int, Bounds(1, 40)] = Field(
+        default=8, description="threads that list a backup (`--num-liststatus-threads`)"
+    )
+    backup_distribution: Distribution = Field(
+        default="dynamic",
+        description="dynamic: tasks that copy take the next of many portions of equal bytes; "
+        "uniform: each gets one (`--strategy`)",
+    )
+
+
+class CollectorSettings(SharedSettings, RepositorySettings):
+    """Settings of a run: the objects that it may collect, and the division of its work."""
+
+    allow_unsafe_min_age: bool = Field(
+        default=False,
+        description="take `min_age_hours` as it is, without grace period, skew and margin; only "
+        "where nobody writes",
+    )
+    accept_missing: str | None = Field(
+        default=None,
+        description="digest of objects at HEADs that are known to be lost; the error that stops a "
+        "run names it",
+    )
+    clean: bool = Field(
+        default=False,
+        description="list the whole store; else what earlier runs saw of old slices is carried "
+        "forward",
+    )
     adopt: str | None = Field(
         default=None,
         description="id of a mark of lakeFS's own collector: only what it names, too, is a "
@@ -254,29 +282,14 @@ class CollectorSettings(RepositorySettings):
         description="URL or path of backups; else `LAKEGC_BACKUP_URL`. A sweep then deletes only "
         "what is verified in the backup of its mark",
     )
-    without_backup: bool = Field(
-        default=False,
-        description="where no `backup_url` is set, go on with a sweep that did not end and had "
-        "relied on a backup",
-    )
-    backup_num_partitions: _Tasks = Field(
-        default=20, description="the most tasks that copy (`-m`, `--max-maps`)"
-    )
-    backup_bandwidth: Annotated[float | None, Bounds(0, above=True, unit="MB/s")] = Field(
-        default=None,
-        description="the most that all of these tasks copy together, in MB/s (`--bandwidth`)",
-    )
     backup_log: str | None = Field(
         default=None,
         description="folder or URL of logs of backups, one line of JSON for each object (`--log`)",
     )
-    backup_list_threads: Annotated[int, Bounds(1, 40)] = Field(
-        default=8, description="threads that list a backup (`--num-liststatus-threads`)"
-    )
-    backup_distribution: Distribution = Field(
-        default="dynamic",
-        description="dynamic: tasks that copy take the next of many portions of equal bytes; "
-        "uniform: each gets one (`--strategy`)",
+    without_backup: bool = Field(
+        default=False,
+        description="where no `backup_url` is set, go on with a sweep that did not end and had "
+        "relied on a backup",
     )
 
 

@@ -320,16 +320,24 @@ def test_what_the_environment_says_is_checked_when_it_is_filled_in(
 
 
 def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_TIMEOUT", "20")
     component = GarbageCollection.resolve_from_yaml(
         """
         lakefs:
           endpoint: http://lakefs.example.com
           access_key_id_variable: THE_KEY
           secret_access_key_variable: THE_SECRET
-        stores: {artifact_root: /artifacts, s3_endpoint_url: "http://s3.example.com"}
+          read_timeout_seconds: 60
+          max_attempts: 3
+        stores:
+          artifact_root: /artifacts
+          s3_endpoint_url: "http://s3.example.com"
+          connect_timeout_seconds: "{{ env.THE_TIMEOUT }}"
+        collector: {engine: embedded, sweep_keys_per_second: 500, lakefs_wait_seconds: 600}
         min_age_hours: 48
+        mode: uncommitted
         owners: ["team:data"]
-        repositories: [{include: [tagged], protect_tags: true, min_age_hours: 72}]
+        repositories: [{include: [tagged], protect_tags: true, min_age_hours: 72, mode: committed}]
         """
     )
     monkeypatch.setenv("THE_KEY", "key")
@@ -344,11 +352,19 @@ def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> 
         assert isinstance(stores, ObjectStoreResource)
         assert isinstance(collector, CollectorResource)
         assert lakefs.config().access().endpoint.startswith("http://lakefs.example.com")
+        limits = lakefs.config()
+        assert (limits.read_timeout_s, limits.connect_timeout_s, limits.max_attempts) == (60, 10, 3)
         assert stores.config().endpoint_url == "http://s3.example.com"
+        assert (stores.config().connect_timeout_s, stores.config().read_timeout_s) == (20, 10)
+        settings = collector.of_repository("any", {}).settings()
+        assert (settings.engine, settings.mode) == ("embedded", "uncommitted")
+        assert (settings.sweep_keys_per_second, settings.lakefs_wait_seconds) == (500, 600)
+        assert component.usual_settings("tagged")["sweep_keys_per_second"] == 500
         assert collector.root(stores).url == "/artifacts"
         assert collector.settings().min_age.total_seconds() == 48 * 3600
         of_tagged = collector.of_repository("tagged", {}).settings()
         assert of_tagged.protect_tags
+        assert of_tagged.mode == "committed"
         assert of_tagged.min_age.total_seconds() == 72 * 3600
         # What a person says in the launchpad holds for that run.
         by_hand = collector.of_repository("tagged", {"min_age_hours": 48.0}).settings()
@@ -357,6 +373,21 @@ def test_a_file_says_what_the_resources_are(monkeypatch: pytest.MonkeyPatch) -> 
         assert not collector.of_repository("another", {}).settings().protect_tags
     swept = definitions.resolve_assets_def("swept_set")
     assert swept.specs_by_key[dg.AssetKey("swept_set")].owners == ["team:data"]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("collector: {sweep_keys_per_second: 0}", "0.* is not more than 0"),
+        ("collector: {clean: true}", "clean"),
+        ("collector: {engine: duckdb}", "engine"),
+        ("lakefs: {read_timeout_seconds: 0}", "0.* is not more than 0 seconds"),
+        ("stores: {read_timeout_seconds: soon}", "read_timeout_seconds"),
+    ],
+)
+def test_a_file_refuses_what_no_run_could_have(section: str, said: str) -> None:
+    with pytest.raises((pydantic.ValidationError, ResolutionException), match=f"(?s){said}"):
+        GarbageCollection.resolve_from_yaml(section)
 
 
 def test_what_a_run_configures_leaves_the_rest_as_the_file_says(
