@@ -31,7 +31,8 @@ def approve(
 ) -> None:
     """Let a mark of REPOSITORY be swept; its checks run again.
 
-    It is about exactly this mark, and ends after a week. Where the sensor gc_approvals is on, the
+    It is about exactly this mark, and ends after approval_lifetime_days of the repository's policy
+    (a week, where that says nothing else). Where the sensor gc_approvals is on, the
     sweep follows by itself.
     """
     from lakegc_assets.cli.jobs import run_job

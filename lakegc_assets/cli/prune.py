@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-runs",
     type=duration,
-    default="30d",
-    show_default=True,
-    help="Younger runs stay; 2d are the least.",
+    help="Younger runs stay; 2d are the least. Default: keep_runs_days of the repository's policy, "
+    "30 days where the component says nothing else.",
 )
 @dry_run_option
 @yes_option
 @json_option
 def prune(
-    repositories: tuple[str, ...], keep_runs: timedelta, dry_run: bool, yes: bool, as_json: bool
+    repositories: tuple[str, ...],
+    keep_runs: timedelta | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove old runs that nothing needs any more.
 
@@ -68,10 +71,11 @@ def prune(
 
 
 def _pruned(
-    repositories: Sequence[str], keep: timedelta, *, dry_run: bool
+    repositories: Sequence[str], keep: timedelta | None, *, dry_run: bool
 ) -> tuple[list[Pruned], list[str]]:
     """Prune repositories, none for all but read-only ones, whatever becomes of one of them.
 
+    ``keep`` is the age from which on runs may go; None for that of each repository's policy.
     Returns the outcome of each; and sentences about others.
     """
     from lakegc_assets.cli.jobs import open_instance
@@ -80,7 +84,9 @@ def _pruned(
     from lakegc_assets.defs.prune import DagsterRecords
     from lakegc_assets.prune.prune import left_alone, prune_one, require_long
 
-    require_long(keep)
+    if keep is not None:
+        require_long(keep)
+    policies = component().policies()
     site = Site.defined()
     there = list(site.lakefs.connect().repositories())
     if unknown := sorted(set(repositories) - {one.id for one in there}):
@@ -93,7 +99,7 @@ def _pruned(
             prune_one(
                 site.context(name, "prune"),
                 DagsterRecords(instance, site.root, name, component().names()),
-                keep,
+                keep or timedelta(days=policies.of(name).keep_runs_days),
                 dry_run=dry_run,
             )
             for name in names

@@ -238,6 +238,18 @@ def test_the_command_prunes_all_and_prints_json(past: Site) -> None:
         assert len(instance.get_runs()) == 6
 
 
+def test_the_command_keeps_runs_as_long_as_the_policy_says(
+    past: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert past
+    file = tmp_path / "defs.yaml"
+    file.write_text("type: lakegc_assets.GarbageCollection\nattributes: {keep_runs_days: 365}\n")
+    monkeypatch.setenv("LAKEGC_DEFS", str(file))
+    assert "0 runs, " in lakegc("prune", "alpha", "--dry-run").stdout
+    sooner = lakegc("prune", "alpha", "--dry-run", "--keep-runs", "40d")
+    assert "alpha, run old: would go\n" in sooner.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
