@@ -88,7 +88,7 @@ class Usage:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Of the asset."""
+        """The facts of the ``storage_attribution`` manifest."""
         return self.manifest.facts
 
     def to_json(self) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _missing(case: Case) -> Sequence[Part]:
 
 
 def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
-    """Of some of what HEADs hold, which is the same while they do, what the store lacks.
+    """Addresses that the store lacks, of a deterministic sample of those that HEADs hold.
 
     ``lacked``: files of what an inventory report lacks of it; some of that is asked for, too.
     """

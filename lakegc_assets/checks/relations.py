@@ -189,7 +189,7 @@ def without(addresses: DataFrame, others: DataFrame) -> DataFrame:
 
 @relation
 def deleted_before(addresses: DataFrame, known: DataFrame) -> DataFrame:
-    """Those addresses that runs deleted, each once, and the last of the runs (address, run).
+    """Addresses that earlier runs deleted, each once, with the last such run (address, run).
 
     Args:
         addresses: address.

@@ -36,7 +36,7 @@ class Witnessed:
     slots: Mapping[str, Slot]
 
     def digests(self) -> dict[str, str]:
-        """Of the addresses of each range as they stand in it, by its id."""
+        """The digest of the addresses of each range, as they stand in it, by range id."""
         return {range_id: str(slot.facts["digest"]) for range_id, slot in self.slots.items()}
 
     def frame(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:

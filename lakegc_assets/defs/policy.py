@@ -196,7 +196,7 @@ class Policies(dg.Model):
 
     @property
     def schedule_status(self) -> dg.DefaultScheduleStatus:
-        """Of schedules that nobody has turned on or off."""
+        """The default status of schedules."""
         return dg.DefaultScheduleStatus["RUNNING" if self.running else "STOPPED"]
 
     def collects(self, repository: str) -> bool:

@@ -56,7 +56,7 @@ class RemoteRun:
 
     @classmethod
     def from_json(cls, extras: Mapping[str, Any]) -> "RemoteRun":
-        """Of the extras of Pipes.
+        """Read it from the extras of Pipes.
 
         Raises:
             ConfigurationError: another version of this package has written them, or none has.

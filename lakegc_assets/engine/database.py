@@ -294,7 +294,7 @@ class Database:
         return frame
 
     def _named(self, frame: DuckDBDataFrame) -> DuckDBDataFrame:
-        """The same frame, whose plan is nothing but the name of a query."""
+        """The frame as a named query, so that its plan is that name alone."""
         if frame in self._query_of:
             return frame
         return self.read(frame.sql(dialect="duckdb", optimize=False))

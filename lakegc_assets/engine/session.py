@@ -38,7 +38,7 @@ class Dataset:
         return sum(part.rows for part in self.parts)
 
     def select(self, *columns: str) -> Dataset:
-        """Some of its columns."""
+        """The dataset with some of its columns."""
         return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
 
     def __add__(self, other: Dataset) -> Dataset:

@@ -175,7 +175,7 @@ def _compared(found: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _stages(runs: Runs, last: RunManifests | None) -> dict[str, StageMetrics]:
-    """Of each stage whose manifest can be read."""
+    """Metrics of each stage whose manifest can be read."""
     manifests: list[Manifest] = []
     if last is not None:
         for asset in STAGES[:-1]:

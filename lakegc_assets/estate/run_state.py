@@ -278,7 +278,7 @@ def state_of(attempt: AttemptArtifacts) -> RunState:
 
 
 def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Table:
-    """Of outcomes those that were missing after a try was killed that may have deleted them."""
+    """Outcomes ``already_missing`` of objects that a killed try of the sweep may have deleted."""
     missing = outcomes.filter(pc.equal(outcomes["outcome"], "already_missing"))
     killed = killed_since(attempt.store()) if missing.num_rows else None
     return missing.slice(0, 0) if killed is None else missing.filter(pc.field("at") >= killed)

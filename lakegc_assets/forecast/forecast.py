@@ -226,12 +226,12 @@ class _Bounds:
         return self.marked is not None and default <= self.marked.default_retention_days
 
     def under(self, default: int) -> str:
-        """Of what a mark would name under a default."""
+        """The bound of what a mark would name under a default."""
         too_much = not self.knows(default) or any(span.days <= default for span in self.missing)
         return _bound(too_much=too_much, too_little=bool(self.staged))
 
     def after(self, today: Rules | None, days: int) -> str:
-        """Of what one would name under today's rules after some days."""
+        """The bound of what a mark would name under today's rules after some days."""
         unmarked = self.marked is None
         known = unmarked if today is None else self.knows(today.default_retention_days)
         too_much = not known or any(span.left > days for span in self.missing)

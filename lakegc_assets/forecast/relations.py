@@ -19,7 +19,7 @@ from lakegc_assets.retention.thresholds import FOREVER, NEVER
 
 @relation
 def spared_by_lakefs(spared: DataFrame) -> DataFrame:
-    """Of what a mark spared (address, why) that which lakeFS serves, or may serve."""
+    """Objects that a mark spared (address, why) since lakeFS serves them, or may serve them."""
     return spared.where(F.col("why").isin(SERVED, UNVERIFIED))
 
 

@@ -173,7 +173,7 @@ def decode_entry(data: bytes) -> Entry:
 
 
 class Place(NamedTuple):
-    """Of an entry no more than where its object is, and when lakeFS recorded it (epoch seconds)."""
+    """The address of an entry's object, and when lakeFS recorded the entry (epoch seconds)."""
 
     address: str
     address_type: int

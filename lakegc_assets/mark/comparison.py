@@ -237,7 +237,7 @@ def _largest(asked: _Asked, alone: DataFrame, kept: Dataset) -> list[dict[str, A
 
 
 def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
-    """Of some groups; bytes are known where each object has a size."""
+    """The total of some groups; bytes are known only where each object has a size."""
     found = Total()
     for row in rows:
         found += Total(row["objects"], row["bytes"] if row["sized"] == row["objects"] else None)

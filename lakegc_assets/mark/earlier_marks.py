@@ -102,7 +102,7 @@ class EarlierMarks:
         return pa.Table.from_pylist(list(known.values()), _FORGOTTEN)
 
     def _there(self, mark: Earlier, commits: Collection[str]) -> list[str]:
-        """Of the commits of a mark those that this repository has."""
+        """The commits of a mark that this repository has."""
         ids, made = list(commits), self.ctx.connections.made
         if mark.manifest.facts.get(MADE, made) == made:
             return ids
@@ -160,7 +160,7 @@ def earlier_commits(ctx: RunContext) -> set[str]:
 def unread_marks(
     marks: Iterable[Earlier], is_whole: Callable[[Earlier], bool] = lambda _: True
 ) -> list[Earlier]:
-    """Those of some marks of one namespace that are whole, and that no other of these has read.
+    """Marks of one namespace that are whole, and that no other one of them has read.
 
     What another one has read is handed on by it, and so is what that one had read.
     """
@@ -235,7 +235,7 @@ def _marks(ctx: RunContext, *, but_present: bool = False) -> list[Earlier | Inte
 def _tables(
     mark: Earlier, parts: Sequence[str], columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
-    """Those of some parts that a mark has."""
+    """The tables of those parts that a mark has."""
     there = [part for part in parts if part in mark.manifest.parts]
     return [mark.attempt.rows(mark.manifest, part, columns) for part in there]
 

@@ -447,5 +447,5 @@ def _placed(namespace: StorageNamespace, addresses: pa.Array) -> tuple[pa.Array,
 
 
 def _as_written(address: str, meant: AbstractSet[str]) -> str:
-    """Of what a full address may mean: the key as it stands, which is how lists have them."""
+    """The relative key of a full address as it stands, without percent-decoding."""
     return min(meant, key=lambda one: (not address.endswith(one), -len(one), one))

@@ -263,6 +263,6 @@ def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
 
 
 def settled(names: Sequence[str], before: datetime) -> list[str]:
-    """Of some names those of slices that get no objects any more."""
+    """The names of slices that get no objects any more, among some names."""
     made = ((name, slice_time(name)) for name in names)
     return [name for name, moment in made if moment is not None and moment < before]

@@ -126,7 +126,7 @@ def find_holders(
 def _readable(
     ctx: RunContext, ranks: Mapping[str, int], without: pa.Array | None
 ) -> dict[str, int]:
-    """Those of some metaranges (their ids, with a number for each) that are whole."""
+    """The readable ones of some metaranges (ids, with a number for each)."""
 
     def read(ids: Sequence[str]) -> None:
         ranges_of(ctx, {i: ranks[i] for i in ids}, without)

@@ -309,7 +309,7 @@ class _Reading:
                 raise passed[commit.metarange_id]
 
     def _uncommitted(self, liveness: Liveness, naming: pa.Table) -> pa.Table:
-        """Those of some ranges that no known commit has, active or expired."""
+        """Ranges that no known commit has, neither an active nor an expired one."""
         ids = {commit.metarange_id for commit in liveness.commits.values()}
         committed = live_ranges(self._there, ids, every=False).ranges
         known = committed["range_id"].cast(pa.string()).combine_chunks()

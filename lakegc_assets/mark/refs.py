@@ -192,7 +192,7 @@ def load_commits(
 
 
 def read_commits(client: LakeFSClient, repository: str, ids: Iterable[str]) -> dict[str, Commit]:
-    """Some commits alone, without what is behind them.
+    """Commits by their ids, without their ancestors.
 
     Raises:
         IntegrityError: a commit's content does not match its id.

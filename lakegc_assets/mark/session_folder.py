@@ -31,7 +31,7 @@ class SessionFolder:
         return self.ctx.connections
 
     def below(self, folder: str) -> SessionFolder:
-        """The same with a folder below this one."""
+        """A session folder below this one."""
         return replace(self, folder=f"{self.folder}{folder}")
 
     def read(self, parts: Sequence[Part], schema: pa.Schema) -> DataFrame:
@@ -43,7 +43,7 @@ class SessionFolder:
         return self.frames.write(frame, self.url, f"{self.folder}{name}/", schema, what)
 
     def written(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> Dataset:
-        """The same as a dataset."""
+        """As ``write``; returns a dataset."""
         return Dataset(self.url, self.write(frame, name, schema, what), schema)
 
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def matches(entries: DataFrame, signatures: DataFrame) -> DataFrame:
 
 @relation
 def matches_in(known: DataFrame, ranges: DataFrame, signatures: DataFrame) -> DataFrame:
-    """Those of some matches that are of some ranges (range_id) and signatures."""
+    """The matches in some ranges (range_id) with some signatures."""
     held = known.join(ranges, "range_id", "left_semi")
     return held.join(signatures, _KEY, "left_semi").select(*known.columns)
 
@@ -202,7 +202,7 @@ def _comparable(until: datetime) -> Column:
 
 
 def _doubtful(candidates: DataFrame, until: datetime | None) -> DataFrame:
-    """Those whose etags are no checksums, as far as is known."""
+    """Candidates whose etags are not known to be checksums."""
     return candidates if until is None else candidates.where(~_comparable(until))
 
 

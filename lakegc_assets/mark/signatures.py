@@ -215,7 +215,7 @@ def _by_etag(
     evidence: Evidence,
     deadline: float,
 ) -> Signatures:
-    """The same signatures, with etags and contents where these can be compared."""
+    """The signatures with etags, or MD5s of contents, where these can be compared."""
     found = replace(found, until=_comparable_until(work, candidates, evidence))
     which = "no etags" if found.until is None else f"etags until {found.until}"
     work.ctx.log.info("%s of the store can be compared with those at HEADs", which)
@@ -234,7 +234,7 @@ def _by_etag(
 def _with_unclear(
     work: SessionFolder, heads: HeadRanges, found: Signatures, etags: EtagFiles
 ) -> Signatures:
-    """The same signatures, with the entries whose sizes the listing does not confirm.
+    """The signatures with the entries whose sizes the listing does not confirm.
 
     Raises:
         IntegrityError: there are none, although the evidence says that some differ.

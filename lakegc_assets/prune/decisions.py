@@ -1,4 +1,4 @@
-"""Says of each run of a repository why it stays, or that it may go.
+"""Decides which runs of a repository may go, with the reason of each that stays.
 
 What needs a run, as other runs show: the next mark reads the latest active commits, and the
 latest listings; an optimized run takes over what was listed since the last clean run, and what

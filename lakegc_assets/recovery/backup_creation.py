@@ -194,7 +194,7 @@ class _Creation:
     # What is done, by relations
 
     def _verified(self, recorded: Dataset) -> Dataset:
-        """Of what was recorded, the copies that a listing of the backup shows, each once."""
+        """The recorded copies that a listing of the backup shows, each once."""
         shown = shown_copies(self.space, self.store, self.marked)
         inputs, what = (recorded, self.marked, shown), "find what is copied"
         return self.space.derive("verified", OUTCOMES, what, relations.verified, *inputs)

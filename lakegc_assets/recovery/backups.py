@@ -56,7 +56,7 @@ State = Literal["finished", "unfinished", "being removed"]
 
 @dataclass(frozen=True)
 class Subject:
-    """Of what a backup is."""
+    """The mark of which a backup is."""
 
     repository: str
     run: str

@@ -172,7 +172,7 @@ def _require_gone(space: Workspace, store: ObjectStore, copied: Dataset) -> None
 
 
 def missing_objects(space: Workspace, objects: Dataset) -> Dataset:
-    """Of some objects those that the store does not hold, or holds with another size, in order.
+    """Objects that the store does not hold, or holds with another size, in order.
 
     ``objects``: ``OBJECTS``, in the order of the addresses, each once.
     """

@@ -54,7 +54,7 @@ class Cost(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Some of the work, numbered in its round."""
+    """A part of the work of a round, with its number."""
 
     number: int
     stretch: Stretch

@@ -1,4 +1,4 @@
-"""Says what retention has to know of a commit, and who made it.
+"""Commits as retention sees them: id, date, parents, metarange and metadata.
 
 Facts about commits are those of lakeFS: see ``Commit``.
 """

@@ -1,4 +1,4 @@
-"""A second opinion on active commits, literal instead of fast, for whoever is about to delete.
+"""A naive second implementation of active commits, which the checks compare with the first.
 
 It shares nothing with ``active_commits`` but the data classes, and follows the words of lakeFS
 issue 1932: for each retention the whole main ancestry of all that has it, then what was created

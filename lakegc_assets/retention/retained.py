@@ -130,7 +130,7 @@ def least_days(retain: Retain, branches: Iterable[str]) -> dict[str, int]:
 
 
 def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
-    """Of some tags those that a pattern names, each with its commit."""
+    """Tags that a pattern of the rules matches, each with its commit."""
     return {
         tag: commit
         for tag, commit in tags.items()
@@ -139,7 +139,7 @@ def protecting(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def deciding(retain: Retain, tags: Mapping[str, str]) -> dict[str, str]:
-    """Of some tags those whose change can change what is kept, each with its commit.
+    """Tags whose change can change what the rules keep, each with its commit.
 
     Any tag may lead to a commit that nothing else leads to, and that its metadata keep, or that has
     something below a path.

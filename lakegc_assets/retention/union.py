@@ -178,7 +178,7 @@ def _without_heads(previous: Previous, heads: Mapping[str, str]) -> Previous:
 def _latest(
     pairs: Iterable[tuple[str, Reason]], recorded: Mapping[str, Reason], named: AbstractSet[str]
 ) -> dict[str, list[Reason]]:
-    """Of reasons with a date the latest one of each commit and branch that is not recorded."""
+    """The latest dated reason of each commit and branch, without those that are recorded."""
     latest: dict[tuple[str, str | None], tuple[datetime, Reason]] = {}
     for commit_id, reason in pairs:
         # What is gone, and has no rule of its own, is like any dangling commit.

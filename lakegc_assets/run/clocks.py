@@ -103,7 +103,7 @@ class Watch:
 
 @cache
 def watch_of(_process: int) -> Watch:
-    """That of this process; one that was forked has none of its threads, so it gets its own."""
+    """The watch of this process; a forked one has no thread of its parent's and gets its own."""
     watch = Watch(SYSTEM_CLOCKS.elapsed)
     threading.Thread(target=watch.run, name="lakegc-suspension", daemon=True).start()
     return watch

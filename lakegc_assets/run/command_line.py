@@ -163,7 +163,7 @@ def _usual() -> Mapping[str, Any]:
 
 
 def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Those that are not usual, in the order of the fields of ``CollectorSettings``."""
+    """The settings that differ from the usual ones, in the order of ``CollectorSettings``."""
     usual = _usual() if usual is None else usual
     return {
         name: settings[name]

@@ -169,7 +169,7 @@ class RunContext:
 
     @property
     def requests_by_kind(self) -> dict[str, int]:
-        """The same by server and method (``traffic.by_kind``)."""
+        """Requests sent by server and method (``traffic.by_kind``)."""
         return traffic.since(self.sent_before)
 
     @property
@@ -235,7 +235,7 @@ class RunContext:
         return self.at(client, self.connections_of(self.repository, namespace, made))
 
     def at(self, client: LakeFSClient, connections: Connections) -> Self:
-        """The same run with other connections: with those of another repository it reads that."""
+        """The run with other connections: with those of another repository it reads that one."""
         return replace(self, connected=Connected(client, connections))
 
     def connections_of(

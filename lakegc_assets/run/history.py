@@ -82,5 +82,5 @@ def note_rows(root: ArtifactRoot, repository: str, run: str, rows: int) -> None:
 
 
 def of_whole_store(listings: Sequence[Earlier]) -> list[Earlier]:
-    """Of earlier listings those of all that the store held: not those of the mode ``committed``."""
+    """Earlier listings of the whole store: not those of the mode ``committed``."""
     return [one for one in listings if one.manifest.mode != "committed"]

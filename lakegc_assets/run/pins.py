@@ -143,7 +143,7 @@ def pinned(store: ObjectStore) -> pa.Table:
 
 
 def among(pins: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
-    """Of what is pinned (``REASONS``) that which is among some addresses."""
+    """Pinned objects (``REASONS``) that are among some addresses."""
     if not pins.num_rows:
         return pins
     return pins.filter(strings.among(pins["address"], addresses))

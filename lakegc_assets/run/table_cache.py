@@ -105,7 +105,7 @@ class Decoded(NamedTuple):
     facts: Mapping[str, Any]
 
     def select(self, columns: Sequence[str]) -> Decoded:
-        """Some of its columns."""
+        """The table with some of its columns."""
         return self._replace(rows=self.rows.select(columns))
 
 

@@ -1,4 +1,4 @@
-"""Says whether what a sweep deletes can be had back: before it in words, after it until when."""
+"""The undo of a sweep: a sentence before it about how far it is possible, facts after it."""
 
 from __future__ import annotations
 

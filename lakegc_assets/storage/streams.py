@@ -164,7 +164,7 @@ def base64_of(digest: bytes) -> str:
 
 
 def checksums_in(encoded: Mapping[str, object]) -> dict[str, str]:
-    """Those checksums, by their names, that an answer has in base64; in lower hex."""
+    """The checksums, by name, that an answer has in base64, in lower hex."""
     named = {}
     for name, text in encoded.items():
         with suppress(binascii.Error):

@@ -98,7 +98,7 @@ class Alarm:
 
     @property
     def lost(self) -> pa.Table:
-        """Of the marked objects those that did not come back (``lost_objects.LOST``)."""
+        """Marked objects that did not come back (``lost_objects.LOST``)."""
         gone = pa.array(self.having(LOST, UNKNOWN), pa.string())
         return self.rows.filter(pc.is_in(self.rows["address"], gone))
 

@@ -177,7 +177,7 @@ class _LastLook:
         record()
 
     def _missing(self) -> pa.Table:
-        """Of what is certainly alive, what the store does not have (``CAME_BACK``)."""
+        """Objects that are certainly alive and missing from the store (``CAME_BACK``)."""
         spared, attempt = self.delta.spared, self.recorded.space.attempt
         tasks = max(1, min(self.ctx.settings.sweep_num_partitions, spared.rows // _EACH))
         folder = f"{self.deltas.folder}after/gone/"

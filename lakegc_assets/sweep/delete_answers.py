@@ -1,4 +1,4 @@
-"""Tells, by a store's answers to a delete request, what is done and what is to be sent again."""
+"""Sorts a store's answers to a delete request: outcomes to record, and keys to send again."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class KnownCommits:
 
 
 def with_commits(known: KnownCommits, read: Mapping[str, Commit]) -> KnownCommits:
-    """The same with more commits, none of which is active yet."""
+    """The known commits and more, none of which is active yet."""
     return replace(known, commits={**known.commits, **read})
 
 

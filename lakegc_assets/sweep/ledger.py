@@ -163,7 +163,7 @@ def outcome_rank(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def done(outcomes: pa.Table) -> pa.Table:
-    """Of outcomes those after which nothing is left to do."""
+    """Final outcomes: those after which nothing is left to do (``DONE``)."""
     if not outcomes.num_rows:
         return outcomes
     return outcomes.filter(pc.is_in(outcomes["outcome"], _DONE))

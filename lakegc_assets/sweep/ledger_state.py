@@ -191,7 +191,7 @@ class LedgerState:
         return self._totals(self.outcomes)
 
     def totals_of_others(self) -> list[Total]:
-        """The same of what others than this sweep have recorded, as it was read last."""
+        """Totals of outcomes that others than this sweep have recorded, as read last."""
         return self._totals(self._of_others)
 
     def _totals(self, recorded: Dataset) -> list[Total]:

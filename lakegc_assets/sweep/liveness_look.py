@@ -53,7 +53,7 @@ def seen_now(
 def fingerprint_of(
     heads: Mapping[str, str], rules: Rules | None, tags: Mapping[str, str]
 ) -> Fingerprint:
-    """That of values; tags only where they protect."""
+    """The fingerprint of HEADs, rules and tags; of tags only where they protect."""
     return Fingerprint(
         _digest(sorted(heads.items())),
         _digest([rules.to_json() if rules else None, sorted(tags.items())]),

@@ -60,7 +60,7 @@ def space_facts(deleted: Iterable[tuple[str | None, int, int]]) -> dict[str, Any
 
 
 def space_in(outcomes: pa.Table) -> dict[str, Any]:
-    """The same of outcomes (``SWEPT``)."""
+    """As ``space_facts``, of outcomes (``SWEPT``)."""
     deleted = outcomes.filter(pc.equal(outcomes["outcome"], "deleted"))
     totals = deleted.group_by("detail").aggregate([("size", "count"), ("size", "sum")])
     rows = totals.to_pylist()
@@ -83,7 +83,7 @@ def space_lines(space: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def space_sentence(space: Mapping[str, Any]) -> str:
-    """The same in one sentence, without bytes."""
+    """As ``space_lines``, in one sentence and without bytes."""
     parts = [f"{words}: {counted(objects, 'object')}" for words, objects, _ in space_lines(space)]
     return "; ".join(parts) or "nothing was deleted"
 

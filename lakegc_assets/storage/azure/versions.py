@@ -88,7 +88,7 @@ class AzureVersions(BucketStore[Blob]):
 
     @property
     def service(self) -> AzureService:
-        """Of the account; the same one in all stores of one configuration."""
+        """The service of the account: one for all stores of one configuration."""
         return open_service(self.config, self._host)
 
     def _object(self, full_key: str, where: str, config: StoreConfig) -> Blob:

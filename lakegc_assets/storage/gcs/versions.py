@@ -61,7 +61,7 @@ class GcsVersions(UploadingStore[GcsObject]):
 
     @property
     def service(self) -> GcsService:
-        """Of the endpoint; the same one in all stores of one configuration."""
+        """The service at the endpoint: one for all stores of one configuration."""
         return open_service(self.config)
 
     def _object(self, full_key: str, where: str, config: StoreConfig) -> GcsObject:

@@ -139,7 +139,7 @@ class Clients:
 
 @once_per_process("AWS_")
 def clients(config: StoreConfig) -> Clients:
-    """Those of a configuration, as long as the AWS variables stay. Raises ConfigurationError."""
+    """The clients of a configuration and the AWS variables. Raises ConfigurationError."""
     own = open_session(config.profile, config.credentials_file)
     session = boto3.Session(botocore_session=own)
     region = config.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"

@@ -83,7 +83,7 @@ class S3Object(BucketObject):
 
     @property
     def clients(self) -> Clients:
-        """Of its server."""
+        """The clients of its server."""
         return clients(self.config)
 
     @property

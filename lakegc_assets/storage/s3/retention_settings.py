@@ -36,7 +36,7 @@ class S3Retention(UploadingStore[S3Object]):
 
     @property
     def clients(self) -> Clients:
-        """Of the server; the same ones in all stores of one configuration."""
+        """The clients of the server: the same for all stores of one configuration."""
         return clients(self.config)
 
     @property
