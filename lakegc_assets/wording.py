@@ -1,4 +1,4 @@
-"""Words of messages that depend on numbers."""
+"""Numbers, times and bytes in the words of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of artifacts: parquet files of a name of their own each, known by size and SHA-256.
+"""Datasets of artifacts: Parquet files with unique names, known by size and SHA-256.
 
 A task that is repeated, or that Spark has given up, writes other files than the attempt that
 counts: only what a manifest names is ever read, and its bytes are compared when they are.

@@ -1,4 +1,4 @@
-"""Folders of this machine: for what does not fit into memory, and for what makes a start fast.
+"""Folders of this machine: for data that is spilled to disk, and for caches.
 
 The first are gone after the process that had them. One is locked (``flock``) as long as its process
 lives. Who makes one removes those that nobody locks any more, which killed processes have left.

@@ -1,4 +1,4 @@
-"""Waits for a job in a way that an interrupt ends it."""
+"""Waits for a job so that an interrupt cancels it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives the errors that Spark tasks raise back as what they were: one sentence and one kind."""
+"""Raises the errors of Spark tasks as the errors that they were, of the same kind and message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of all repositories: how each stands, and what its policy says of it."""
+"""The rows of all repositories: the state of each, and what its policy says."""
 
 from __future__ import annotations
 

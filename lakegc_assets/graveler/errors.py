@@ -1,4 +1,4 @@
-"""The one error of the file readers; all that the slow and the fast reader have in common."""
+"""The errors of damaged files, which are all that the slow and the fast reader share."""
 
 from __future__ import annotations
 

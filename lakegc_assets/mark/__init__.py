@@ -1,1 +1,1 @@
-"""The mark: which objects of a repository nothing needs any more, found with Spark."""
+"""The mark: finds the objects that nothing needs any more, says why, and publishes their list."""

@@ -1,4 +1,4 @@
-"""Why a run stays, as is seen by looking at it alone: an undo, an approval, what was cut off."""
+"""Reasons to keep a single run: an undo, an approval, a mark or sweep that was cut off."""
 
 from __future__ import annotations
 

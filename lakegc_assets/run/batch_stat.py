@@ -1,4 +1,4 @@
-"""Finds out which of many objects are there: by pages of a listing where they lie close together.
+"""Stats many objects: by pages of a listing where they lie close together, else one by one.
 
 A page answers for all keys up to its last one, those that are not there too, for about the cost of
 ten requests for single objects. What a page lacks because the store cut it short counts as missing:
