@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -64,8 +65,11 @@ def test_another_process_is_kept_out_and_an_interrupted_one_ends(
         "another run holds local://gamma",
         f"{process.pid}",
     )
-    # An interrupt of what is stopped may come to any of its threads, where it interrupts nothing.
     os.killpg(process.pid, signal.SIGCONT)
+    # An interrupt of what does not wait yet may come to any of its threads, and wakes no other one.
+    status = Path(f"/proc/{process.pid}/task/{process.pid}/status")
+    while "State:\tS" not in status.read_text():
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=_PATIENCE_S)
     assert process.returncode == 1
