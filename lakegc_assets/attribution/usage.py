@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
 from lakegc_assets.attribution.verification import problems
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.retention.commits import instant
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.wording import counted
@@ -227,7 +227,7 @@ class _Dimensions:
                 rows.append(Use(NOBODY, row["objects"], row["bytes"]))
                 continue
             commit = commits[row["oldest"]]
-            made = datetime.fromtimestamp(commit["creation_date"], timezone.utc).isoformat()
+            made = instant(commit["creation_date"]).isoformat()
             more = {"committer": commit["committer"], "made": made, "branch": commit["branch"]}
             rows.append(Use(commit["commit_id"], row["objects"], row["bytes"], more=more))
         return _largest_first(rows)

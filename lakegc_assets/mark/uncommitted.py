@@ -34,6 +34,7 @@ from lakegc_assets.mark.branch_diffs import is_deleted
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
 from lakegc_assets.mark.refs import LOOKED_ELSEWHERE, listed_heads, read_heads
+from lakegc_assets.retention.commits import FIRST_SECOND, LAST_SECOND
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
 from lakegc_assets.run.connections import Connections, reads_tables
 from lakegc_assets.run.context import RunContext
@@ -315,6 +316,9 @@ def _read_list(connections: Connections, key: str) -> pa.Table:
         ) from error
     if addresses.null_count:
         raise IntegrityError(f"{where} holds an empty address")
+    # Clients tell lakeFS these dates, too.
+    created = pc.min_element_wise(created, LAST_SECOND, skip_nulls=False)
+    created = pc.max_element_wise(created, FIRST_SECOND, skip_nulls=False)
     moments = pc.multiply(created, 1_000_000).cast(pa.timestamp("us", "UTC"))
     return pa.table({"address": addresses, "created": moments})
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import Final
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_FIRST_SECOND = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
-_LAST_SECOND = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
+#: The first and the last second that a datetime can hold, since 1970: clients tell lakeFS dates
+#: beyond them, some in milliseconds.
+FIRST_SECOND: Final = (datetime.min.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
+LAST_SECOND: Final = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // timedelta(seconds=1)
 
 _PARENT_SWITCH = 1
 """First version of a commit whose first parent is the branch it was made on."""
@@ -68,4 +71,4 @@ def dangling_commits(commits: Mapping[str, Commit], heads: Mapping[str, str]) ->
 
 def instant(epoch_seconds: float) -> datetime:
     """Return the aware UTC time of ``epoch_seconds``, or the nearest that a datetime can hold."""
-    return _EPOCH + timedelta(seconds=min(max(epoch_seconds, _FIRST_SECOND), _LAST_SECOND))
+    return _EPOCH + timedelta(seconds=min(max(epoch_seconds, FIRST_SECOND), LAST_SECOND))

@@ -199,3 +199,26 @@ def test_a_repository_without_commits_and_rules_has_nothing_to_attribute(marked:
     say(result, 0, "listed", "every range below _lakefs/")
     assert "do not add up" not in result.output
     say(lakegc("usage", "delta"), 3, "repository 'delta' has no mark")
+
+
+@pytest.mark.parametrize(
+    ("repository", "date", "made"),
+    [
+        ("late", 1_795_236_038_000, "9999-12-31T23:59:59+00:00"),
+        ("early", -(10**13), "0001-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_commit_of_a_date_that_no_calendar_has_is_told_all_the_same(
+    marked: Site, repository: str, date: int, made: str
+) -> None:
+    """Clients tell the date of a commit, in milliseconds for one."""
+    client = marked.client
+    marked.calendar.days_ago = 3
+    client.create_repository(repository, f"local://{repository}")
+    client.set_gc_rules(repository, 10, {})
+    client.upload_object(repository, "main", "a", b"a")
+    client.commit_branch(repository, "main", "of another time", date=date)
+    marked.calendar.days_ago = 0
+    say(lakegc("mark", repository, "--run", "m"), 0)
+    (row,) = json.loads(lakegc("usage", repository, "--by", "commit", "--json").stdout)["rows"]
+    assert (row["objects"], row["made"]) == (1, made)

@@ -21,6 +21,7 @@ from lakegc_assets.mark.uncommitted import (
     prepare_uncommitted,
     read_staged,
 )
+from lakegc_assets.retention.commits import instant
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
 from lakegc_assets_tests import recorded
@@ -336,6 +337,14 @@ def test_every_meaning_of_a_staged_address_is_kept(paged: Paged) -> None:
     assert resolved == {*addresses, "data/a b", "data/a%20b"}
     assert {address for address, known in found if not known} == {"last"}
     assert found["data/plain", True].timestamp() == 1795236038
+
+
+@pytest.mark.parametrize("date", [1_795_236_038_000, -(10**13), 2**63 - 1, -(2**63), None])
+def test_a_date_that_no_calendar_has_stops_nothing(paged: Paged, date: int | None) -> None:
+    """Clients tell the date of what they stage, in milliseconds for one."""
+    found = read(paged, parquet(["data/plain", "s3://elsewhere/x"], [date, date]))
+    assert found.keys() == {("data/plain", True), ("s3://elsewhere/x", True)}
+    assert set(found.values()) == {None if date is None else instant(date)}
 
 
 def test_a_null_among_the_addresses_stops_the_run(paged: Paged) -> None:
