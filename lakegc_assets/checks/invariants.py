@@ -14,6 +14,7 @@ from typing import Final
 from lakegc_assets.checks import context as checked
 from lakegc_assets.checks import relations
 from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
+from lakegc_assets.checks.listing_check import carried_and_gone
 from lakegc_assets.checks.retained import kept_commits, longest_rules, main_ancestries
 from lakegc_assets.retention.naive import naive_active_commits
 from lakegc_assets.retention.rules import Rules
@@ -158,8 +159,10 @@ def candidate_share(context: Case) -> CheckResult:
     limit = max(context.ctx.settings.max_candidate_share, approved)
     listing = context.chain["store_listing"]
     # What was carried forward and swept since is not there any more. Sweeps deleted other objects,
-    # too, so that they may have deleted more than was carried.
+    # too, and what several marks name each of their sweeps has found gone: so it is fewer at most.
     gone = min(listing.facts.get("carried_and_gone", 0), listing.facts.get("carried", 0))
+    if gone and context.rows > limit * (listing.rows - gone):
+        gone = carried_and_gone(context)
     listed, what = listing.rows - gone, "listed objects"
     if context.by_name:
         # What was looked at is hardly anything but garbage, so that it is held against what is

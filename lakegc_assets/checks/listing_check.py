@@ -146,6 +146,22 @@ def _missing_of_sample(case: Case, lacked: Sequence[Part]) -> Sequence[Part]:
     return write_addresses(case.scratch, [pa.array(lost, pa.string())])
 
 
+def carried_and_gone(case: Case) -> int:
+    """The number of objects that were carried forward, and that sweeps have deleted since.
+
+    Raises:
+        LakegcError: the record of a sweep cannot be read.
+    """
+    listing, files = case.chain["store_listing"], list[_File]()
+    for run, _ in listing.facts["swept_since"]:
+        attempt = case.ctx.root.attempt(case.ctx.repository, run)
+        swept = attempt.manifest("swept_set").parts["data"]
+        files += [(attempt.url, part, run) for part in swept]
+    known = case.dataset(_read_all(case, files), _KNOWN)
+    gone = relations.deleted_before(case.dataset(listing.parts["carried"]), known)
+    return case.total(gone, "count what is gone since it was listed")
+
+
 def _judge(case: Case, lost: Sequence[Part]) -> CheckResult:
     count = sum(part.rows for part in lost)
     if count == 0:
@@ -203,7 +219,11 @@ def _accept(case: Case, lost: Sequence[Part], digest: str) -> None:
 
 def _known(case: Case) -> Sequence[Part]:
     """Files of what a collector deleted, or whose loss was accepted (``_KNOWN``)."""
-    files = list(_files_of_gone(case))
+    return _read_all(case, list(_files_of_gone(case)))
+
+
+def _read_all(case: Case, files: Sequence[_File]) -> Sequence[Part]:
+    """Read which objects are known to be gone (``_KNOWN``)."""
     costs = [_FILE_S] * len(files)
     task, most = partial(_read_gone, case.scratch), case.ctx.settings.address_num_partitions
     what = "read what is known to be gone"

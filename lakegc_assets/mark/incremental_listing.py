@@ -37,6 +37,8 @@ from lakegc_assets.storage.copies import copy_object
 from lakegc_assets.storage.errors import AccessDeniedError
 
 ASSET: Final = "store_listing"
+#: Fact of a listing: the attempts whose listings were made while the store's clock was ahead.
+AHEAD: Final = "clock_ahead"
 #: What is read of the record of a sweep.
 SWEPT: Final = schema("address string, outcome string")
 #: For how long at most a slice gets new addresses (an hour by lakeFS's default), with a margin.
@@ -89,24 +91,48 @@ def settled_before(clock_skew: timedelta, grace_period: timedelta, start: dateti
     return start - age
 
 
-def carried(ctx: RunContext, start: datetime) -> tuple[Carried | None, str]:
-    """The slices to carry forward from the last run; or None with the reason for a clean run."""
-    if ctx.settings.clean:
-        return None, "a clean run was asked for"
+def carried(ctx: RunContext, start: datetime) -> tuple[Carried | None, str, list[str]]:
+    """The slices to carry forward from the last run; or None with the reason for a clean run.
+
+    Besides, the attempts from which nothing is carried, as ``AHEAD`` has them.
+    """
+    ahead: list[str] = []
     try:
-        found = _carried(ctx, start)
+        runs = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
+        ahead += clock_ahead(of_whole_store(runs), start + ctx.settings.clock_skew)
+        if ctx.settings.clean:
+            return None, "a clean run was asked for", ahead
+        found = _carried(ctx, start, runs, ahead)
     except _CleanRunError as reason:
-        return None, str(reason)
+        return None, str(reason), ahead
     except LakegcError as error:
-        return None, f"what the last run left cannot be read: {error}"
-    return found, f"what run {found.since.attempt.run!r} listed is carried forward"
+        return None, f"what the last run left cannot be read: {error}", ahead
+    return found, f"what run {found.since.attempt.run!r} listed is carried forward", ahead
 
 
-def _carried(ctx: RunContext, start: datetime) -> Carried:
-    runs = earlier(ctx.root, ctx.repository, ASSET, ctx.connections.namespace_url, ctx.run)
+def clock_ahead(listings: Sequence[Earlier], now: datetime) -> list[str]:
+    """Those of some earlier listings that were made while the store's clock was ahead.
+
+    They took slices for settled that were written to. Whoever comes before that time is over notes
+    it for those who come later, and cannot see it any more.
+    """
+    noted = {name for one in listings for name in one.manifest.facts.get(AHEAD, ())}
+    return sorted(_name(one) for one in listings if one.manifest.start > now or _name(one) in noted)
+
+
+def _name(one: Earlier) -> str:
+    return f"{one.attempt.run}/{one.attempt.attempt}"
+
+
+def _carried(
+    ctx: RunContext, start: datetime, runs: Sequence[Earlier], ahead: Sequence[str]
+) -> Carried:
     listings = of_whole_store(runs)
     if not listings:
         raise _CleanRunError("there is no earlier run")
+    listings = [one for one in listings if _name(one) not in ahead]
+    if not listings:
+        raise _CleanRunError("the store's clock was ahead when earlier runs listed it")
     last = max(listings, key=lambda one: one.manifest.started)
     require_success(last)
     facts = last.attempt.manifest(ASSET).facts

@@ -25,7 +25,13 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.mark import inventory
 from lakegc_assets.mark.expired import expired_addresses
-from lakegc_assets.mark.incremental_listing import Carried, carried, copy_parts, settled_before
+from lakegc_assets.mark.incremental_listing import (
+    AHEAD,
+    Carried,
+    carried,
+    copy_parts,
+    settled_before,
+)
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.key_ranges import KEYS_EACH, KeyRange, Plan, TimeRange, plan
 from lakegc_assets.mark.listing_pages import (
@@ -149,7 +155,7 @@ def _list_all(
     """List the store, but for what can be carried forward."""
     # What earlier runs left is read before this one begins.
     cuts = earlier_cuts(ctx, ctx.connections.namespace_url)
-    taken, because = carried(ctx, start)
+    taken, because, ahead = carried(ctx, start)
     ctx.log.info("%s run: %s", "an optimized" if taken else "a clean", because)
     attempt = ctx.root.new_attempt(ctx.repository, ctx.run, ctx.clocks.now())
 
@@ -179,6 +185,7 @@ def _list_all(
         "carried": taken.digest.count if taken else 0,
         "carried_and_gone": taken.gone if taken else 0,
         "swept_since": list(taken.swept) if taken else [],
+        AHEAD: ahead,
     }
     whole = listed if taken is None else _with_carried(ctx, attempt, listed, taken)
     if ctx.settings.listing_check == "inventory":

@@ -21,6 +21,7 @@ from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import etags
 from lakegc_assets.mark.incremental_listing import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import AccessDeniedError
@@ -234,6 +235,25 @@ def test_the_share_of_candidates_is_that_of_what_is_there(lake: SmallLake, spark
     assert (share.facts["candidates"], share.facts["listed"]) == (12, 12)
 
 
+def test_of_the_share_what_several_sweeps_found_gone_is_gone_once(
+    lake: SmallLake, spark: Session
+) -> None:
+    for number in range(6):
+        lake.upload("main", f"b/{number}", f"given up, {number} of 6")
+    lake.client.reset_branch(REPOSITORY, "main")
+    half = {"max_candidate_share": 0.5}
+    for ctx in [mark(lake, spark, run, **half) for run in ("first", "second")]:
+        sweep(ctx)
+    for number in range(4):
+        lake.write(f"data/late-{number}", b"in no slice")
+        os.utime(lake.objects / f"data/late-{number}", (1_600_000_000, 1_600_000_000))
+    third = mark(lake, spark, "third", **half)
+    facts = listing(third).facts
+    assert (facts["carried"], facts["carried_and_gone"], facts["listed"]) == (17, 14, 4)
+    share = next(one for one in evaluate(third) if one.name == "candidate_share")
+    assert (share.facts["candidates"], share.facts["listed"]) == (4, 14)
+
+
 def test_slices_are_settled_a_day_and_more_after_they_were_made() -> None:
     start = datetime(2026, 11, 21, tzinfo=timezone.utc)
     before = settled_before(timedelta(minutes=5), timedelta(hours=1), start)
@@ -323,6 +343,54 @@ def test_a_sweep_that_did_not_finish_leads_to_a_clean_run(
     Path(manifest).unlink()
     second = mark(marked, spark, "second")
     assert why_clean(second) == "the sweep of the last run, 'first', did not finish"
+
+
+@dataclass(frozen=True)
+class Ahead(Clocks):
+    """All clocks, some days ahead."""
+
+    days: float
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=self.days)
+
+
+def mark_ahead(lake: SmallLake, spark: Session, run: str, days: float) -> RunContext:
+    """A mark while the clocks of lakeFS, the store and this machine are so many days ahead."""
+    lake.calendar.days_ago = -days
+    server_time = LocalStore.server_time
+    ctx = replace(lake.context(spark, run, **NO_AGE), clocks=Ahead(days))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            LocalStore, "server_time", lambda store: server_time(store) + timedelta(days=days)
+        )
+        _run(ctx, STAGES)
+    return ctx
+
+
+def test_nothing_is_carried_from_a_run_for_which_a_clock_was_ahead(
+    marked: SmallLake, spark: Session
+) -> None:
+    marked.calendar.days_ago = 0
+    marked.upload("main", "b/0", "in a slice that is written to")
+    marked.commit("main")
+    ahead = mark_ahead(marked, spark, "ahead", 3)
+    assert listing(ahead).facts["clean_run"] == "first"
+    # The clock is set back; what is written now is in a slice that looked settled.
+    marked.calendar.days_ago = 0
+    marked.upload("main", "b/1", "in the same slice, later")
+    marked.commit("main")
+    second = mark(marked, spark, "second")
+    assert listing(second).facts["because"].startswith("what run 'first' listed")
+    # By then it cannot be seen any more which clock was ahead.
+    third = mark_ahead(marked, spark, "third", 4)
+    assert listing(third).facts["because"].startswith("what run 'second' listed")
+    name = f"ahead/{ahead.root.attempt(REPOSITORY, 'ahead').attempt}"
+    assert [listing(ctx).facts["clock_ahead"] for ctx in (ahead, second, third)] == [
+        [],
+        [name],
+        [name],
+    ]
 
 
 def test_a_store_that_was_restored_is_listed_again(marked: SmallLake, spark: Session) -> None:
