@@ -21,8 +21,9 @@ MULTIPART: Final = r"^[0-9a-fA-F]{32}-[0-9]+$"
 AMBIGUOUS: Final = "a full address that cannot be resolved ends like it"
 CONTROL: Final = "its name has a line break or another control character"
 NOT_SEEN: Final = "uploaded in parts, and not seen before the cutoff"
-#: What an upload through lakeFS's S3 gateway to Google's store is kept in until it is completed.
-_PART_NAME: Final = r"\.(multipart|part_[0-9]+(_[0-9]+)*)\z"
+#: What an upload through lakeFS's S3 gateway is kept in until it is completed: Google's store, and
+#: at the root of a namespace local storage, where lakeFS unites whichever parts are left by then.
+_PART_NAME: Final = r"\.(multipart|part_[0-9]+(_[0-9]+)*)\z|\A[0-9a-f]{32}-[0-9]{5,}\z"
 #: How long before the cutoff such an object may have been written.
 UPLOAD_TIME: Final = timedelta(days=7)
 UPLOADING: Final = "named like a part of an upload, which may still go on"

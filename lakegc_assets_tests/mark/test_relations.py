@@ -25,6 +25,7 @@ ADDRESSES = st.sampled_from([
     "data/a\\b", "data/a|b", "data//", "data/%2F\ufffe", "data/\uffff", "data/\ufffd",
     "data/" + "long" * 300, "", "data/a/x.part_00001", "data/a/x.part_00001_1_2\n",
     "x.multipart", "data/.part_1_", "data/xpart_1",
+    "0a" * 16 + "-00001", "0a" * 16 + "-123456", "data/" + "0a" * 16 + "-00001", "0a" * 16 + "-1",
 ])  # fmt: skip
 ETAGS = st.sampled_from(["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"])
 HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])

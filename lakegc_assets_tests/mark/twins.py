@@ -18,7 +18,7 @@ SAME_HASH = "its hash is that of an address that another repository names"
 NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
 TWICE = "the inventory report names it more than once"
 UPLOADING = "named like a part of an upload, which may still go on"
-_PART_NAME = re.compile(r"\.(multipart|part_[0-9]+(_[0-9]+)*)\Z")
+_PART_NAME = re.compile(r"\.(multipart|part_[0-9]+(_[0-9]+)*)\Z|\A[0-9a-f]{32}-[0-9]{5,}\Z")
 _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
 _UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffd-\uffff]")
 
