@@ -27,6 +27,7 @@ _KINDS: Final = (
     (_GC, LAKEFS, "its marks, and what it prepared for them"),
     ("_lakefs/retention/", LAKEFS, "rules"),
     ("_lakefs/actions/", LAKEFS, "logs of actions"),
+    ("_lakefs/exported/", LAKEFS, "exports to catalogs"),
     ("_lakefs/dummy", LAKEFS, "dummy"),
     ("_lakefs/refs_manifest.json", LAKEFS, "dumps of refs"),
 )

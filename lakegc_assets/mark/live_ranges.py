@@ -106,10 +106,12 @@ _FOLDER: Final = "folder"
 _OF_PATHS: Final = ("range_id", "pattern")
 _NOT_CUT: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 _TABLE_ID: Final = re.compile(r"_lakefs/([0-9a-f]{64})")
-#: Its marks and rules, logs of its actions, and its own object; dumps of refs have a manifest.
+#: Its marks and rules, logs of its actions, what its exporters write for catalogs, and its own
+#: object; dumps of refs have a manifest.
 _OF_LAKEFS: Final = (
     "_lakefs/retention/",
     "_lakefs/actions/",
+    "_lakefs/exported/",
     "_lakefs/dummy",
     "_lakefs/refs_manifest.json",
 )

@@ -391,7 +391,12 @@ def test_files_that_lakefs_does_not_write_are_left_alone_and_told(
 ) -> None:
     """Refs are dumped, and people keep their files, below ``_lakefs/``: lakeFS issue 8518."""
     folder: Path = lake.objects / "_lakefs"
-    own = ("refs_manifest.json", "actions/log/run/hook.log", "dummy")
+    own = (
+        "refs_manifest.json",
+        "actions/log/run/hook.log",
+        "exported/main/5f/t/symlink.txt",
+        "dummy",
+    )
     foreign = (
         f"backup/{STRAY}",
         "a b \u00fc",
