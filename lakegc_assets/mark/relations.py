@@ -27,6 +27,13 @@ _PART_NAME: Final = r"\.(multipart|part_[0-9]+(_[0-9]+)*)\z|\A[0-9a-f]{32}-[0-9]
 #: How long before the cutoff such an object may have been written.
 UPLOAD_TIME: Final = timedelta(days=7)
 UPLOADING: Final = "named like a part of an upload, which may still go on"
+#: As clients of Iceberg catalogs name the files of a table. lakeFS's own names have no ending, and
+#: the metadata of such a table may name what no entry does.
+_TABLE_FILE: Final = (
+    r"\.metadata\.json(\.gz)?\z|"
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/]*\.(avro|orc|parquet|puffin|stats)\z"
+)
+OF_TABLE: Final = "named like a file of an Iceberg table, which no entry has to name"
 TWICE: Final = "the inventory report names it more than once"
 SAME_HASH: Final = "its hash is that of an address that another repository names"
 #: Why an object is a candidate.
@@ -79,7 +86,8 @@ def judged(
     """Candidates so far, with the first reason why each is spared; null where there is none.
 
     An upload in parts carries the time at which it began, so it ages from the first finished
-    listing that saw it. Where its parts are objects, they are needed until it ends.
+    listing that saw it. Where its parts are objects, they are needed until it ends. What is named
+    like a file of an Iceberg table may be needed by one.
 
     Args:
         unreferenced: the candidates so far (``LISTING``).
@@ -104,6 +112,7 @@ def judged(
     # Before the joins: behind them SQLFrame may take the address for that of the pins.
     recent = F.col("last_modified") >= F.lit(uploading_since)
     named = named.withColumn("uploading", F.col("address").rlike(_PART_NAME) & recent)
+    named = named.withColumn("of_table", F.col("address").rlike(_TABLE_FILE))
     marked = named.join(doubtful, "last_part", "left")
     marked = marked.join(pins.withColumnRenamed("why", "pinned"), "address", "left")
     marked, known = _seen_before(marked, seen)
@@ -115,6 +124,7 @@ def judged(
         .when(F.col("address").rlike(UNNAMEABLE), F.lit(CONTROL))
         .when(in_parts & ~known, F.lit(NOT_SEEN))
         .when(F.col("uploading"), F.lit(UPLOADING))
+        .when(F.col("of_table"), F.lit(OF_TABLE))
         .otherwise(F.col("pinned"))
     )
     return marked.withColumn("why", why).select(*columns, "why")

@@ -16,7 +16,14 @@ from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 from lakegc_assets_tests.sessions import Session
 
-DEAD = {"data/s/dead", "data/flat", "flat", "data/s/outside", "data/s/parts-seen", "data/!ab/c/d/x"}
+DEAD = {
+    "data/s/dead.parquet",
+    "data/flat",
+    "flat",
+    "data/s/outside",
+    "data/s/parts-seen",
+    "data/!ab/c/d/x",
+}
 LIVE = {"data/s/full inside", "data/s/full%20inside", "data/s/by-prefix", "data/s/relative"}
 LIVE |= {"lost-part"}  # It may be this very object that the address means.
 LIVE |= {"data/s/unusual"}  # As file systems and older servers read the address.
@@ -34,6 +41,8 @@ ALONE = {
 }
 PARTS = "uploaded in parts, and not seen before the cutoff"
 UPLOADING = "named like a part of an upload, which may still go on"
+OF_TABLE = "named like a file of an Iceberg table, which no entry has to name"
+UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 ENDS_LIKE = "a full address that cannot be resolved ends like it"
 SPARED = {
     "data/s/lost-part": ENDS_LIKE,
@@ -45,6 +54,11 @@ SPARED = {
     "data/s/going.multipart": UPLOADING,
     "data/s/going.part_00001_1": UPLOADING,
     "0123456789abcdef" * 2 + "-00002": UPLOADING,
+    f"data/00000-1-{UUID}-00001.parquet": OF_TABLE,
+    f"data/day=1/00000-1-{UUID}-00001-deletes.parquet": OF_TABLE,
+    f"data/metadata/00001-{UUID}.metadata.json": OF_TABLE,
+    f"data/metadata/snap-1-1-{UUID}.avro": OF_TABLE,
+    f"{UUID}-m0.avro": OF_TABLE,
 }
 #: As lakeFS names parts in Google's store, and in local storage, where it makes one object of
 #: whichever are there when the upload is completed.
@@ -137,6 +151,7 @@ def test_what_is_spared_is_reported_with_the_reason(planted: Marked) -> None:
         ENDS_LIKE: 1,
         PARTS: 2,
         UPLOADING: 3,
+        OF_TABLE: 5,
         "its name has a line break or another control character": 3,
     }
     assert (facts["too_young"], facts["too_young_bytes"]) == (2, 14)

@@ -19,6 +19,7 @@ from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import twins
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 #: Few names, so that they meet; and such as break lists, patterns and SQL.
 ADDRESSES = st.sampled_from([
     "data/a/x", "data/b/x", "x", "data/a/x\n", "data/a/\x00", "data/é/\u0085", "data/'; --",
@@ -26,6 +27,8 @@ ADDRESSES = st.sampled_from([
     "data/" + "long" * 300, "", "data/a/x.part_00001", "data/a/x.part_00001_1_2\n",
     "x.multipart", "data/.part_1_", "data/xpart_1",
     "0a" * 16 + "-00001", "0a" * 16 + "-123456", "data/" + "0a" * 16 + "-00001", "0a" * 16 + "-1",
+    "data/t/v1.metadata.json", "data/t/v1.metadata.json\n", "v1.json", f"data/s/{UUID}",
+    f"data/t/00000-1-{UUID}-00001.parquet", f"{UUID}-m0.avro", f"data/{UUID}.parquet.bak",
 ])  # fmt: skip
 ETAGS = st.sampled_from(["a" * 32, "b" * 32, "a" * 32 + "-2", "A" * 32 + "-11\n", "", "-1"])
 HASH = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)])

@@ -18,6 +18,11 @@ SAME_HASH = "its hash is that of an address that another repository names"
 NOT_SEEN = "uploaded in parts, and not seen before the cutoff"
 TWICE = "the inventory report names it more than once"
 UPLOADING = "named like a part of an upload, which may still go on"
+OF_TABLE = "named like a file of an Iceberg table, which no entry has to name"
+_TABLE_FILE = re.compile(
+    r"\.metadata\.json(\.gz)?\Z|"
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/]*\.(avro|orc|parquet|puffin|stats)\Z"
+)
 _PART_NAME = re.compile(r"\.(multipart|part_[0-9]+(_[0-9]+)*)\Z|\A[0-9a-f]{32}-[0-9]{5,}\Z")
 _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
 _UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffd-\uffff]")
@@ -60,9 +65,12 @@ def judged(
             return CONTROL
         if _IN_PARTS.fullmatch(row["etag"]) and (row["address"], row["etag"]) not in known:
             return NOT_SEEN
+        return by_name(row) or pinned.get(row["address"])
+
+    def by_name(row: Mapping[str, Any]) -> str | None:
         if _PART_NAME.search(row["address"]) and row["last_modified"] >= uploading_since:
             return UPLOADING
-        return pinned.get(row["address"])
+        return OF_TABLE if _TABLE_FILE.search(row["address"]) else None
 
     return [{**row, "why": why(row)} for row in unreferenced]
 
