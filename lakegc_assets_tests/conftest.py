@@ -107,9 +107,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Let the collector see what the tests themselves make, and only that."""
+    """Let the collector see what the tests themselves make, and only that, and seldom."""
     gc.enable()
     gc.freeze()
+    # What a test leaves in cycles is little, and a search goes through all that fixtures hold.
+    gc.set_threshold(20_000)
 
 
 class _Hasty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -17,4 +18,7 @@ class Lazy:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        # Whoever collects tests asks each object in a module whether it is a fixture, or wraps one.
+        if name.startswith("_") and self._name not in sys.modules:
+            raise AttributeError(name)
         return getattr(import_module(self._name), name)

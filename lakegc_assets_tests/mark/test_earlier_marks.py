@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -24,6 +23,7 @@ from lakegc_assets.recovery.copies import OBJECTS
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.local import LocalStore
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.recovery.prunes import needed
 from lakegc_assets_tests.sessions import Session
@@ -49,8 +49,11 @@ class Past:
         self.address = lake.upload("main", "held/x", "what HEAD had until a moment ago")
         self.commit = lake.commit("main")
         lake.calendar.days_ago = 0
-        # Candidates have to be older than the youngest age that the tests allow.
-        time.sleep(1.5)
+        self.age()
+
+    def age(self) -> None:
+        """Let all objects be older than the youngest age at which the tests allow candidates."""
+        age(self.lake.objects / "data", days=1)
 
     def mark(self, run: str, last: object = find_candidates, **settings: Any) -> RunContext:
         ctx = self.lake.context(self.spark, run, **self.settings, **settings)
@@ -164,7 +167,7 @@ def test_a_run_begun_anew_knows_what_its_earlier_attempt_did(
         past.address = lake.upload("dev", "x", "held by law")
         lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"})
         lake.calendar.days_ago = 0
-        time.sleep(1.5)
+        past.age()
     past.mark("first", find_active_commits)
     if metadata:
         lake.client.delete_branch(REPOSITORY, "dev")
@@ -248,7 +251,7 @@ def test_a_mark_hands_on_what_another_knew_that_ended_while_it_began(
     past.address = lake.upload("dev", "x", "held by law")
     lake.client.commit_branch(REPOSITORY, "dev", "held", metadata={"hold": "yes"})
     lake.calendar.days_ago = 0
-    time.sleep(1.5)
+    past.age()
     find = commits.find_liveness
 
     def meanwhile(*args: Any) -> Any:

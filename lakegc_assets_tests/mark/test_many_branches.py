@@ -6,7 +6,6 @@ Most branches have the HEAD of another one, as in repositories where each job ha
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pytest
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.lakefs.transport import LARGEST_PAGE
 from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets_tests.files import age
 from lakegc_assets_tests.lake import REPOSITORY, STAGES, SmallLake, running
 from lakegc_assets_tests.sessions import Session
 
@@ -85,8 +85,7 @@ def branched(folder: Path, number: int, *, alike: bool) -> Iterator[Branches]:
             )
             lake.upload(f"b{n}", "staged", f"what branch {n} has staged at last")
         lake.calendar.days_ago = 0
-        # The store's clock tells whole seconds, and candidates are older than one.
-        time.sleep(2.1)
+        age(lake.objects / "data", days=1)
         yield Branches(lake, number, frozenset(garbage))
 
 
