@@ -54,6 +54,7 @@ from lakegc_assets.storage.http import (
     require_soon,
     seconds,
 )
+from lakegc_assets.storage.s3.delete_xml import put_body, read_deleted, write_body
 from lakegc_assets.storage.s3.listing import keep_page
 from lakegc_assets.storage.s3.small_objects import SmallObjects, answer_probes
 from lakegc_assets.storage.streams import base64_of, md5_of
@@ -158,8 +159,11 @@ def clients(config: StoreConfig) -> Clients:
         made = session.client(
             "s3", endpoint_url=config.endpoint_url, region_name=region, config=settings
         )
-        # The wildcard puts it before botocore's own handlers of S3, one of which parses the page.
+        # The wildcard puts it before botocore's own handlers of S3, one of which parses the answer.
         made.meta.events.register("before-parse.*.ListObjectsV2", keep_page)
+        made.meta.events.register("before-parse.*.DeleteObjects", read_deleted)
+        made.meta.events.register("before-parameter-build.s3.DeleteObjects", write_body)
+        made.meta.events.register("before-call.s3.DeleteObjects", put_body)
         made.meta.events.register("before-sign.s3.DeleteObjects", add_md5)
         made.meta.events.register("before-send.s3", _count)
         prepare(made, session)

@@ -30,11 +30,11 @@ _OK: Final = 200
 #: The elements of an object that make its columns.
 FIELDS: Final = ("Key", "LastModified", "ETag", "Size")
 #: A text without entities in printable ASCII, so that an XML parser would not change it.
-_TEXT: Final = "[ -%'-;=?-~]*"
+TEXT: Final = "[ -%'-;=?-~]*"
 _QUOTE: Final = "(?:&quot;|&#34;)?"
 #: What only some objects of AWS have, behind their etag.
 _CHECKSUMS: Final = (
-    f"(?:<ChecksumAlgorithm>{_TEXT}</ChecksumAlgorithm>|<ChecksumType>{_TEXT}</ChecksumType>)*"
+    f"(?:<ChecksumAlgorithm>{TEXT}</ChecksumAlgorithm>|<ChecksumType>{TEXT}</ChecksumType>)*"
 )
 _OBJECT: Final = b"<Contents>"
 _END: Final = b"</Contents>"
@@ -115,11 +115,11 @@ def object_form(names: Sequence[str]) -> re.Pattern[bytes]:
     parts = []
     for name in names:
         if name == "ETag":
-            parts.append(f"<ETag>{_QUOTE}({_TEXT}){_QUOTE}</ETag>{_CHECKSUMS}")
+            parts.append(f"<ETag>{_QUOTE}({TEXT}){_QUOTE}</ETag>{_CHECKSUMS}")
         elif name in FIELDS:
-            parts.append(f"<{name}>({_TEXT})</{name}>")
+            parts.append(f"<{name}>({TEXT})</{name}>")
         else:
-            parts.append(f"(?:<{name}>{_TEXT}</{name}>)*")
+            parts.append(f"(?:<{name}>{TEXT}</{name}>)*")
     return re.compile(f"<Contents>{''.join(parts)}</Contents>".encode())
 
 
