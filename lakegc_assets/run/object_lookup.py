@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.storage.base import ObjectStore
@@ -87,7 +88,7 @@ class Lookup:
 
     def _listed(self, keys: Sequence[str]) -> dict[str, Found]:
         """Objects of a part of the store by one listing, where that is worth it."""
-        wanted, found = set(keys), dict[str, Found]()
+        wanted, found = pa.array(keys, pa.string()), dict[str, Found]()
         at = 0
         while at < len(keys):
             is_new = self._go_on(keys[at])
@@ -97,8 +98,7 @@ class Lookup:
                 if page is None:
                     return found
                 rows += page.num_rows
-                which = [key in wanted for key in page["key"].to_pylist()]
-                for info in infos_in(page.filter(pa.array(which, pa.bool_()))):
+                for info in infos_in(page.filter(pc.is_in(page["key"], wanted))):
                     found[info.key] = Found(info, self._begun, listed=True)
                 at = bisect_right(keys, self._passed, at)
             if rows >= GLANCE and (len(found) - before) * SPARSE < rows:
@@ -135,10 +135,13 @@ class Lookup:
         if page is None:
             self._pages = None
             return None
-        keys = page["key"].to_pylist()
-        within = bisect_right(keys, last)
-        self._rest = page.slice(within) if within < len(keys) else None
-        self._passed = last if self._rest is not None else keys[-1]
+        keys = page["key"]
+        self._passed = keys[-1].as_py()
+        if self._passed <= last:
+            self._rest = None
+            return page
+        within = bisect_right(keys, last, key=pa.StringScalar.as_py)
+        self._passed, self._rest = last, page.slice(within)
         return page.slice(0, within)
 
     def _asked(self, key: str) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -25,6 +26,7 @@ LISTING_SCHEMA: Final = pa.schema(
 FREED: Final = "space freed"
 HELD: Final = "space held"
 PERHAPS_HELD: Final = "space perhaps held"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: Rules may say more days than the calendar has.
 _MOST_DAYS: Final = 36_500
 
@@ -280,8 +282,15 @@ class KeyRange(NamedTuple):
 
 def infos_in(batch: pa.RecordBatch) -> Iterator[ObjectInfo]:
     """The objects of a batch of ``LISTING_SCHEMA``."""
-    columns = (column.to_pylist() for column in batch.columns)
-    return (ObjectInfo(*values) for values in zip(*columns, strict=True))
+    return itertools.starmap(ObjectInfo, listed_values(batch))
+
+
+def listed_values(rows: pa.Table | pa.RecordBatch) -> Iterator[tuple[str, int, datetime, str]]:
+    """Plain values of rows whose columns are those of ``LISTING_SCHEMA``, whatever their names."""
+    keys, sizes, times, etags = rows.columns
+    # Arrow itself takes 5 ms for a thousand times in a zone.
+    moments = [_EPOCH + timedelta(microseconds=n) for n in times.cast(pa.int64()).to_pylist()]
+    return zip(keys.to_pylist(), sizes.to_pylist(), moments, etags.to_pylist(), strict=True)
 
 
 def to_batch(objects: Sequence[ObjectInfo]) -> pa.RecordBatch:

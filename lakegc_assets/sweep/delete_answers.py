@@ -73,9 +73,8 @@ def sort_answers(
         if answer is None:
             again.append(marked)
             continue
-        tried = marked._replace(tries=marked.tries + 1)
-        if tried.tries < TRIES and _worth_another_try(answer):
-            again.append(tried)
+        if marked.tries + 1 < TRIES and _worth_another_try(answer):
+            again.append(marked._replace(tries=marked.tries + 1))
         else:
             outcomes.append(_outcome(marked, answer, space_of))
     failed = [answer for answer in answers if _worth_another_try(answer)]

@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.object_lookup import Found, Lookup
 from lakegc_assets.storage.base import ObjectStore
+from lakegc_assets.storage.values import listed_values
 
 REWRITTEN: Final = "it was written again since it was listed"
 State = Literal["same", "rewritten", "missing"]
@@ -51,8 +52,7 @@ class Compared(NamedTuple):
 
 def rows_of(objects: pa.Table) -> list[Marked]:
     """Objects (address, size, last_modified, etag) as rows."""
-    columns = (objects[name].to_pylist() for name in Marked._fields[:4])
-    return list(map(Marked, *columns))
+    return [Marked(*values) for values in listed_values(objects.select(Marked._fields[:4]))]
 
 
 def compare(

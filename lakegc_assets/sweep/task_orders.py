@@ -117,12 +117,18 @@ class TaskResult(NamedTuple):
 
 def results_of(outcomes: Iterable[Outcome]) -> list[TaskResult]:
     """Sum outcomes by kind, with code and detail of the first of each kind that failed."""
-    return summed(
-        TaskResult(one.outcome, 1, one.size)
-        if one.outcome in DONE
-        else TaskResult(one.outcome, 1, one.size, one.error_code, f"{one.address}: {one.detail}")
-        for one in outcomes
-    )
+    by_outcome: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        by_outcome.setdefault(one.outcome, []).append(one)
+    return [_result_of(name, some) for name, some in by_outcome.items()]
+
+
+def _result_of(name: str, outcomes: Sequence[Outcome]) -> TaskResult:
+    first, size = outcomes[0], sum(one.size for one in outcomes)
+    if name in DONE:
+        return TaskResult(name, len(outcomes), size)
+    detail = f"{first.address}: {first.detail}"
+    return TaskResult(name, len(outcomes), size, first.error_code, detail)
 
 
 def summed(told: Iterable[TaskResult]) -> list[TaskResult]:
