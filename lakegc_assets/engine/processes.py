@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import getpid, getppid
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
 from loky import get_reusable_executor
@@ -26,8 +33,43 @@ _IDLE_S: Final = 60
 warnings.filterwarnings("ignore", message="A worker was restarted", category=UserWarning)
 
 
+@dataclass(frozen=True)
+class StopFile:
+    """Tells tasks in other processes to end: it is set once its file is gone, or its process.
+
+    Attributes:
+        path: of the file.
+        process: that waits for the tasks, and has started the processes that they run in.
+    """
+
+    path: Path
+    process: int
+
+    def set(self) -> None:
+        """Let the tasks end."""
+        self.path.unlink(missing_ok=True)
+
+    def is_set(self) -> bool:
+        """True in a process that was started to run a task, if that is to end."""
+        return getppid() != self.process or not self.path.exists()
+
+
+@contextmanager
+def stop_file() -> Iterator[StopFile]:
+    """A stop file for tasks that this process waits for within the block."""
+    with TemporaryDirectory(prefix="lakegc-") as folder:
+        stop = StopFile(Path(folder) / "goes-on", getpid())
+        stop.path.touch()
+        yield stop
+
+
 def run_in_processes(
-    what: str, task: Callable[[T], R], inputs: Sequence[T], workers: int, log: logging.Logger
+    what: str,
+    task: Callable[[T], R],
+    inputs: Sequence[T],
+    workers: int,
+    log: logging.Logger,
+    stop: StopFile | None = None,
 ) -> list[R]:
     """Run a task for each input; the answers in the order of the inputs.
 
@@ -37,6 +79,8 @@ def run_in_processes(
         inputs: one for each task.
         workers: number of processes, at most.
         log: gets the number of finished tasks every few seconds.
+        stop: ends the other tasks after an interrupt or an error, and is waited for; without it
+            their processes are killed.
 
     Raises:
         LakegcError: what a task raised on purpose, of its kind.
@@ -54,13 +98,23 @@ def run_in_processes(
         ):
             answers = [future.result() for future in futures]
     except BaseException:
-        # An interrupt or an error: nobody needs what the others are doing.
-        pool.shutdown(wait=True, kill_workers=True)
+        # An interrupt or an error: nobody needs what the others are doing, but for the end of what
+        # is to be recorded. Who is impatient interrupts the wait for that, too.
+        try:
+            if stop is not None:
+                for future in futures:
+                    future.cancel()
+                stop.set()
+                wait(futures)
+        finally:
+            pool.shutdown(wait=True, kill_workers=True)
         raise
     return read_answers(answers)
 
 
 def _answer(task: Callable[[T], R], order: bytes) -> bytes:
+    # One of a terminal reaches all of its processes: the one that waits for this one ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return answer_order(task, order)
     except LakegcError as error:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from math import fsum
 from os import cpu_count
 from threading import Event
@@ -22,7 +23,7 @@ from typing import Final, TypeVar
 from pyspark.sql import SparkSession
 
 from lakegc_assets.engine.choice import Engine
-from lakegc_assets.engine.processes import run_in_processes
+from lakegc_assets.engine.processes import StopFile, run_in_processes, stop_file
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.spark_jobs import run_on_spark
 
@@ -33,8 +34,8 @@ R = TypeVar("R")
 _TASK_SECONDS: Final = 2.0
 #: From so much work on, in seconds of one core, processes earn what it takes to start them.
 PROCESS_SECONDS: Final = 10.0
-#: Set once the thread that waits for those of a context was interrupted.
-_INTERRUPTED: Final = ContextVar[Event | None]("interrupted", default=None)
+#: Of these one is set once a thread, or the process, that waits for this one was interrupted.
+_INTERRUPTED: Final = ContextVar[tuple[Event | StopFile, ...]]("interrupted", default=())
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Tasks:
         inputs: Sequence[T],
         seconds: float,
         threads: int | None = None,
+        *,
+        in_processes: bool = False,
     ) -> list[R]:
         """Run a task for each input; the answers in the order of the inputs.
 
@@ -68,6 +71,8 @@ class Tasks:
             seconds: about how much work all of them are, on one core.
             threads: that run them on the embedded engine where tasks mostly wait; None where they
                 compute.
+            in_processes: whether these are threads of several processes where there is much work:
+                tasks wait and compute, and end soon where ``interrupted`` says so.
 
         Raises:
             LakegcError: what a task raised on purpose; from another process, of its kind.
@@ -78,9 +83,17 @@ class Tasks:
         if self.engine.kind == "spark":
             return run_on_spark(self.session(), what, task, inputs, self.log)
         cores = cpu_count() or 1
-        if threads is None and seconds >= PROCESS_SECONDS and min(cores, len(inputs)) > 1:
-            return run_in_processes(what, task, inputs, cores, self.log)
-        return self._in_threads(what, task, inputs, threads or cores)
+        workers = min(cores, len(inputs), threads or cores)
+        if seconds < PROCESS_SECONDS or workers == 1 or (threads and not in_processes):
+            return self._in_threads(what, task, inputs, threads or cores)
+        if threads is None:
+            return run_in_processes(what, task, inputs, workers, self.log)
+        each = -(-min(threads, len(inputs)) // workers)
+        some = [inputs[at : at + each] for at in range(0, len(inputs), each)]
+        with stop_file() as stop:
+            work = partial(_in_threads_of_worker, task, stop)
+            answers = run_in_processes(what, work, some, workers, self.log, stop)
+        return [answer for one in answers for answer in one]
 
     def run_grouped(
         self,
@@ -124,6 +137,13 @@ class Tasks:
             return thread_map(counted, inputs, threads)
 
 
+def _in_threads_of_worker(task: Callable[[T], R], stop: StopFile, inputs: Sequence[T]) -> list[R]:
+    """Run a task for each input at once, in a process that another one waits for."""
+    context = copy_context()
+    context.run(_INTERRUPTED.set, (stop,))
+    return context.run(thread_map, task, inputs, len(inputs))
+
+
 def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
     """Spread items over tasks: none is below 2 s of work where there are several, none is empty.
 
@@ -165,7 +185,7 @@ def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> 
     contexts = [copy_context() for _ in range(min(threads, len(items)))]
     ended = Event()
     for context in contexts:
-        context.run(_INTERRUPTED.set, ended)
+        context.run(_INTERRUPTED.set, (*_INTERRUPTED.get(), ended))
     # A future for each item would cost as much as a small request.
     waiting = deque(range(len(items)))
 
@@ -195,6 +215,8 @@ def thread_map(function: Callable[[T], R], items: Sequence[T], threads: int) -> 
 
 
 def interrupted() -> bool:
-    """True in a thread of ``thread_map`` once the one that waits for it was interrupted."""
-    ended = _INTERRUPTED.get()
-    return ended is not None and ended.is_set()
+    """True in a thread of ``thread_map`` once one that waits for it, or a process, was interrupted.
+
+    Also once such a process is gone, or has no use for what its tasks still do.
+    """
+    return any(one.is_set() for one in _INTERRUPTED.get())

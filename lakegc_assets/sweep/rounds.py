@@ -51,7 +51,7 @@ _RATE: Final = 10_000.0
 #: A task has so many batches at least, where there are several: some seconds of work, of which the
 #: comparison of the first one is the only one that is waited for, and one listing.
 BATCHES_PER_TASK: Final = 4
-#: Tasks that run in this process at a time.
+#: Tasks that run on this machine at a time.
 _THREADS: Final = 8
 _ADVICE: Final[dict[type[LakegcError], str]] = {
     AccessDeniedError: "Let the credentials delete there (on S3 s3:DeleteObject, and s3:GetObject "
@@ -220,5 +220,7 @@ def _name(number: int) -> str:
 def delete(ctx: RunContext, orders: Orders, portions: list[Portion]) -> list[TaskResult]:
     """Delete objects in tasks, a portion in each; the sums of their results by outcome."""
     seconds = sum(portion.rows for portion in portions) / _RATE
-    told = ctx.tasks.run("delete", partial(delete_portion, orders), portions, seconds, _THREADS)
+    task = partial(delete_portion, orders)
+    # Half of the work is to read the pages of listings, which one interpreter lock would hold up.
+    told = ctx.tasks.run("delete", task, portions, seconds, _THREADS, in_processes=True)
     return summed(one for task in told for one in task)

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
@@ -88,19 +89,69 @@ def test_the_embedded_engine_needs_no_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "threads", "here"),
+    ("seconds", "threads", "in_processes", "here"),
     [
-        pytest.param(9.9, None, True, id="little work"),
-        pytest.param(10.0, None, False, id="much work"),
-        pytest.param(1e6, 3, True, id="work that mostly waits"),
+        pytest.param(9.9, None, False, True, id="little work"),
+        pytest.param(10.0, None, False, False, id="much work"),
+        pytest.param(1e6, 3, False, True, id="work that mostly waits"),
+        pytest.param(9.9, 3, True, True, id="little work that waits and computes"),
+        pytest.param(10.0, 3, True, False, id="much work that waits and computes"),
     ],
 )
 def test_much_computing_is_done_by_processes(
-    seconds: float, threads: int | None, *, here: bool, monkeypatch: pytest.MonkeyPatch
+    seconds: float,
+    threads: int | None,
+    *,
+    in_processes: bool,
+    here: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
-    pids = Tasks(EMBEDDED, _never).run("look", _pid, range(8), seconds, threads)
+    tasks = Tasks(EMBEDDED, _never)
+    pids = tasks.run("look", _pid, range(8), seconds, threads, in_processes=in_processes)
+    assert len(pids) == 8
     assert (set(pids) == {os.getpid()}) is here
+
+
+def _meet(folder: Path, count: int, number: int) -> int:
+    """Wait until so many others run at the same time."""
+    (folder / str(number)).touch()
+    until = time.monotonic() + 60
+    while len(list(folder.iterdir())) < count and time.monotonic() < until:
+        time.sleep(0.01)
+    return len(list(folder.iterdir()))
+
+
+def test_processes_run_as_many_tasks_at_a_time_as_there_are_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
+    tasks, meet = Tasks(EMBEDDED, _never), partial(_meet, tmp_path, 4)
+    assert tasks.run("meet", meet, range(4), 99.0, 8, in_processes=True) == [4] * 4
+
+
+def _fail_or_wait(folder: Path, number: int) -> None:
+    (folder / f"{number}.begun").touch()
+    until = time.monotonic() + 60
+    while len(list(folder.glob("*.begun"))) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    if number == 0:
+        raise IntegrityError("it is cut")
+    while not interrupted() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    (folder / f"{number}.ended").write_text(str(interrupted()))
+
+
+def test_after_an_error_tasks_in_other_processes_end_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes records what it has deleted before it ends."""
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
+    tasks, task = Tasks(EMBEDDED, _never), partial(_fail_or_wait, tmp_path)
+    with pytest.raises(IntegrityError, match="it is cut"):
+        tasks.run("fail", task, range(2), 99.0, 2, in_processes=True)
+    assert (tmp_path / "1.ended").read_text() == "True"
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from lakegc_assets.engine import tasks
 from lakegc_assets.engine.spark_session import LOCAL, REQUIRED, prepare_environment
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.mark import lookups
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep import rounds
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SETTINGS, SmallLake
 from lakegc_assets_tests.sessions import SMALL
+
+#: In place of Spark's master: the tasks run in processes, as where there is much to delete.
+IN_PROCESSES: Final = "processes"
 
 
 def start(lake: SmallLake, master: str = "", **settings: Any) -> subprocess.Popen[bytes]:
@@ -39,6 +45,10 @@ def log_of(lake: SmallLake) -> Path:
 def main(folder: Path, endpoint: str, master: str, stores: str, settings: str) -> None:
     prepare_environment()
     lookups.TASKS = 2  # type: ignore[misc]
+    # What runs in the background of a shell ignores interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if master == IN_PROCESSES:
+        master, tasks.PROCESS_SECONDS, rounds.BATCHES_PER_TASK = "", 0.0, 1  # type: ignore[misc]
     builder = SparkSession.builder
     for name, value in (LOCAL | REQUIRED | SMALL | {"spark.master": master}).items():
         builder = builder.config(name, value)

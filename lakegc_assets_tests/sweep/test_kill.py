@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 from threading import Event, Lock
 
@@ -17,6 +19,7 @@ from lakegc_assets.sweep import ledger, rounds
 from lakegc_assets.sweep import sweep as sweeping
 from lakegc_assets.sweep.deletion import DeletingTask
 from lakegc_assets.sweep.delta import DeltaMarks
+from lakegc_assets.sweep.lease_record import read_lease
 from lakegc_assets.sweep.ledger_state import LedgerState
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.kills import (
@@ -32,7 +35,7 @@ from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.outcomes import check_swept
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
-from lakegc_assets_tests.sweep.sweeper import log_of, start
+from lakegc_assets_tests.sweep.sweeper import IN_PROCESSES, log_of, start
 
 #: Objects that a process of its own deletes at a time.
 BATCH = 4
@@ -157,6 +160,50 @@ def test_kill_9_in_the_middle_of_a_batch_and_between_batches(
     lake.stage("main", "late/link", revived)
     sweep(lake.context(spark))
     check_swept(lake, marked, {revived: "it is staged on a branch now"})
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("struck", [signal.SIGINT, signal.SIGKILL])
+def test_tasks_in_processes_end_with_the_one_that_waits_for_them(
+    lake: SmallLake, marked: Marked, struck: signal.Signals
+) -> None:
+    """An interrupt of a terminal reaches all processes, a kill only the one that it names."""
+    store = open_store(f"local://{REPOSITORY}", lake.server.store_config)
+    process = start(lake, IN_PROCESSES, sweep_batch=1, sweep_num_partitions=2)
+    one_at_a_time, strikes = Lock(), list[int]()
+
+    def strike(_method: str, path: str) -> None:
+        with one_at_a_time:
+            left = len(lake.keys() & marked.candidates)
+            if path.endswith("/branches") and left < len(marked.candidates) and not strikes:
+                strikes.append(left)
+                (os.killpg if struck == signal.SIGINT else os.kill)(process.pid, struck)
+                time.sleep(1)
+
+    lake.on_request = strike
+    try:
+        assert process.wait(600) != 0
+        (left,) = strikes
+        if struck == signal.SIGKILL:
+            # Each task begins no other batch; it says that it has ended.
+            notes = Path(lake.root.attempt(REPOSITORY, RUN).url, ledger.ASSET, "tasks")
+            until = time.monotonic() + 60
+            while len(list(notes.rglob("*.ended"))) < 2 and time.monotonic() < until:
+                time.sleep(0.1)
+    finally:
+        kill(process)
+    lake.on_request = lambda _method, _path: None
+    remaining = lake.keys() & marked.candidates
+    assert left - 2 <= len(remaining) <= left
+    assert read_lease(store).released is (struck == signal.SIGINT)
+    folder = Path(lake.root.attempt(REPOSITORY, RUN).url, ledger.ASSET, "ledger")
+    recorded = [address for path in folder.glob("*.parquet") for address in _addresses(path)]
+    assert sorted(recorded) == sorted(marked.candidates - remaining)
+    if struck == signal.SIGKILL:
+        run_out(store)
+    process = start(lake, IN_PROCESSES, sweep_batch=1)
+    assert process.wait(600) == 0, tail(log_of(lake))
+    check_swept(lake, marked, {})
 
 
 @pytest.mark.conformance
