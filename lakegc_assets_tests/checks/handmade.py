@@ -83,11 +83,12 @@ class CountedTasks(Tasks):
         inputs: Sequence[Any],
         seconds: float,
         threads: int | None = None,
+        **how: bool,
     ) -> list[Any]:
         self.calls.append(what)
         # As tasks and answers come through Spark.
         task, inputs = pickle.loads(pickle.dumps((task, inputs)))
-        answers = super().run(what, task, inputs, seconds, threads)
+        answers = super().run(what, task, inputs, seconds, threads, **how)
         again: list[Any] = pickle.loads(pickle.dumps(answers))
         return again
 

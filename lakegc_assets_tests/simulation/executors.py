@@ -51,6 +51,7 @@ class SimTasks(Tasks):
         inputs: Sequence[Any],
         _seconds: float,
         _threads: int | None = None,
+        **_how: bool,
     ) -> list[Any]:
         """As ``Tasks.run``."""
         if what != "delete":
