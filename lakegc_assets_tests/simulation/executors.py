@@ -51,7 +51,8 @@ class SimTasks(Tasks):
         inputs: Sequence[Any],
         _seconds: float,
         _threads: int | None = None,
-        **_how: bool,
+        *,
+        in_processes: bool = False,  # noqa: ARG002 - each is an actor, in a process of its own or not
     ) -> list[Any]:
         """As ``Tasks.run``."""
         if what != "delete":
