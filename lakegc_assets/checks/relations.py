@@ -58,8 +58,10 @@ def not_old(candidates: DataFrame, store: DataFrame, cutoff: datetime) -> DataFr
         store: address and last_modified of what is listed; an address may be listed twice.
         cutoff: of the mark.
     """
-    times = store.select("address", "last_modified")
-    found = candidates.select("address").join(times, "address", "left")
+    named = candidates.select("address")
+    # Of what is listed only these, so that all others need not be moved for an outer join.
+    times = store.select("address", "last_modified").join(named, "address", "left_semi")
+    found = named.join(times, "address", "left")
     young = F.col("last_modified").isNull() | (F.col("last_modified") >= F.lit(cutoff))
     return found.where(young).select("address").distinct()
 

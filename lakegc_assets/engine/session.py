@@ -68,6 +68,10 @@ class Session(ABC):
         What is missing or changed raises ``IntegrityError`` here, or when the frame is computed.
         """
 
+    def compares_late(self, url: str) -> bool:  # noqa: ARG002 - for engines of which it depends
+        """True if files of a store may be compared only when a frame of them is computed."""
+        return False
+
     @abstractmethod
     def create(self, rows: pa.Table) -> DataFrame:
         """A data frame of rows that this process has: few, for they are sent to all tasks."""

@@ -29,6 +29,7 @@ from lakegc_assets.engine.spark_session import (
     master_of,
 )
 from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.local import LocalStore
 
 R = TypeVar("R")
@@ -37,6 +38,11 @@ R = TypeVar("R")
 _FEW_ROWS: Final = 20_000
 #: Tasks that read a dataset, at most; each reads several of its files.
 _MOST_TASKS: Final = 1_000
+#: Bytes of a dataset in memory up to which each task of a join gets all of it, so that the other
+#: side stays where it is read: an exchange of ten million addresses takes longer than this join.
+SMALL_BYTES: Final = 64 << 20
+#: Bytes of a value in a row of Spark; of a text there is as much beside it.
+_VALUE_BYTES: Final = 8
 #: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
 #: exchange, is a job of its own.
 _FOR_FEW_ROWS: Final = {
@@ -45,8 +51,10 @@ _FOR_FEW_ROWS: Final = {
     "spark.sql.shuffle.partitions": "1",
 }
 #: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
-#: packed so well that a small file can be a large table, which must not go to every task.
+#: packed so well that a small file can be a large table, which must not go to every task. What is
+#: known to be small goes there, however long the tasks before it keep it waiting.
 _FOR_FILES: Final = {
+    "spark.sql.broadcastTimeout": "36000",
     "spark.sql.sources.fileCompressionFactor": "16",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
@@ -108,6 +116,10 @@ class SparkBackedSession(Session):
     def _is_on_this_machine(self) -> bool:
         return _is_classic(self._spark) and not is_cluster(master_of(self._spark))
 
+    def compares_late(self, url: str) -> bool:
+        """See ``Session``; files of this machine are compared when they are read."""
+        return not (isinstance(self._open(url), LocalStore) and self._is_on_this_machine)
+
     def read(self, dataset: Dataset) -> DataFrame:
         """See ``Session``; files are compared with their SHA-256 here, or where they are read."""
         schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]
@@ -117,20 +129,25 @@ class SparkBackedSession(Session):
             tables = [read_typed(store, part, schema) for part in parts]
             return self.create(pa.concat_tables([schema.empty_table(), *tables]))
         if isinstance(store, LocalStore) and self._is_on_this_machine:
+            self._verified.paths(store, parts, schema)
             paths = [str(store.path_of(part.key).absolute()) for part in parts]
             if all(map(_PLAIN.fullmatch, paths)):
-                self._verified.paths(store, parts, schema)
                 reader = self._spark.read.schema(from_arrow_schema(schema)).options(**_READING)
                 frame = reader.parquet(*(f"file://{path}" for path in paths))
                 # It leaves out in silence what it takes for its own, what is there twice, and what
                 # a filter of Hadoop's does not let pass: live objects would look dead.
                 if len(frame.inputFiles()) == len(paths):
-                    return frame
+                    return frame.hint("broadcast") if _is_small(dataset, store) else frame
+        return self._read_by_tasks(dataset, parts)
+
+    def _read_by_tasks(self, dataset: Dataset, parts: Sequence[Part]) -> DataFrame:
+        schema = dataset.schema
         task = partial(_read_parts, self._code, self._open, dataset.url, parts, schema)
         # What a task yields counts as many rows as it is given: Spark must not take a large dataset
         # for a small one, which it would send to every task of a join.
         numbers = self._spark.range(0, dataset.rows, 1, min(len(parts), _MOST_TASKS))
-        return numbers.mapInArrow(task, from_arrow_schema(schema))
+        frame = numbers.mapInArrow(task, from_arrow_schema(schema))
+        return frame.hint("broadcast") if _is_small(dataset) else frame
 
     def create(self, rows: pa.Table) -> DataFrame:
         """See ``Session``."""
@@ -167,6 +184,24 @@ class SparkBackedSession(Session):
             raise
         self._verified.require_unchanged()
         return found
+
+
+def _is_small(dataset: Dataset, store: ObjectStore | None = None) -> bool:
+    """Return whether a dataset is known to have ``SMALL_BYTES`` at most.
+
+    ``store``: of its files, where they are read to know how long texts are; else what has texts may
+    be large.
+    """
+    size = dataset.rows * len(dataset.schema) * _VALUE_BYTES
+    if size > SMALL_BYTES or not any(map(pa.types.is_string, dataset.schema.types)):
+        return size <= SMALL_BYTES
+    if store is None:
+        return False
+    for part in dataset.parts:
+        size += read_typed(store, part, dataset.schema).nbytes
+        if size > SMALL_BYTES:
+            return False
+    return True
 
 
 def _is_classic(spark: object) -> bool:

@@ -47,6 +47,13 @@ REQUIRED: Final = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
+#: Addresses begin alike, so that to sort them for a join takes several times as long as to hash one
+#: side: it is hashed where each partition of it has so little, also what is put together of small
+#: ones. Where one has more, both sides are sorted, and spill.
+_HASHED_JOINS: Final = {
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "8m",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
+}
 #: For a session on this machine, where nothing else is configured.
 LOCAL: Final = {
     "spark.master": "local[*]",
@@ -58,12 +65,15 @@ LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     OPTIONS: f"{_LOG} {FAST}",
-    "spark.sql.shuffle.partitions": "64",
+    # So many that partitions of some ten million rows are small enough for that.
+    "spark.sql.shuffle.partitions": "200",
+    **_HASHED_JOINS,
     # Each small answer over TCP to a task in Python waits 40 ms for an acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 #: Of these, what is of use on a cluster too.
 _ANYWHERE: Final = {
+    **_HASHED_JOINS,
     **{name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")},
     OPTIONS: _LOG,
     # The copy of a task that deletes or backs up ends at once, and Spark then kills the first one.

@@ -267,14 +267,16 @@ def _judged(mark: Mark, swept: Sequence[Dataset], until: datetime) -> DataFrame:
         return frames.read(Dataset(mark.attempt.url, mark.chain[asset].parts[part], schema))
 
     store = read(LISTING, "store_listing", "data")
-    if swept:
-        store = mark_relations.without_swept(store, [frames.read(one) for one in swept])
-    unreferenced = mark_relations.candidates(
+    dead = mark_relations.dead_hashes(
         store,
         read(HASHES, "committed_addresses", "referenced"),
         read(HASHES, "uncommitted_snapshot", "hashes"),
         until,
     )
+    unreferenced = mark_relations.candidates(store, dead, until)
+    if swept:
+        records = [frames.read(one) for one in swept]
+        unreferenced = mark_relations.without_swept(unreferenced, records)
     served = relations.spared_by_lakefs(read(SPARED, "deletion_candidates", "spared"))
     seen = uploads_seen(replace(mark.ctx, run=mark.attempt.run), listing)
     return mark_relations.judged(

@@ -156,15 +156,21 @@ def subtract_live(
         return work.read(parts, schema)
 
     store = read(LISTING, *listing.parts["data"])
-    if swept := sweeps_since(ctx, listing):
-        store = relations.without_swept(store, [frames.read(one) for one in swept])
-    unreferenced = relations.candidates(
+    hashes = relations.dead_hashes(
         store,
         read(HASHES, *committed.parts["data"], *committed.parts["referenced"]),
         read(HASHES, *uncommitted.parts["hashes"]),
         listing.cutoff,
     )
     what = "subtract what is live from the listing"
+    # Known before whole rows are read, so that these stay where they are if there are few of them.
+    dead = work.written(hashes, "dead", HASHES, what)
+    if not dead.rows:
+        return [], []
+    unreferenced = relations.candidates(store, frames.read(dead), listing.cutoff)
+    if swept := sweeps_since(ctx, listing):
+        unreferenced = relations.without_swept(unreferenced, [frames.read(one) for one in swept])
+    what = "judge what is not live"
     twice = listing.parts.get("twice")
     judged = relations.judged(
         unreferenced,

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.engine.tasks import bin_pack, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
@@ -311,8 +310,8 @@ def _frame(
 ) -> tuple[DataFrame, frozenset[str]]:
     """Entries in the cache, and of which ranges; found again where a file of it is damaged."""
     cache = TableCache(ctx.connections.cache(), KIND)
-    # Spark compares files when the frame is computed, which is too late to decode them anew.
-    late = isinstance(frames, SparkBackedSession)
+    # When the frame is computed it is too late to decode anew what is damaged.
+    late = frames.compares_late(ctx.connections.cache_url)
     most = ctx.settings.address_num_partitions
     forget = partial(forget_damaged, ctx.tasks, ctx.connections, KIND, most=most)
     while True:

@@ -44,10 +44,10 @@ _DOUBTED: Final = 2
 
 
 @relation
-def candidates(
+def dead_hashes(
     store: DataFrame, committed: DataFrame, uncommitted: DataFrame, cutoff: datetime
 ) -> DataFrame:
-    """Store DF - Committed DF - Uncommitted DF: what no live set holds.
+    """Store DF - Committed DF - Uncommitted DF: the hashes of what no live set holds.
 
     Args:
         store: what is listed (``LISTING``).
@@ -56,13 +56,28 @@ def candidates(
         cutoff: only what was written before it can be a candidate.
 
     Returns:
-        Rows of ``store`` that lie where lakeFS writes objects.
+        hash: of rows of ``store`` that lie where lakeFS writes objects, as often as they do.
     """
-    old = store.where(F.col("in_place") & (F.col("last_modified") < F.lit(cutoff)))
-    # By hashes alone, so that whole rows are neither sorted nor held in memory for what stays.
-    hashes = old.select("hash")
-    dead = hashes.join(committed, "hash", "left_anti").join(uncommitted, "hash", "left_anti")
-    return old.join(dead, "hash", "left_semi")
+    hashes = _old(store, cutoff).select("hash")
+    return hashes.join(committed, "hash", "left_anti").join(uncommitted, "hash", "left_anti")
+
+
+@relation
+def candidates(store: DataFrame, dead: DataFrame, cutoff: datetime) -> DataFrame:
+    """The rows of Store DF that may be candidates, by their hashes.
+
+    They are many before and few after, so that whole rows are not moved for what stays.
+
+    Args:
+        store: what is listed (``LISTING``).
+        dead: hash, as ``dead_hashes`` gives it for the same cutoff.
+        cutoff: only what was written before it can be a candidate.
+    """
+    return _old(store, cutoff).join(dead, "hash", "left_semi")
+
+
+def _old(store: DataFrame, cutoff: datetime) -> DataFrame:
+    return store.where(F.col("in_place") & (F.col("last_modified") < F.lit(cutoff)))
 
 
 @relation

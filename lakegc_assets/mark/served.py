@@ -125,7 +125,7 @@ def inquire(
     with ctx.frames() as frames:
         work = SessionFolder(ctx, frames, inquiry.url, inquiry.folder)
         some = work.read(candidates, CANDIDATES)
-        found = find_signatures(work, inquiry.heads, some, etags, inquiry.deadline, compared)
+        found = find_signatures(work, inquiry.heads, candidates, etags, inquiry.deadline, compared)
         sizes = work.write(relations.sizes_of(some), "sizes", SIZES, "collect sizes of candidates")
         inquiry = replace(inquiry, signatures=found, sizes=sizes)
         if found.matches:

@@ -115,13 +115,11 @@ def possible_signatures(candidates: DataFrame, by_etag: bool) -> DataFrame:  # n
 
     ``by_etag``: whether etags may be compared; else only sizes are.
     """
-    by_size = _signatures(candidates, F.lit(ANY))
-    if not by_etag:
-        return by_size.distinct()
-    with_etag = _signatures(candidates, F.col("etag_hash"))
     # An entry whose etag says nothing matches all of its size.
-    unclear = _signatures(candidates, F.lit(0))
-    return by_size.unionByName(with_etag).unionByName(unclear).distinct()
+    columns = [F.lit(ANY), F.col("etag_hash"), F.lit(0)] if by_etag else [F.lit(ANY)]
+    # One pass over the candidates; a union would also hide from Spark that they are few.
+    each = F.explode(F.array(*(column.cast("bigint") for column in columns)))
+    return candidates.select("size", each.alias("signature")).distinct()
 
 
 @relation
@@ -147,10 +145,6 @@ def matches_in(known: DataFrame, ranges: DataFrame, signatures: DataFrame) -> Da
 def other_signatures(signatures: DataFrame, known: DataFrame) -> DataFrame:
     """Signatures that are not among others, each once."""
     return signatures.select(*_KEY).distinct().join(known, _KEY, "left_anti")
-
-
-def _signatures(rows: DataFrame, signature: Column) -> DataFrame:
-    return rows.select("size", signature.cast("bigint").alias("signature"))
 
 
 # The signatures of candidates

@@ -63,6 +63,8 @@ CANDIDATES: Final = pa.schema(
         for name in ("address", "hash", "size", "last_modified", "etag", "etag_hash")
     ]
 )
+#: Columns of candidates that their possible signatures are made of.
+_COMPARED: Final = pa.schema([LISTING.field(name) for name in ("size", "etag_hash")])
 SAMPLED: Final = pa.schema(
     [LISTING.field(name) for name in ("address", "size", "last_modified", "etag")]
 )
@@ -174,14 +176,14 @@ class Signatures:
 def find_signatures(
     work: SessionFolder,
     heads: HeadRanges,
-    candidates: DataFrame,
+    parts: Sequence[Part],
     etags: EtagFiles,
     deadline: float,
     compared: HeadMatches = NOTHING_COMPARED,
 ) -> Signatures:
     """Find the signatures of candidates.
 
-    ``candidates``: what nothing lists any more.
+    ``parts``: files of candidates, which nothing lists any more, among the working files.
     ``etags``: of what is listed, among the working files; none where neither etags nor sizes are to
     be compared.
     ``deadline``: seconds since 1970; half of the time until then candidates may be read.
@@ -192,7 +194,8 @@ def find_signatures(
     """
     if not heads.ranges:
         return Signatures()
-    possible = relations.possible_signatures(candidates, bool(etags.parts))
+    # These columns alone, so that an engine knows how little it is.
+    possible = relations.possible_signatures(work.read(parts, _COMPARED), bool(etags.parts))
     if compared.by_etag != bool(etags.parts):
         compared = NOTHING_COMPARED
     found = Signatures(_matches(work, heads, possible, compared))
@@ -202,6 +205,7 @@ def find_signatures(
         return found
     evidence = evidence_of(work, heads.ranges, etags)
     if found.matches:
+        candidates = work.read(parts, CANDIDATES)
         found = _by_etag(work, heads, candidates, possible, found, evidence, deadline)
     return found if evidence.sizes_agree else _with_unclear(work, heads, found, etags)
 

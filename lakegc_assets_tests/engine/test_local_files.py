@@ -59,6 +59,41 @@ def test_spark_reads_files_of_this_machine_by_itself_where_their_names_mean_the_
     assert found.sort_by("address").equals(table.sort_by("address"))
 
 
+@pytest.mark.conformance
+@pytest.mark.parametrize("folder", ["some/", "so[m]e/"])
+def test_what_is_known_to_be_small_is_sent_to_each_task_of_a_join(
+    folder: str,
+    spark: sessions.Session,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How long texts are is known of files of this machine alone."""
+    store = open_store(str(tmp_path))
+    parts = [write_part(store, folder, rows(30_000))]
+    texts = Dataset(store.url, parts, SCHEMA).select("address")
+    numbers = Dataset(store.url, parts, SCHEMA).select("hash")
+    big = Dataset(store.url, [write_part(store, folder, rows(_ROWS))], SCHEMA)
+    size = 30_000 * 8
+
+    def is_sent(dataset: Dataset, most: int) -> bool:
+        monkeypatch.setattr("lakegc_assets.engine.spark_frames.SMALL_BYTES", most)
+        (key,) = dataset.schema.names
+        with SparkBackedSession(spark, open_store) as session:
+            small = session.read(dataset)
+            monkeypatch.setattr("lakegc_assets.engine.spark_frames.SMALL_BYTES", 0)
+            frame = session.read(big).join(small.where(f"{key} is not null").distinct(), key)
+            frame.explain()
+            plan = capsys.readouterr().out
+            assert session.collect(frame, SCHEMA, "a test").num_rows == 30_000
+        return "BroadcastHashJoin" in plan
+
+    assert is_sent(numbers, size)
+    assert not is_sent(numbers, size - 1)
+    assert not is_sent(texts, size)
+    assert is_sent(texts, 64 << 20) == (folder == "some/")
+
+
 @on_each_engine
 def test_a_file_that_is_there_twice_is_read_twice(
     spark: sessions.Session, tmp_path: Path, engine: str

@@ -62,9 +62,12 @@ def test_candidates(frames: Frames) -> None:
     @given(STORE, LIVE, LIVE)
     def check(store: Any, committed: Any, uncommitted: Any) -> None:
         live = frames.of(committed, HASHES), frames.of(uncommitted, HASHES)
-        found = relations.candidates(frames.of(store, LISTING), live[0], live[1], NOW)
-        expected = twins.candidates(store, committed, uncommitted, NOW)
-        assert same(frames.rows(found, LISTING), expected)
+        listed = frames.of(store, LISTING)
+        dead = relations.dead_hashes(listed, live[0], live[1], NOW)
+        hashes = twins.dead_hashes(store, committed, uncommitted, NOW)
+        assert same(frames.rows(dead, HASHES), hashes)
+        found = relations.candidates(listed, dead, NOW)
+        assert same(frames.rows(found, LISTING), twins.candidates(store, hashes, NOW))
 
     check()
 

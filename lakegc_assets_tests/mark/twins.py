@@ -28,13 +28,18 @@ _IN_PARTS = re.compile("[0-9a-fA-F]{32}-[0-9]+")
 _UNNAMEABLE = re.compile("[\x00-\x1f\x7f-\x9f\ufffd-\uffff]")
 
 
-def candidates(store: Rows, committed: Rows, uncommitted: Rows, cutoff: datetime) -> list[Row]:
+def dead_hashes(store: Rows, committed: Rows, uncommitted: Rows, cutoff: datetime) -> list[Row]:
     live = {row["hash"] for row in (*committed, *uncommitted)}
-    return [
-        {**row}
-        for row in store
-        if row["in_place"] and row["last_modified"] < cutoff and row["hash"] not in live
-    ]
+    return [{"hash": row["hash"]} for row in _old(store, cutoff) if row["hash"] not in live]
+
+
+def candidates(store: Rows, dead: Rows, cutoff: datetime) -> list[Row]:
+    hashes = {row["hash"] for row in dead}
+    return [row for row in _old(store, cutoff) if row["hash"] in hashes]
+
+
+def _old(store: Rows, cutoff: datetime) -> list[Row]:
+    return [{**row} for row in store if row["in_place"] and row["last_modified"] < cutoff]
 
 
 def without_swept(store: Rows, swept: Sequence[Rows]) -> list[Row]:

@@ -53,6 +53,9 @@ class TwinSession:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def compares_late(self, _url: str) -> bool:
+        return False
+
     def read(self, dataset: Dataset) -> TwinFrame:
         """The rows of a dataset."""
         if not dataset.rows:
