@@ -64,9 +64,9 @@ def dead_hashes(
 
 @relation
 def candidates(store: DataFrame, dead: DataFrame, cutoff: datetime) -> DataFrame:
-    """The rows of Store DF that may be candidates, by their hashes.
+    """Semi-join: the rows of Store DF whose hash is dead.
 
-    They are many before and few after, so that whole rows are not moved for what stays.
+    Apart from ``dead_hashes``, so that whole rows need not be moved for what stays.
 
     Args:
         store: what is listed (``LISTING``).
