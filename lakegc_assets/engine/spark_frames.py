@@ -51,10 +51,8 @@ _FOR_FEW_ROWS: Final = {
     "spark.sql.shuffle.partitions": "1",
 }
 #: For files that Spark reads by itself. What it knows of a frame is their size: addresses are
-#: packed so well that a small file can be a large table, which must not go to every task. What is
-#: known to be small goes there, however long the tasks before it keep it waiting.
+#: packed so well that a small file can be a large table, which must not go to every task.
 _FOR_FILES: Final = {
-    "spark.sql.broadcastTimeout": "36000",
     "spark.sql.sources.fileCompressionFactor": "16",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }

@@ -43,6 +43,8 @@ REQUIRED: Final = {
     "spark.sql.caseSensitive": "true",
     # Addresses are packed so well that a table of a few megabytes can take gigabytes of the driver.
     "spark.sql.autoBroadcastJoinThreshold": "1m",
+    # What is sent to all tasks waits for those before it, however long these take.
+    "spark.sql.broadcastTimeout": "36000",
     # A file that is missing or damaged stops the run, whatever the cluster's default is.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
