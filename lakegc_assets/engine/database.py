@@ -297,6 +297,7 @@ class Database:
         """The frame as a named query, so that its plan is that name alone."""
         if frame in self._query_of:
             return frame
+        _require_kept_keys(frame.expression)
         return self.read(frame.sql(dialect="duckdb", optimize=False))
 
     # Relations
@@ -374,6 +375,39 @@ class Database:
             self._made.reset(token)
         if outside and outer is not None:
             outer.extend(made)
+
+
+def _require_kept_keys(plan: exp.Expression) -> None:
+    """Require that no key of an outer join is read from a side that may have no row for it.
+
+    In PySpark the key by whose name two frames were joined is one column. SQLFrame takes the second
+    use of its name in one expression for the column of the second frame, which is null where that
+    has no row; behind a full outer join the first one for that of the first frame.
+
+    Raises:
+        ValueError: one is. The relation has to name what it needs before it joins, or once.
+    """
+    for select in plan.find_all(exp.Select):
+        joins = select.args.get("joins") or []
+        for join in joins:
+            on = join.args.get("on")
+            if not join.side or join.kind in {"SEMI", "ANTI"} or on is None:
+                continue
+            keys = {
+                (column.table, column.name)
+                for column in on.find_all(exp.Column)
+                if join.side != "LEFT" or column.table == join.alias_or_name
+            }
+            others = [other.args.get("on") for other in joins if other is not join]
+            read = [select.args.get(part) for part in ("where", "group", "having", "order")]
+            for expression in filter(None, [*select.expressions, *read, *others]):
+                for column in expression.find_all(exp.Column):
+                    united = column.find_ancestor(exp.Coalesce)
+                    if (column.table, column.name) in keys and not united:
+                        raise ValueError(
+                            f"behind an outer join {column.name} is read from the side that may "
+                            f"lack it, in {expression.sql()}: name it before the join"
+                        )
 
 
 def _age(name: str) -> int:

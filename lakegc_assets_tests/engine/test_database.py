@@ -147,6 +147,45 @@ def test_parts_of_a_plan_are_told_from_each_other_whatever_their_checksums(
     assert _numbers(session, _equal(rows, 3, 5, 8)) == [3, 5, 8]
 
 
+def _named_twice(joined: DataFrame) -> DataFrame:
+    return joined.where((F.col("number") == F.lit(1)) | (F.col("number") == F.lit(2)))
+
+
+@pytest.mark.parametrize("how", ["left", "full_outer"])
+def test_a_key_of_an_outer_join_is_not_read_from_the_side_that_lacks_it(
+    session: EmbeddedSession, how: str
+) -> None:
+    """SQLFrame resolves the second use of its name to the other frame, and says nothing."""
+
+    @relation
+    def behind_it(all_of: DataFrame, some: DataFrame) -> DataFrame:
+        return _named_twice(all_of.join(some, "number", how))
+
+    with pytest.raises(ValueError, match="behind an outer join number is read from the side that"):
+        behind_it(_frame(session, 1, 2, 3), _frame(session, 3))
+
+
+def test_a_key_of_an_inner_join_and_one_that_is_named_once_are_read(
+    session: EmbeddedSession,
+) -> None:
+    @relation
+    def inner(all_of: DataFrame, some: DataFrame) -> DataFrame:
+        return _named_twice(all_of.join(some, "number"))
+
+    @relation
+    def once(all_of: DataFrame, some: DataFrame) -> DataFrame:
+        return all_of.join(some, "number", "left").where(F.col("number").isin(1, 2))
+
+    @relation
+    def united(all_of: DataFrame, some: DataFrame) -> DataFrame:
+        return all_of.join(some, "number", "full_outer")
+
+    frames = _frame(session, 1, 2, 3), _frame(session, 2, 4)
+    assert _numbers(session, inner(*frames)) == [2]
+    assert _numbers(session, once(*frames)) == [1, 2]
+    assert _numbers(session, united(*frames)) == [1, 2, 3, 4]
+
+
 def test_a_text_that_is_named_like_a_view_stays_what_it_is(session: EmbeddedSession) -> None:
     @relation
     def named(rows: DataFrame, name: str) -> DataFrame:
