@@ -45,6 +45,6 @@ def require_code(digest: str) -> None:
     if digest and digest != package_digest():
         raise ConfigurationError(
             f"a task runs another lakegc_assets, that of {package_folder()}, than the process that "
-            "has started it: let the nodes have none of their own, or the very same. See "
-            "docs/clusters.md"
+            "has started it: install none while a run goes on, and let the nodes of a cluster have "
+            "none of their own, or the very same. See docs/clusters.md"
         )

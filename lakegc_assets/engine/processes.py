@@ -7,7 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import getpid, getppid
@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from loky import get_reusable_executor
 
+from lakegc_assets.engine.package_code import package_digest, require_code
 from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
 from lakegc_assets.engine.progress import report_progress, tasks_done
 from lakegc_assets.engine.task_errors import plain_error
@@ -27,6 +28,9 @@ R = TypeVar("R")
 
 #: For how long processes wait for the next stage, in seconds.
 _IDLE_S: Final = 60
+#: Signals that a terminal, or a service manager, sends to all processes of a program: the process
+#: that waits for the others tells them to end.
+_SENT_TO_ALL: Final = (signal.SIGINT, signal.SIGTERM)
 
 # Loky starts a process anew that has grown by 300 MB, which those do that read large files; its
 # warning of a leak would stand in the log of every large run.
@@ -86,13 +90,20 @@ def run_in_processes(
         LakegcError: what a task raised on purpose, of its kind.
         Exception: what else a task raised, or that a process was killed.
     """
+    code = package_digest()
     # Processes of an earlier stage are used again, unless what they would find in the environment
-    # has changed.
+    # has changed. Where one of them dies, all of them are killed.
     pool = get_reusable_executor(
-        max_workers=min(workers, len(inputs)), timeout=_IDLE_S, env=dict(os.environ)
+        max_workers=min(workers, len(inputs)),
+        timeout=_IDLE_S,
+        env=dict(os.environ),
+        initializer=signal.pthread_sigmask,
+        initargs=(signal.SIG_BLOCK, _SENT_TO_ALL),
     )
-    futures = [pool.submit(_answer, task, dumps(one)) for one in inputs]
+    futures: list[Future[bytes]] = []
     try:
+        # After an interrupt those that were submitted by then are in the list.
+        futures.extend(pool.submit(_answer, code, task, dumps(one)) for one in inputs)
         with report_progress(
             log, lambda: tasks_done(what, sum(f.done() for f in futures), len(futures))
         ):
@@ -102,20 +113,18 @@ def run_in_processes(
         # is to be recorded. Who is impatient interrupts the wait for that, too.
         try:
             if stop is not None:
-                for future in futures:
-                    future.cancel()
                 stop.set()
-                wait(futures)
+                # One that was cancelled never ends where the processes die before it is reached.
+                wait([future for future in futures if not future.cancel()])
         finally:
             pool.shutdown(wait=True, kill_workers=True)
         raise
     return read_answers(answers)
 
 
-def _answer(task: Callable[[T], R], order: bytes) -> bytes:
-    # One of a terminal reaches all of its processes: the one that waits for this one ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _answer(code: str, task: Callable[[T], R], order: bytes) -> bytes:
     try:
+        require_code(code)
         return answer_order(task, order)
     except LakegcError as error:
         # One with a constructor of its own could not be unpickled.

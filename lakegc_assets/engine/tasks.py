@@ -16,10 +16,10 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from math import fsum
-from os import cpu_count
 from threading import Event
 from typing import Final, TypeVar
 
+from loky import cpu_count
 from pyspark.sql import SparkSession
 
 from lakegc_assets.engine.choice import Engine
@@ -82,7 +82,8 @@ class Tasks:
             return []
         if self.engine.kind == "spark":
             return run_on_spark(self.session(), what, task, inputs, self.log)
-        cores = cpu_count() or 1
+        # A container may have few of its machine's: each process takes 200 MB.
+        cores = cpu_count()
         workers = min(cores, len(inputs), threads or cores)
         if seconds < PROCESS_SECONDS or workers == 1 or (threads and not in_processes):
             return self._in_threads(what, task, inputs, threads or cores)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loky.process_executor import TerminatedWorkerError
+from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
@@ -29,7 +29,7 @@ from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.processes import run_in_processes
 from lakegc_assets.engine.tasks import Tasks, bin_pack, interrupted, thread_map
-from lakegc_assets.errors import IntegrityError, LakegcError
+from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets_tests.sessions import Session
 
@@ -113,6 +113,17 @@ def test_much_computing_is_done_by_processes(
     assert (set(pids) == {os.getpid()}) is here
 
 
+def test_processes_are_no_more_than_the_cores_that_this_one_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container with one core of its machine's has memory for one process, too."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    tasks = Tasks(EMBEDDED, _never)
+    assert set(tasks.run("look", _pid, range(8), 99.0, 8, in_processes=True)) == {os.getpid()}
+    assert set(tasks.run("look", _pid, range(8), 99.0)) == {os.getpid()}
+
+
 def _meet(folder: Path, count: int, number: int) -> int:
     """Wait until so many others run at the same time."""
     (folder / str(number)).touch()
@@ -152,6 +163,83 @@ def test_after_an_error_tasks_in_other_processes_end_by_themselves(
     with pytest.raises(IntegrityError, match="it is cut"):
         tasks.run("fail", task, range(2), 99.0, 2, in_processes=True)
     assert (tmp_path / "1.ended").read_text() == "True"
+
+
+def _fail_or_die(folder: Path, number: int) -> None:
+    """One fails while another runs, which dies once it is to end; the others wait for both."""
+    (folder / f"{number}.begun").touch()
+    until = time.monotonic() + 60
+    while len(list(folder.glob("*.begun"))) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    if number == 0:
+        raise IntegrityError("it is cut")
+    while not interrupted() and time.monotonic() < until:
+        time.sleep(0.01)
+    if number == 1:
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_was_cancelled_is_not_waited_for_where_a_process_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loky ends no task that was cancelled before its processes die."""
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
+    tasks, task = Tasks(EMBEDDED, _never), partial(_fail_or_die, tmp_path)
+    with pytest.raises(IntegrityError, match="it is cut"):
+        tasks.run("fail", task, range(300), 99.0, 2, in_processes=True)
+
+
+def _wait_for_the_end(folder: Path, number: int) -> None:
+    (folder / "begun").touch()
+    until = time.monotonic() + 60
+    while not interrupted() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    (folder / f"{number}.ended").touch()
+
+
+def test_an_interrupt_while_tasks_are_started_ends_those_that_have_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, submitted = ProcessPoolExecutor.submit, list[object]()
+
+    def interrupt(pool: ProcessPoolExecutor, *order: Any) -> Any:
+        if submitted:
+            until = time.monotonic() + 60
+            while not (tmp_path / "begun").exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        submitted.append(submit(pool, *order))
+        return submitted[0]
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupt)
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
+    tasks, task = Tasks(EMBEDDED, _never), partial(_wait_for_the_end, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.run("wait", task, range(2), 99.0, 2, in_processes=True)
+    assert (tmp_path / "0.ended").exists()
+
+
+def _signal(number: signal.Signals) -> int:
+    os.kill(os.getpid(), number)
+    time.sleep(0.1)
+    return number
+
+
+def test_signals_to_all_processes_end_none_that_another_one_waits_for() -> None:
+    """It records what it has done last, once that one tells it to end."""
+    sent = [signal.SIGINT, signal.SIGTERM]
+    assert run_in_processes("go on", _signal, sent, 2, logging.getLogger()) == sent
+
+
+def test_a_process_that_has_loaded_another_code_runs_no_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one that was installed while the run goes on."""
+    monkeypatch.setattr(processes, "package_digest", lambda: "another")
+    with pytest.raises(ConfigurationError, match="a task runs another lakegc_assets"):
+        run_in_processes("same", _same, [1, 2], 2, logging.getLogger())
 
 
 @pytest.mark.parametrize(
