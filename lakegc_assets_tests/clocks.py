@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakegc_assets.run.clocks import Clocks, Watch
+from lakegc_assets.run.clocks import NEVER, Clocks, Watch
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class StubClocks(Clocks):
 
     def resumed(self) -> float:
         return super().resumed() if self.watch is None else self.watch.resumed()
+
+    def watched_since(self) -> float:
+        return NEVER if self.watch is None else self.watch.since
 
     def sleep(self, seconds: float) -> None:
         if self.pause is None:

@@ -65,6 +65,10 @@ class Clocks:
         """
         return watch_of(os.getpid()).resumed()
 
+    def watched_since(self) -> float:
+        """The moment, as ``elapsed`` counts, from which on this process notices suspensions."""
+        return watch_of(os.getpid()).since
+
     def sleep(self, seconds: float) -> None:
         """Wait for so many seconds."""
         time.sleep(seconds)
@@ -74,11 +78,15 @@ SYSTEM_CLOCKS: Final = Clocks()
 
 
 class Watch:
-    """Readings of a clock (seconds, as ``Clocks.elapsed`` counts them) by all threads."""
+    """Readings of a clock (seconds, as ``Clocks.elapsed`` counts them) by all threads.
+
+    Attributes:
+        since: the first reading.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._last = clock()
+        self.since = self._last = clock()
         self._resumed = NEVER
         self._reading = threading.Lock()
 

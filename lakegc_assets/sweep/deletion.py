@@ -22,7 +22,7 @@ from lakegc_assets.engine.tasks import interrupted
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.mark.marked_objects import Stretch
-from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks, Moment
+from lakegc_assets.run.clocks import SUSPENSION, SYSTEM_CLOCKS, Clocks, Moment
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import EXPIRED
 from lakegc_assets.storage.opening import open_store
@@ -160,6 +160,9 @@ class DeletingTask:
         here = orders.taken.boot == reach.clocks.boot_id()
         self._since = orders.taken.elapsed if here else self._elapsed()
         reach.clocks.resumed()
+        # A process that was started for this task may have been suspended before it could notice.
+        unwatched = reach.clocks.watched_since() - orders.awake
+        self._slept = here and unwatched > SUSPENSION
         self._checked = 0.0
         self._store_time = orders.taken.store_time
         self._deadline: Mapping[str, Any] = {}
@@ -283,7 +286,7 @@ class DeletingTask:
 
     def _was_suspended(self) -> bool:
         """Return whether objects may have been staged that the delta mark was too early to see."""
-        return self._reach.clocks.resumed() >= self._since
+        return self._slept or self._reach.clocks.resumed() >= self._since
 
     def _is_late(self, seconds: float) -> bool:
         """Return whether it is too late to send: by the time since the look, or an interrupt."""

@@ -189,6 +189,7 @@ class Rounds:
             trash=self.means.trash,
             protection=self.means.protection,
             retain=settings.retained,
+            awake=self.ctx.clocks.elapsed(),
             clocks=self.ctx.clocks,
         )
 

@@ -38,6 +38,8 @@ class Orders:
         artifacts_url: where the attempt's artifacts are.
         delta: of the delta mark that allows the deletes.
         taken: when that was begun.
+        awake: until when the process that has taken it has noticed no suspension since then, on
+            the clock of its machine.
         protect_tags: whether tags protect.
         lease: token of the lease.
         number: of the round; the lease names it too.
@@ -72,6 +74,7 @@ class Orders:
     trash: str | None = None
     protection: DataProtection = NO_PROTECTION
     retain: Retain = NO_RETAIN
+    awake: float = float("inf")
     clocks: Clocks = SYSTEM_CLOCKS
 
     @property

@@ -86,3 +86,4 @@ def test_a_process_has_one_watch_and_a_forked_one_its_own() -> None:
     assert clocks.watch_of(os.getpid()) is ours
     assert clocks.watch_of(-1) is not ours
     assert SYSTEM_CLOCKS.resumed() == NEVER
+    assert SYSTEM_CLOCKS.watched_since() == ours.since <= SYSTEM_CLOCKS.elapsed()

@@ -14,7 +14,7 @@ from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.run.artifacts import ArtifactRoot
-from lakegc_assets.run.clocks import Clocks
+from lakegc_assets.run.clocks import NEVER, Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
@@ -52,6 +52,10 @@ class SimClocks(Clocks):
 
     def resumed(self) -> float:
         return self._world.thawed()
+
+    def watched_since(self) -> float:
+        """What suspends a process before it begins is for its driver to notice."""
+        return NEVER
 
     def sleep(self, seconds: float) -> None:
         self._world.pause(seconds)

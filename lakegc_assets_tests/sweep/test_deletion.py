@@ -15,19 +15,22 @@ from moto.s3.responses import S3Response
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.mark.marked_objects import Stretch
+from lakegc_assets.run.clocks import SUSPENSION, SYSTEM_CLOCKS, Watch
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.sweep import deletion
 from lakegc_assets.sweep.delete_answers import TRIES
-from lakegc_assets.sweep.deletion import TaskClients, delete_portion
+from lakegc_assets.sweep.deletion import DeletingTask, TaskClients, delete_portion
 from lakegc_assets.sweep.ledger import Outcome
 from lakegc_assets.sweep.liveness_look import CHECK_LIFETIME, CHECK_TIME
 from lakegc_assets.sweep.task_orders import (
+    SUSPENDED,
     Orders,
     Portion,
     TaskResult,
     results_of,
     summed,
 )
+from lakegc_assets_tests.clocks import StubClocks
 from lakegc_assets_tests.lake import SmallLake
 from lakegc_assets_tests.sweep.deleting import (
     Time,
@@ -96,6 +99,21 @@ def test_a_portion_is_deleted(bare: SmallLake, orders: Orders) -> None:
     assert delete_portion(orders, portion) == [TaskResult("deleted", 5, 35)]
     assert delete_portion(orders, portion)[0].outcome == "taken"
     assert recorded(orders) == dict.fromkeys(addresses, "deleted")
+
+
+@pytest.mark.parametrize("gap", [SUSPENSION, SUSPENSION + 1])
+def test_a_process_that_was_suspended_before_it_could_notice_deletes_nothing(
+    bare: SmallLake, orders: Orders, gap: float
+) -> None:
+    """What is staged while a process is started is in no delta mark."""
+    addresses = plant(bare, 2)
+    clocks = StubClocks(watch=Watch(SYSTEM_CLOCKS.elapsed))
+    started = replace(orders, awake=clocks.watched_since() - gap, clocks=clocks)
+    objects = as_listed(orders.connections.store(), addresses)
+    told = list(DeletingTask(started, 0, TaskClients.of(started)).run([objects]))
+    slept = gap > SUSPENSION
+    deleted = TaskResult("deleted", 2, 14)
+    assert told == [TaskResult("stale", detail=SUSPENDED) if slept else deleted]
 
 
 def test_every_batch_is_recorded_before_the_next_is_sent(bare: SmallLake, orders: Orders) -> None:
