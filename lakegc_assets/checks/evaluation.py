@@ -108,6 +108,15 @@ def read_results(attempt: AttemptArtifacts, manifest: Manifest) -> list[CheckRes
     return results
 
 
+def candidate_share_of(attempt: AttemptArtifacts, manifest: Manifest) -> float:
+    """The share of the listing that is to be deleted, 0 to 1, as the check has counted it.
+
+    Raises as ``read_results``.
+    """
+    name = invariants.candidate_share.__name__
+    return next(float(r.facts["share"]) for r in read_results(attempt, manifest) if r.name == name)
+
+
 def require_passed(results: list[CheckResult]) -> None:
     """Refuse to go on unless every blocking invariant was evaluated and holds.
 

@@ -129,10 +129,11 @@ def run_job(
     partition_key(repository, run)
     settings = checked(settings)
     site = Site.defined()
-    waits = component().usual_settings(repository) | settings
-    site = replace(site, lakefs=replace(site.lakefs, wait_s=waits["lakefs_wait_seconds"]))
+    # Of these alone: the run itself says whether all settings go together.
+    waits = site.collector.model_copy(update=settings)
+    site = replace(site, lakefs=replace(site.lakefs, wait_s=waits.lakefs_wait_seconds))
     namespace = site.namespace(repository)
-    wait = timedelta(seconds=waits["lease_wait_seconds"])
+    wait = timedelta(seconds=waits.lease_wait_seconds)
     # A process elsewhere takes the lock, be it on this machine.
     held = nullcontext() if component().run_on else repository_lock(namespace, wait, say)
     with _recorded(), open_instance() as instance, held:

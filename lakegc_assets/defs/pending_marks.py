@@ -1,13 +1,14 @@
 """``gc_waiting``: the list of marks that wait for a person, and a notice of each."""
 
 import json
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import dagster as dg
 
-from lakegc_assets.checks.evaluation import read_results
+from lakegc_assets.checks.evaluation import candidate_share_of, read_results
 from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (
     ENDED,
@@ -37,6 +38,14 @@ _LOOK: Final = timedelta(hours=1)
 _OVERLAP: Final = timedelta(seconds=2)
 _THREADS: Final = 4
 _IN_PROGRESS: Final = [one for one in dg.DagsterRunStatus if one not in ENDED]
+
+
+class _Waiting(NamedTuple):
+    """A mark that waits: how its repository stands, its candidates, and their share."""
+
+    standing: Standing
+    mark: Manifest
+    share: float
 
 
 def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -95,30 +104,29 @@ def _look(
     names: Names,
     root: ArtifactRoot,
     now: datetime,
-) -> tuple[dict[str, tuple[Standing, Manifest]], set[str]]:
+) -> tuple[dict[str, _Waiting], set[str]]:
     """The marks that wait, by their partition keys; and repositories that cannot be read."""
     known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
     stands = standings(root, sorted(known), lambda name: policies.of(name).sweep, now)
     unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
     if unreadable and len(unreadable) == len(known):
         raise LakegcError(next(iter(unreadable.values())))
-    found: dict[str, tuple[Standing, Manifest]] = {}
+    found: dict[str, _Waiting] = {}
     unclear = set(unreadable)
     marks = thread_map(partial(_waiting_mark, root), stands, _THREADS)
-    for stand, mark in zip(stands, marks, strict=True):
-        if mark is None:
-            continue
+    for one in filter(None, marks):
+        mark = one.mark
         tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
         if context.instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)):
             # The run that made it may be about to sweep it.
             unclear.add(mark.repository)
         else:
-            found[str(partition_key(mark.repository, mark.run))] = stand, mark
+            found[str(partition_key(mark.repository, mark.run))] = one
     return found, unclear
 
 
-def _waiting_mark(root: ArtifactRoot, standing: Standing) -> Manifest | None:
-    """The candidates of the mark that waits for approval; None where none does.
+def _waiting_mark(root: ArtifactRoot, standing: Standing) -> _Waiting | None:
+    """The mark that waits for approval; None where none does.
 
     Raises:
         LakegcError: its artifacts cannot be read.
@@ -132,23 +140,25 @@ def _waiting_mark(root: ArtifactRoot, standing: Standing) -> Manifest | None:
         results = read_results(attempt, candidates)
         if [one.name for one in results if one.blocking and not one.passed] != [APPROVABLE]:
             return None
-    return candidates
+    listed = candidates.facts["listed"]
+    share = candidates.rows / listed if listed else 1.0
+    with suppress(LakegcError):
+        share = candidate_share_of(attempt, candidates)
+    return _Waiting(standing, candidates, share)
 
 
 def _notice(
     instance: dg.DagsterInstance,
     policies: Policies,
     section: NoticeSection,
-    waiting: tuple[Standing, Manifest],
+    waiting: _Waiting,
     now: datetime,
 ) -> Document:
     """The notice about a mark that waits: size, age, limits, the run, and the command."""
-    standing, mark = waiting
+    standing, mark, share = waiting
     tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
     last = next(iter(instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)), None)
     run = last.dagster_run if last else None
-    listed = mark.facts["listed"]
-    share = mark.rows / listed if listed else 1.0
     size = sum(total["bytes"] for total in mark.facts["by_reason"].values())
     said = standing.because if run is None else run.tags.get(WAITS_TAG, standing.because)
     approving = ["approve", mark.repository, "--run", mark.run]

@@ -38,11 +38,15 @@ R = TypeVar("R")
 _FEW_ROWS: Final = 20_000
 #: Tasks that read a dataset, at most; each reads several of its files.
 _MOST_TASKS: Final = 1_000
-#: Bytes of a dataset in memory up to which each task of a join gets all of it, so that the other
-#: side stays where it is read: an exchange of ten million addresses takes longer than this join.
-SMALL_BYTES: Final = 64 << 20
-#: Bytes of a value in a row of Spark; of a text there is as much beside it.
+#: Bytes of the hash table of a dataset up to which each task of a join gets all of it, so that the
+#: other side stays where it is read: an exchange of ten million addresses takes longer than this
+#: join. The driver holds it, too, written out besides, and a plan may have several.
+SMALL_BYTES: Final = 128 << 20
+#: Bytes of a row in such a table besides its values: header, pointers, and places that are free.
+_ROW_BYTES: Final = 64
+#: Bytes of a value; of a text there is as much beside it, in the key and in the row.
 _VALUE_BYTES: Final = 8
+_TEXTS: Final = 2
 #: Makes one job of what is computed from few rows: each broadcast, and with adaptive execution each
 #: exchange, is a job of its own.
 _FOR_FEW_ROWS: Final = {
@@ -185,18 +189,18 @@ class SparkBackedSession(Session):
 
 
 def _is_small(dataset: Dataset, store: ObjectStore | None = None) -> bool:
-    """Return whether a dataset is known to have ``SMALL_BYTES`` at most.
+    """Return whether the hash table of a dataset is known to have ``SMALL_BYTES`` at most.
 
     ``store``: of its files, where they are read to know how long texts are; else what has texts may
     be large.
     """
-    size = dataset.rows * len(dataset.schema) * _VALUE_BYTES
+    size = dataset.rows * (_ROW_BYTES + len(dataset.schema) * _VALUE_BYTES)
     if size > SMALL_BYTES or not any(map(pa.types.is_string, dataset.schema.types)):
         return size <= SMALL_BYTES
     if store is None:
         return False
     for part in dataset.parts:
-        size += read_typed(store, part, dataset.schema).nbytes
+        size += _TEXTS * read_typed(store, part, dataset.schema).nbytes
         if size > SMALL_BYTES:
             return False
     return True

@@ -51,11 +51,20 @@ REQUIRED: Final = {
 }
 #: Addresses begin alike, so that to sort them for a join takes several times as long as to hash one
 #: side: it is hashed where each partition of it has so little, also what is put together of small
-#: ones. Where one has more, both sides are sorted, and spill.
-_HASHED_JOINS: Final = {
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "8m",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
-}
+#: ones. Where one has more, both sides are sorted, and spill. The table of a partition, which does
+#: not, takes some fifteen times as much as the partition, in each task that runs at a time.
+_HASHED: Final = 8 << 20
+#: Of all tasks of one JVM together, with the memory that ``LOCAL`` gives it.
+_HASHED_IN_ALL: Final = 2 * _HASHED
+
+
+def _hashed_joins(tasks: int) -> dict[str, str]:
+    """Settings by which joins hash small partitions, where so many tasks of a JVM run at a time."""
+    names = ("maxShuffledHashJoinLocalMapThreshold", "advisoryPartitionSizeInBytes")
+    most = str(min(_HASHED, _HASHED_IN_ALL // tasks))
+    return {f"spark.sql.adaptive.{name}": most for name in names}
+
+
 #: For a session on this machine, where nothing else is configured.
 LOCAL: Final = {
     "spark.master": "local[*]",
@@ -69,13 +78,13 @@ LOCAL: Final = {
     OPTIONS: f"{_LOG} {FAST}",
     # So many that partitions of some ten million rows are small enough for that.
     "spark.sql.shuffle.partitions": "200",
-    **_HASHED_JOINS,
+    **_hashed_joins(os.cpu_count() or 1),
     # Each small answer over TCP to a task in Python waits 40 ms for an acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 #: Of these, what is of use on a cluster too.
 _ANYWHERE: Final = {
-    **_HASHED_JOINS,
+    **_hashed_joins(1),
     **{name: LOCAL[name] for name in ("spark.app.name", "spark.ui.showConsoleProgress")},
     OPTIONS: _LOG,
     # The copy of a task that deletes or backs up ends at once, and Spark then kills the first one.
@@ -111,13 +120,23 @@ def session_settings() -> dict[str, str]:
     elif is_cluster(given.get("spark.master", LOCAL["spark.master"])):
         settings = _ANYWHERE | {"spark.redaction.regex": _REDACTED}
     else:
-        settings = LOCAL | {OPTIONS: f"{LOCAL[OPTIONS]} {archive_options()}".rstrip()}
+        tasks = _tasks(given.get("spark.master", LOCAL["spark.master"]))
+        options = f"{LOCAL[OPTIONS]} {archive_options()}".rstrip()
+        settings = LOCAL | _hashed_joins(tasks) | {OPTIONS: options}
     return settings | given | REQUIRED
 
 
 def is_cluster(master: str) -> bool:
     """Return whether tasks of a session with this master or remote may run on other machines."""
     return re.fullmatch(r"local(\[.*\])?", master) is None
+
+
+def _tasks(master: str) -> int:
+    """The number of tasks that run at a time with a master of this machine."""
+    if master == "local":
+        return 1
+    number = re.match(r"local\[(\d+)", master)
+    return max(1, int(number[1])) if number else os.cpu_count() or 1
 
 
 def configured_by() -> str:

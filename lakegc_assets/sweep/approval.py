@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lakegc_assets.checks.evaluation import (
+    candidate_share_of,
     check_candidates,
     evaluate,
     read_results,
@@ -40,6 +41,9 @@ MODES: Final = ("never", "approved", "auto")
 #: What must be there to bring objects back.
 REQUIRED: Final = ("nothing", "backup", "undo", "backup or undo")
 _UNDO: Final = ("versions", "soft_delete", "trash")
+#: By which the clock of who approved may be ahead: an approval is about one mark, so that it is no
+#: other one for a few minutes more.
+_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,8 @@ def approval_of(attempt: AttemptArtifacts, now: datetime) -> Approval | None:
         if key.endswith(".json")
     ]
     about = (attempt.repository, attempt.run, mark)
-    holding = [a for a in found if (a.repository, a.run, a.mark) == about and a.at <= now < a.ends]
+    of_mark = [a for a in found if (a.repository, a.run, a.mark) == about]
+    holding = [a for a in of_mark if a.at - _SKEW <= now < a.ends]
     return holding[-1] if holding else None
 
 
@@ -272,12 +277,18 @@ def how_to_approve(attempt: AttemptArtifacts) -> str:
 def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
     """The limits that a mark exceeds, as the rest of a sentence; empty if it keeps all."""
     report = attempt.manifest("gc_report")
-    listed = attempt.manifest("deletion_candidates").facts["listed"]
     objects, size = report.facts["objects"], report.facts["bytes"]
     found = []
-    share = objects / listed if listed else float(objects > 0)
-    if limits.share is not None and share > limits.share:
-        found.append(f"it names {share:.1%} of what was listed, the limit is {limits.share:.1%}")
+    if limits.share is not None:
+        # As the check has counted: without what is gone, and where nothing was listed with what
+        # HEADs hold, since hardly anything but garbage was looked at.
+        candidates = attempt.manifest("deletion_candidates")
+        share = candidate_share_of(attempt, candidates)
+        if share > limits.share:
+            whole = "was listed"
+            if candidates.mode == "committed":
+                whole = "was looked at, or HEADs hold"
+            found.append(f"it names {share:.1%} of what {whole}, the limit is {limits.share:.1%}")
     if limits.objects is not None and objects > limits.objects:
         found.append(f"it names {counted(objects, 'object')}, the limit is {limits.objects:,}")
     if limits.bytes is not None and size > limits.bytes:

@@ -26,6 +26,7 @@ from lakegc_assets.graveler.errors import NoTableError
 from lakegc_assets.mark import relations as mark_relations
 from lakegc_assets.mark.commits import Liveness, find_liveness, heads_alone, refs_of
 from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.earlier_marks import MADE
 from lakegc_assets.mark.etags import etag_files
 from lakegc_assets.mark.live_ranges import (
     LiveRanges,
@@ -143,10 +144,13 @@ class DeltaMarks:
         enough to say of an object that it is alive.
 
         Raises:
-            IntegrityError: the repository is at another namespace now, or an answer is not whole.
+            IntegrityError: the repository is at another namespace now, or was made anew; or an
+                answer is not whole.
         """
         self.ctx = ctx = self.ctx.connect()
         self._require_same_namespace()
+        if unread is None:
+            self._require_same_repository()
         ctx.check_clocks(ctx.client, ctx.connections.store())
         taken = Moment.now(ctx.connections.store(), ctx.clocks)
         artifacts, folder = self.attempt.store(), f"{self.folder}{name}/"
@@ -188,6 +192,17 @@ class DeltaMarks:
             raise IntegrityError(
                 f"{self.ctx.repository!r} is at {found} now, and the mark is about {marked}: it "
                 "was made anew, so mark it under a new id",
+            )
+
+    def _require_same_repository(self) -> None:
+        """Refuse to delete by a mark of a repository that was made anew in the same place."""
+        made = self.connections.made
+        marked = self.chain["active_commits"].facts.get(MADE, made)
+        if made is not None and marked != made:
+            raise IntegrityError(
+                f"{self.ctx.repository!r} was made anew, or restored, in "
+                f"{self.connections.namespace_url} since it was marked, and the mark is about the "
+                "one before: mark it under a new id",
             )
 
     def _liveness(self, start: datetime, unread: list[str] | None) -> Liveness:

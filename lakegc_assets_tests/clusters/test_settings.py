@@ -59,6 +59,20 @@ def test_a_file_for_this_machine_replaces_single_settings(settings_file: Path) -
     }
 
 
+@pytest.mark.parametrize(
+    ("master", "most"),
+    [("local", 8 << 20), ("local[2]", 8 << 20), ("local[16,4]", 1 << 20), ("yarn", 8 << 20)],
+)
+def test_what_all_tasks_hash_at_a_time_fits_into_one_jvm(
+    settings_file: Path, master: str, most: int
+) -> None:
+    """The table of a partition does not spill: it would end a run on a machine of many cores."""
+    settings_file.write_text(f"spark.master {master}\n")
+    found, adaptive = session_settings(), "spark.sql.adaptive"
+    assert found[f"{adaptive}.maxShuffledHashJoinLocalMapThreshold"] == str(most)
+    assert found[f"{adaptive}.advisoryPartitionSizeInBytes"] == str(most)
+
+
 def test_nothing_of_this_machine_is_said_to_a_cluster(settings_file: Path) -> None:
     settings_file.write_text(
         "spark.master: spark://master:7077\nspark.sql.session.timeZone Asia/Tokyo\n"

@@ -74,7 +74,8 @@ def test_what_is_known_to_be_small_is_sent_to_each_task_of_a_join(
     texts = Dataset(store.url, parts, SCHEMA).select("address")
     numbers = Dataset(store.url, parts, SCHEMA).select("hash")
     big = Dataset(store.url, [write_part(store, folder, rows(_ROWS))], SCHEMA)
-    size = 30_000 * 8
+    # A row with its place in a hash table, and a number.
+    size = 30_000 * (64 + 8)
 
     def is_sent(dataset: Dataset, most: int) -> bool:
         monkeypatch.setattr("lakegc_assets.engine.spark_frames.SMALL_BYTES", most)

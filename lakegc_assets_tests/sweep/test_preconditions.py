@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
+from lakegc_assets.mark.installation import MARKER
 from lakegc_assets.mark.listing import list_store
 from lakegc_assets.mark.publication import mark_folder
 from lakegc_assets.mark.ranges import KIND
@@ -32,6 +33,7 @@ from lakegc_assets.sweep.lease import repository_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked, SmallLake
 from lakegc_assets_tests.sessions import Session
+from lakegc_assets_tests.sweep.others import forget
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,18 @@ def test_a_mark_of_lakefs_that_failed(lake: SmallLake, spark: Session) -> None:
     summary = json.loads(summary_file(lake).read_text()) | {"run_id": "failed", "success": False}
     path.write_text(json.dumps(summary))
     refused(lake.context(spark, "failed"), lake, RefusedError, "mark 'failed' of 'repo' failed")
+
+
+def test_a_mark_of_a_repository_that_was_made_anew_in_the_same_place(
+    lake: SmallLake, spark: Session
+) -> None:
+    forget(lake, REPOSITORY)
+    (lake.objects / "_lakefs/dummy").unlink()
+    # Creation dates are whole seconds, and those of the lake are of some time ago.
+    lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+    refused(lake.context(spark), lake, RefusedError, "is collected by another lakeFS server")
+    (lake.objects / MARKER).unlink()
+    refused(lake.context(spark), lake, IntegrityError, "was made anew, or restored, in .*new id")
 
 
 def test_a_mark_that_did_not_finish(lake: SmallLake, spark: Session) -> None:
