@@ -52,7 +52,7 @@ REQUIRED: Final = {
 #: Addresses begin alike, so that to sort them for a join takes several times as long as to hash one
 #: side: it is hashed where each partition of it has so little, also what is put together of small
 #: ones. Where one has more, both sides are sorted, and spill. The table of a partition, which does
-#: not, takes some fifteen times as much as the partition, in each task that runs at a time.
+#: not, takes many times what that takes packed, in each task that runs at a time.
 _HASHED: Final = 8 << 20
 #: Of all tasks of one JVM together, with the memory that ``LOCAL`` gives it.
 _HASHED_IN_ALL: Final = 2 * _HASHED
