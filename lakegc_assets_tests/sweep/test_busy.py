@@ -238,12 +238,12 @@ def test_a_sweep_is_few_jobs(
     run = Tasks.run
 
     def counted(
-        tasks: Tasks, what: str, task: Any, inputs: Sequence[Any], seconds: float, *more: Any
+        tasks: Tasks, what: str, task: Any, inputs: Sequence[Any], *more: Any, **how: Any
     ) -> Any:
         if inputs:
             jobs.append(what)
             assert tasks.engine.kind == "embedded"
-        return run(tasks, what, task, inputs, seconds, *more)
+        return run(tasks, what, task, inputs, *more, **how)
 
     monkeypatch.setattr(Tasks, "run", counted)
     if changed:
