@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
+from loky import get_reusable_executor
+from loky.process_executor import TerminatedWorkerError
 from pyspark.sql import SparkSession
 
 from lakegc_assets import traffic
@@ -113,15 +114,15 @@ def test_much_computing_is_done_by_processes(
     assert (set(pids) == {os.getpid()}) is here
 
 
-def test_processes_are_no_more_than_the_cores_that_this_one_may_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_are_no_more_than_the_cores_that_this_one_may_use() -> None:
     """A container with one core of its machine's has memory for one process, too."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
-    tasks = Tasks(EMBEDDED, _never)
-    assert set(tasks.run("look", _pid, range(8), 99.0, 8, in_processes=True)) == {os.getpid()}
-    assert set(tasks.run("look", _pid, range(8), 99.0)) == {os.getpid()}
+    cores, tasks = os.sched_getaffinity(0), Tasks(EMBEDDED, _never)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        assert set(tasks.run("look", _pid, range(8), 99.0, 8, in_processes=True)) == {os.getpid()}
+        assert set(tasks.run("look", _pid, range(8), 99.0)) == {os.getpid()}
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _meet(folder: Path, count: int, number: int) -> int:
@@ -200,18 +201,23 @@ def _wait_for_the_end(folder: Path, number: int) -> None:
 def test_an_interrupt_while_tasks_are_started_ends_those_that_have_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, submitted = ProcessPoolExecutor.submit, list[object]()
+    submitted = list[object]()
 
-    def interrupt(pool: ProcessPoolExecutor, *order: Any) -> Any:
-        if submitted:
-            until = time.monotonic() + 60
-            while not (tmp_path / "begun").exists() and time.monotonic() < until:
-                time.sleep(0.01)
-            raise KeyboardInterrupt
-        submitted.append(submit(pool, *order))
-        return submitted[0]
+    def interrupted_pool(**how: Any) -> Any:
+        pool = get_reusable_executor(**how)
 
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupt)
+        def submit(*order: Any) -> Any:
+            if submitted:
+                until = time.monotonic() + 60
+                while not (tmp_path / "begun").exists() and time.monotonic() < until:
+                    time.sleep(0.01)
+                raise KeyboardInterrupt
+            submitted.append(pool.submit(*order))
+            return submitted[0]
+
+        return SimpleNamespace(submit=submit, shutdown=pool.shutdown)
+
+    monkeypatch.setattr(processes, "get_reusable_executor", interrupted_pool)
     monkeypatch.setattr(module, "cpu_count", lambda: 2)
     tasks, task = Tasks(EMBEDDED, _never), partial(_wait_for_the_end, tmp_path)
     with pytest.raises(KeyboardInterrupt):
