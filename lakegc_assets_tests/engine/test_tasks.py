@@ -142,7 +142,8 @@ def test_processes_run_as_many_tasks_at_a_time_as_there_are_threads(
     assert tasks.run("meet", meet, range(4), 99.0, 8, in_processes=True) == [4] * 4
 
 
-def _fail_or_wait(folder: Path, number: int) -> None:
+def _fail_or_go_on(folder: Path, number: int) -> None:
+    """One fails while another runs; all but that one go on until they are to end."""
     (folder / f"{number}.begun").touch()
     until = time.monotonic() + 60
     while len(list(folder.glob("*.begun"))) < 2 and time.monotonic() < until:
@@ -151,6 +152,10 @@ def _fail_or_wait(folder: Path, number: int) -> None:
         raise IntegrityError("it is cut")
     while not interrupted() and time.monotonic() < until:
         time.sleep(0.01)
+
+
+def _fail_or_wait(folder: Path, number: int) -> None:
+    _fail_or_go_on(folder, number)
     time.sleep(0.5)
     (folder / f"{number}.ended").write_text(str(interrupted()))
 
@@ -167,15 +172,7 @@ def test_after_an_error_tasks_in_other_processes_end_by_themselves(
 
 
 def _fail_or_die(folder: Path, number: int) -> None:
-    """One fails while another runs; all but that one die once they are to end."""
-    (folder / f"{number}.begun").touch()
-    until = time.monotonic() + 60
-    while len(list(folder.glob("*.begun"))) < 2 and time.monotonic() < until:
-        time.sleep(0.01)
-    if number == 0:
-        raise IntegrityError("it is cut")
-    while not interrupted() and time.monotonic() < until:
-        time.sleep(0.01)
+    _fail_or_go_on(folder, number)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
