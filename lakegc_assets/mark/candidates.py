@@ -37,7 +37,7 @@ from lakegc_assets.mark.served import (
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.mark.signatures import HeadMatches
 from lakegc_assets.mark.uncommitted import listed_once
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.history import earlier, of_whole_store
@@ -65,6 +65,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
 
     Raises:
         OtherServerError: the mark was begun with another server.
+        RefusedError: it was begun by another version, which spares something else.
         IntegrityError: an input is not what its manifest says, or a range is damaged.
         LakeFSError: lakeFS did not say what it serves.
     """
@@ -73,6 +74,7 @@ def find_candidates(ctx: RunContext) -> Manifest:
     require_one_server(ctx.client, ctx.repository, ctx.connections.store())
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("committed_addresses", ctx.connections.namespace_url)
+    require_protection(*chain.values())
     with ctx.frames() as frames:
         work = SessionFolder(ctx, frames, attempt.url, f"{ASSET}/")
         return _find(work, attempt, chain, started)
@@ -195,11 +197,6 @@ def _require_live_addresses(
     attempt: AttemptArtifacts, committed: Manifest, uncommitted: Manifest
 ) -> None:
     """Raise IntegrityError where there are live ranges or lists, and no addresses of them."""
-    if "referenced" not in committed.parts:
-        raise IntegrityError(
-            f"{attempt.url}/committed_addresses is of an earlier version, which did not read what "
-            "other repositories name: mark again"
-        )
     for manifest, rows, live in (
         (committed, "ranges", "data"),
         (uncommitted, "data", "hashes"),

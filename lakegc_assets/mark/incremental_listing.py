@@ -26,7 +26,7 @@ from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.graveler.namespace import slice_time
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
@@ -134,6 +134,10 @@ def _carried(
     if not listings:
         raise _CleanRunError("the store's clock was ahead when earlier runs listed it")
     last = max(listings, key=lambda one: one.manifest.started)
+    if last.manifest.protection != PROTECTION_VERSION:
+        raise _CleanRunError(
+            f"run {last.attempt.run!r} was made by a version that does not keep alive the same"
+        )
     require_success(last)
     facts = last.attempt.manifest(ASSET).facts
     if facts.get("mode") == "inventory":

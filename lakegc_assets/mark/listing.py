@@ -45,7 +45,7 @@ from lakegc_assets.mark.listing_pages import (
     slices_table,
 )
 from lakegc_assets.mark.publication import require_unused
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import PROTECTION, PROTECTION_VERSION, AttemptArtifacts, Manifest
 from lakegc_assets.run.batch_stat import stat_many
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -144,6 +144,7 @@ def list_store(ctx: RunContext) -> Manifest:
                 "requests": ctx.requests_sent,
                 "requests_by_kind": ctx.requests_by_kind,
                 "engine": str(ctx.engine),
+                PROTECTION: PROTECTION_VERSION,
             },
         ),
     )

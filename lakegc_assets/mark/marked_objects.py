@@ -16,7 +16,13 @@ from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark import relations
 from lakegc_assets.mark.foreign_marks import find_mark
 from lakegc_assets.mark.publication import instant, mark_folder, read_summary
-from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import (
+    LISTING,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+    require_protection,
+)
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -64,7 +70,8 @@ def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Mani
     """The frozen mark of a run and its manifests, with its summary in the namespace compared.
 
     Raises:
-        RefusedError: the mark is unknown, failed or not published.
+        RefusedError: the mark is unknown, failed or not published, or another version made it,
+            which spares something else.
         IntegrityError: it is not what its manifests, or its summary, say.
     """
     store = ctx.connections.store()
@@ -78,6 +85,7 @@ def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Mani
             "no manifest): mark again under a new id",
         )
     chain = attempt.chain("gc_report", ctx.connections.namespace_url)
+    require_protection(chain["deletion_candidates"])
     start = chain["store_listing"].start
     found = {
         "run_id": ctx.run,

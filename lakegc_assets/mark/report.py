@@ -32,7 +32,7 @@ from lakegc_assets.mark.publication import (
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.retained import lengthen
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
@@ -59,7 +59,8 @@ def report(ctx: RunContext) -> Manifest:
     """Publish the mark and write the ``gc_report`` asset: rows of ``BREAKDOWN``.
 
     Raises:
-        RefusedError: a blocking check failed or was not run, or the mark id is in use.
+        RefusedError: a blocking check failed or was not run, the mark id is in use, or another
+            version found the candidates, which spares something else.
         IntegrityError: the candidates are not what their manifest says.
     """
     started = ctx.clocks.now()
@@ -67,6 +68,7 @@ def report(ctx: RunContext) -> Manifest:
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
     chain = attempt.chain("deletion_candidates", ctx.connections.namespace_url)
     manifest, listing = chain["deletion_candidates"], chain["store_listing"]
+    require_protection(manifest)
     results = read_results(attempt, manifest)
     require_passed(results)
 

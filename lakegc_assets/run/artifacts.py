@@ -41,8 +41,13 @@ from lakegc_assets.storage.errors import (
 )
 from lakegc_assets.storage.opening import open_store
 
-#: Raised with the form of artifacts, and with what counts as alive: older marks are then not swept.
+#: Raised with the form of artifacts: what has another one cannot be read, nor restored from.
 SCHEMA_VERSION = 5
+#: Raised with what a mark spares, or counts as alive: marks of another version are not swept. What
+#: they have deleted is restored, and what they knew is handed on.
+PROTECTION_VERSION = 1
+#: Fact of each manifest: the version that wrote it; there was none before the first.
+PROTECTION = "protection_version"
 
 #: The order of the graph, which is part of the safety argument: each manifest names the one before.
 MARK_ASSETS = (
@@ -134,6 +139,11 @@ class Manifest:
         mode: Mode = self.settings.get("mode", "unified")
         return mode
 
+    @property
+    def protection(self) -> int:
+        """The ``PROTECTION_VERSION`` of the code that wrote it; 0 before there was one."""
+        return int(self.facts.get(PROTECTION, 0))
+
     def to_bytes(self) -> bytes:
         """The manifest as it is stored: JSON with sorted keys."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -154,7 +164,8 @@ class Manifest:
             if values["schema_version"] != SCHEMA_VERSION:
                 raise IntegrityError(
                     f"{where} has schema version {values['schema_version']}, this is version "
-                    f"{SCHEMA_VERSION}: mark again with this version",
+                    f"{SCHEMA_VERSION}: mark again with this version. What was swept by that mark, "
+                    "the version of lakegc that made it restores",
                 )
             for name in _TIMES:
                 values[name] = datetime.fromisoformat(values[name])
@@ -174,6 +185,24 @@ class Manifest:
     def sha256(self) -> str:
         """The digest of the stored bytes, in hex, which the next manifest carries."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def require_protection(*manifests: Manifest) -> None:
+    """Refuse stages of a mark that were made by code which spares something else.
+
+    What such a mark names may be what this version keeps alive, and no later look would find that.
+
+    Raises:
+        RefusedError: one was.
+    """
+    for manifest in manifests:
+        if manifest.protection != PROTECTION_VERSION:
+            other = "an earlier" if manifest.protection < PROTECTION_VERSION else "a later"
+            raise RefusedError(
+                f"{manifest.asset} of mark {manifest.run!r} of {manifest.repository!r} was made by "
+                f"{other} version of lakegc, which does not keep alive the same as this one: mark "
+                "again under a new id. What a sweep of it has deleted can still be restored"
+            )
 
 
 def located(place: str) -> str:

@@ -29,7 +29,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import BadRequestError, NotFoundError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
+from lakegc_assets.run.artifacts import PROTECTION, PROTECTION_VERSION, ArtifactRoot, Manifest
 from lakegc_assets.run.clocks import SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.command_line import command_line, given_settings
 from lakegc_assets.run.connections import Connections
@@ -319,6 +319,7 @@ class RunContext:
                     "requests": sum(requests.values()),
                     "requests_by_kind": requests,
                     "engine": str(self.engine),
+                    PROTECTION: PROTECTION_VERSION,
                 },
             ),
         )

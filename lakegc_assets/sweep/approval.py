@@ -23,7 +23,7 @@ from lakegc_assets.checks.evaluation import (
 )
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.mark.report import report
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
@@ -107,7 +107,8 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
 
     Raises:
         ConfigurationError: nobody approves, or for no time.
-        RefusedError: the mark is unknown, did not finish, or was swept; or a check does not hold.
+        RefusedError: the mark is unknown, did not finish, was swept, or was made by another
+            version, which spares something else; or a check does not hold.
         IntegrityError: the artifacts are not whole.
     """
     if not by.strip():
@@ -125,6 +126,7 @@ def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Ma
             f"mark {ctx.run!r} of {ctx.repository!r} did not finish, so nobody can have seen it: "
             "mark again"
         )
+    require_protection(attempt.recorded("deletion_candidates"))
     published = None
     if attempt.has("gc_report"):
         require_passed(evaluate(ctx))
