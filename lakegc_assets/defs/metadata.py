@@ -124,7 +124,7 @@ def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of 
     """A fact as metadata: figures and words as they are, totals and lists as tables, else JSON."""
     if value in (None, [], {}):
         return "none"
-    if isinstance(value, dict) and all(isinstance(total, dict) for total in value.values()):
+    if isinstance(value, dict) and all(map(_is_total, value.values())):
         rows = [(k, t["objects"], human_bytes(t["bytes"])) for k, t in sorted(value.items())]
         return table(("what", "objects", "size"), rows)
     if isinstance(value, dict) and all(isinstance(total, int) for total in value.values()):
@@ -134,6 +134,11 @@ def value_of(value: Any) -> Any:  # noqa: ANN401 - JSON values, and metadata of 
     if isinstance(value, list) and all(_is_row(row, value[0]) for row in value):
         return table(tuple(value[0]), [tuple(row.values()) for row in value])
     return value if isinstance(value, (str, int, float)) else dg.MetadataValue.json(value)
+
+
+def _is_total(value: Any) -> bool:  # noqa: ANN401 - JSON values
+    """True of a number of objects, and their bytes."""
+    return isinstance(value, dict) and value.keys() >= {"objects", "bytes"}
 
 
 def _is_row(row: Any, first: Any) -> bool:  # noqa: ANN401 - JSON values

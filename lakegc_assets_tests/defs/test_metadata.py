@@ -9,6 +9,7 @@ import pytest
 
 from lakegc_assets.defs.metadata import asked_for, of_rules, of_sweep, table, value_of
 from lakegc_assets.estate.tables import breakdown
+from lakegc_assets.retention.retain import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.wording import human_bytes
@@ -108,6 +109,21 @@ def test_lists_of_a_fact_are_tables() -> None:
 )
 def test_what_is_no_table_stays_as_it_is(fact: Any) -> None:
     assert value_of(fact) == dg.MetadataValue.json(fact)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"tags": ["v*"]},
+        {"branches": {"main": {"days": 9}}},
+        {"metadata": {"hold": ["yes"]}},
+        {"paths": {"legal/**": "forever", "logs/**": 90}},
+        {"branches": {"main": {"last_commits": 2}}, "paths": {"**": 30}},
+    ],
+)
+def test_rules_that_lakefs_does_not_have_are_shown(rules: dict[str, Any]) -> None:
+    """As a fact of the active commits, whichever kinds of them there are."""
+    assert value_of(Retain.parse(rules).to_json()) == dg.MetadataValue.json(rules)
 
 
 def test_rules_are_a_table() -> None:
