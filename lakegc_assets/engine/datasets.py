@@ -11,10 +11,9 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,8 +33,7 @@ _THREADS: Final = 4
 _WORTH_THREADS: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One file of rows.
 
     Attributes:
@@ -49,10 +47,6 @@ class Part:
     rows: int
     size: int
     sha256: str
-
-    def to_json(self) -> list[Any]:
-        """As manifests hold it."""
-        return [self.key, self.rows, self.size, self.sha256]
 
 
 def table_of(rows: Iterable[Sequence[object]], schema: pa.Schema) -> pa.Table:

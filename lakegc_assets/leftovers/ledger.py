@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lakegc_assets.engine.ddl import schema
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.json_record import JsonRecord
 from lakegc_assets.run.records import write_rows, write_values
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -37,7 +37,7 @@ _ROWS: Final = 100_000
 
 
 @dataclass(frozen=True)
-class Removal:
+class Removal(JsonRecord, damaged="nobody can tell what was to go"):
     """A removal that was begun."""
 
     #: Sorts by time.
@@ -54,10 +54,6 @@ class Removal:
     size: int
     #: URL below which each object was copied before; empty for no backup.
     backup: str
-
-    def to_bytes(self) -> bytes:
-        """As it is stored: JSON."""
-        return json.dumps(asdict(self), indent=1).encode()
 
 
 class Ledger:
@@ -117,9 +113,8 @@ def _begun(root: ArtifactRoot) -> Iterator[tuple[Removal, ObjectStore]]:
     for folder in root.open(FOLDER).list_prefixes().prefixes:
         store = root.open(FOLDER, folder.rstrip("/"))
         try:
-            yield Removal(**json.loads(store.get("begin.json"))), store
+            begun = Removal.from_bytes(store.get("begin.json"), f"{store.url}/begin.json")
         except ObjectNotFoundError:
             # It was killed while it planned: nothing was deleted.
             continue
-        except (ValueError, TypeError) as error:
-            raise IntegrityError(f"{store.url}/begin.json is damaged ({error})") from error
+        yield begun, store

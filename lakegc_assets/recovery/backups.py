@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -23,6 +22,7 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.artifacts import Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import KeyDigest
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -83,13 +83,16 @@ def subject_of(chain: Mapping[str, Manifest]) -> Subject:
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(
+    JsonRecord,
+    damaged="nothing of this backup can be trusted. Back the mark up again at another backup_url",
+):
     """The record of a backup: ``begin.json`` and, once it is finished, ``manifest.json``."""
 
     subject: Subject
     #: UTC, by the clock of the machine that made it.
-    begun: datetime
-    finished: datetime | None = None
+    begun: Moment
+    finished: Moment | None = None
     #: Verified copies, their bytes, and the ``KeyDigest`` of their addresses.
     objects: int = 0
     size: int = 0
@@ -100,48 +103,20 @@ class Record:
     verified: dict[str, int] | None = None
     #: Files of ``OUTCOMES``, one row for each marked object.
     parts: Sequence[Part] = ()
+    version: int = VERSION
 
     @property
     def since(self) -> datetime:
         """The time at which it was finished, or else begun."""
         return self.finished or self.begun
 
-    def to_bytes(self) -> bytes:
-        """As it is stored: JSON."""
-        values = asdict(self) | {
-            "version": VERSION,
-            "begun": self.begun.isoformat(),
-            "finished": self.finished and self.finished.isoformat(),
-            "parts": [part.to_json() for part in self.parts],
-        }
-        return json.dumps(values, indent=1, sort_keys=True).encode()
-
     @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> Record:
-        """Read what ``to_bytes`` wrote.
-
-        Raises:
-            IntegrityError: it is damaged, or of another version.
-        """
-        try:
-            values: dict[str, Any] = json.loads(data)
-            version = values.pop("version")
-            if version != VERSION:
-                raise IntegrityError(
-                    f"{where} has version {version}, and this is version {VERSION}: read it with "
-                    "the version that wrote it"
-                )
-            values["subject"] = Subject(**values["subject"])
-            values["begun"] = datetime.fromisoformat(values["begun"])
-            if values["finished"] is not None:
-                values["finished"] = datetime.fromisoformat(values["finished"])
-            values["parts"] = [Part(*part) for part in values["parts"]]
-            return cls(**values)
-        except (ValueError, KeyError, TypeError) as error:
+    def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
+        if values["version"] != VERSION:
             raise IntegrityError(
-                f"{where} is damaged ({error}): nothing of this backup can be trusted. Back the "
-                "mark up again at another backup_url"
-            ) from error
+                f"{where} has version {values['version']}, and this is version {VERSION}: read it "
+                "with the version that wrote it"
+            )
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ was killed, or could not do all, and goes on under its id when the same is asked
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.recovery.undeletion import RestoreOutcome
 from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.connections import Connections
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.run.records import RecordFiles, read_whole, write_values
 from lakegc_assets.storage.base import ObjectStore
 
@@ -39,7 +39,7 @@ _THREADS: Final = 16
 
 
 @dataclass(frozen=True)
-class RestoreRequest:
+class RestoreRequest(JsonRecord, damaged="a restore begins anew"):
     """A restore that was begun: what was asked for, as JSON values, and when, by the store's clock.
 
     ``objects`` is the ``KeyDigest`` of their addresses, as text.
@@ -47,12 +47,7 @@ class RestoreRequest:
 
     choice: dict[str, Any]
     objects: str
-    at: datetime
-
-    def to_bytes(self) -> bytes:
-        """As it is stored."""
-        values = {"choice": self.choice, "objects": self.objects, "at": self.at.isoformat()}
-        return json.dumps(values, indent=1, sort_keys=True).encode()
+    at: Moment
 
 
 def folder(restore_id: str) -> str:
@@ -77,12 +72,11 @@ def begin(attempt: AttemptArtifacts, begun: RestoreRequest, name: str, patience:
         if attempt.has(folder(restore_id)):
             continue
         try:
-            found = json.loads(store.get(f"{folder(restore_id)}/begin.json"))
-            at = datetime.fromisoformat(found["at"])
-            same = (found["choice"], found["objects"]) == (begun.choice, begun.objects)
-        except (LakegcError, ValueError, KeyError, TypeError):
+            stored = store.get(f"{folder(restore_id)}/begin.json")
+            found = RestoreRequest.from_bytes(stored, restore_id)
+        except LakegcError:
             continue
-        if same and begun.at - at <= patience:
+        if begun == replace(found, at=begun.at) and begun.at - found.at <= patience:
             return restore_id
     restore_id = f"{begun.at.astimezone(timezone.utc):%Y%m%dT%H%M%S}Z-{name}"
     store.create(f"{folder(restore_id)}/begin.json", begun.to_bytes())

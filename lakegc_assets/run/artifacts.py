@@ -19,18 +19,20 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from typing_extensions import Self
 
 from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, read_values
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.hashing import HASHES
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.run.settings import Mode
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
@@ -59,8 +61,6 @@ MARK_ASSETS = (
     "gc_report",
 )
 
-#: The fields of a manifest that are times.
-_TIMES = ("cutoff", "started", "finished")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: The beginning of a URL whose slashes are missing.
 _SLIP = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)")
@@ -94,7 +94,7 @@ def validate_run_id(run: str) -> str:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(JsonRecord, damaged="mark again"):
     """The record of what an asset of an attempt wrote, with the digest of the manifest before it.
 
     Attempt, namespace and cutoff are equal through a chain.
@@ -106,9 +106,9 @@ class Manifest:
     attempt: str
     #: In its canonical form.
     namespace: str
-    cutoff: datetime
-    started: datetime
-    finished: datetime
+    cutoff: Moment
+    started: Moment
+    finished: Moment
     rows: int
     #: ``KeyDigest`` of its keys, as text; empty where it has no keys.
     digest: str
@@ -144,39 +144,23 @@ class Manifest:
         """The ``PROTECTION_VERSION`` of the code that wrote it; 0 before there was one."""
         return int(self.facts.get(PROTECTION, 0))
 
-    def to_bytes(self) -> bytes:
-        """The manifest as it is stored: JSON with sorted keys."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        for name in _TIMES:
-            values[name] = values[name].isoformat()
-        values["parts"] = {n: [p.to_json() for p in parts] for n, parts in self.parts.items()}
-        return json.dumps(values, sort_keys=True).encode()
+    @classmethod
+    def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
+        if values["schema_version"] != SCHEMA_VERSION:
+            raise IntegrityError(
+                f"{where} has schema version {values['schema_version']}, this is version "
+                f"{SCHEMA_VERSION}: mark again with this version. What was swept by that mark, "
+                "the version of lakegc that made it restores",
+            )
 
     @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> Manifest:
-        """Read a stored manifest.
+    def from_bytes(cls, data: bytes, where: str) -> Self:
+        """As every record is read.
 
         Raises:
             IntegrityError: it is damaged, or written by another version.
         """
-        try:
-            values = json.loads(data)
-            if values["schema_version"] != SCHEMA_VERSION:
-                raise IntegrityError(
-                    f"{where} has schema version {values['schema_version']}, this is version "
-                    f"{SCHEMA_VERSION}: mark again with this version. What was swept by that mark, "
-                    "the version of lakegc that made it restores",
-                )
-            for name in _TIMES:
-                values[name] = datetime.fromisoformat(values[name])
-                if values[name].tzinfo is None:
-                    raise ValueError(f"{name} has no time zone")  # noqa: TRY301 - it is damage
-            values["parts"] = {
-                name: [Part(*part) for part in parts] for name, parts in values["parts"].items()
-            }
-            manifest = cls(**values)
-        except (ValueError, KeyError, TypeError) as error:
-            raise IntegrityError(f"{where} is damaged ({error}): mark again") from error
+        manifest = super().from_bytes(data, where)
         # Of the bytes that were read: a version that writes another form reads this one, too.
         vars(manifest)["sha256"] = hashlib.sha256(data).hexdigest()
         return manifest

@@ -130,7 +130,7 @@ class TableCache:
                 "rows": pa.array([table.rows.num_rows for table in tables], pa.int64()),
                 "facts": [json.dumps(table.facts) for table in tables],
             }
-        ).replace_schema_metadata({"file": json.dumps(part.to_json())})
+        ).replace_schema_metadata({"file": json.dumps(part)})
         data = parquet.encode(index)
         key = f"{self._kind.folder}{hashlib.sha256(data).hexdigest()}{_SUFFIX}"
         self._store.put(key, data)

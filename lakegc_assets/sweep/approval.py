@@ -8,9 +8,8 @@ begin, and nothing about what it may delete: the sweep evaluates every check aga
 from __future__ import annotations
 
 import dataclasses
-import json
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,12 +20,13 @@ from lakegc_assets.checks.evaluation import (
     read_results,
     require_passed,
 )
-from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.mark.report import report
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest, require_protection
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.history import earlier
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.trash import trash_folder
 from lakegc_assets.storage.values import Recovery
@@ -47,7 +47,7 @@ _SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
-class Approval:
+class Approval(JsonRecord, damaged="approve again"):
     """One approval.
 
     Attributes:
@@ -66,35 +66,14 @@ class Approval:
     mark: str
     digest: str
     by: str
-    at: datetime
-    ends: datetime
+    at: Moment
+    ends: Moment
     max_candidate_share: float
 
     @property
     def id(self) -> str:
         """Tells it from other approvals of the same mark."""
         return f"{self.at:%Y%m%dT%H%M%S%f}"
-
-    def to_bytes(self) -> bytes:
-        """The approval as it is stored."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True, default=str).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> Approval:
-        """Read a stored approval.
-
-        Raises:
-            IntegrityError: it is damaged.
-        """
-        try:
-            values = json.loads(data)
-            for name in ("at", "ends"):
-                values[name] = datetime.fromisoformat(values[name])
-                if values[name].tzinfo is None:
-                    raise ValueError(f"{name} has no time zone")  # noqa: TRY301 - it is damage
-            return cls(**values)
-        except (ValueError, KeyError, TypeError) as error:
-            raise IntegrityError(f"{where} is damaged ({error}): approve again") from error
 
 
 def approve(ctx: RunContext, by: str, lifetime: timedelta) -> tuple[Approval, Manifest | None]:

@@ -10,7 +10,6 @@ wrong.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -18,9 +17,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from socket import gethostname
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from lakegc_assets.errors import IntegrityError
+from pydantic import Field
+
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
 
@@ -141,7 +142,11 @@ def process_of(pid: int) -> _Process | None:
 
 
 @dataclass(frozen=True)
-class LeaseRecord:
+class LeaseRecord(
+    JsonRecord,
+    damaged="nobody can tell who sweeps this repository. Make sure that nobody does, then remove "
+    "it",
+):
     """The content of the lease object.
 
     Attributes:
@@ -154,44 +159,12 @@ class LeaseRecord:
         released: whether its owner has given it back.
     """
 
-    token: str
+    token: Annotated[str, Field(min_length=1)]
     owner: Mapping[str, str]
-    expires: datetime
+    expires: Moment
     renewed: int = 0
     round: int = 0
     released: bool = False
-
-    def to_bytes(self) -> bytes:
-        """As it is stored: JSON."""
-        values = self.__dict__ | {"expires": self.expires.isoformat()}
-        return json.dumps(values).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> LeaseRecord:
-        """Read a stored lease.
-
-        Raises:
-            IntegrityError: it is damaged.
-        """
-        try:
-            values = json.loads(data)
-            expires = datetime.fromisoformat(values["expires"])
-            whole = (
-                isinstance(values["token"], str)
-                and values["token"]
-                and isinstance(values["owner"], dict)
-                and all(type(values[name]) is int for name in ("renewed", "round"))
-                and type(values["released"]) is bool
-                and expires.tzinfo is not None
-            )
-            if not whole:
-                raise ValueError("it is not a lease")  # noqa: TRY301 - it is damage
-            return cls(**(values | {"expires": expires}))
-        except (ValueError, KeyError, TypeError) as error:
-            raise IntegrityError(
-                f"{where} is damaged ({error}): nobody can tell who sweeps this repository. Make "
-                "sure that nobody does, then remove it",
-            ) from error
 
     def __str__(self) -> str:
         """Purpose, owner and start of the lease, for messages."""

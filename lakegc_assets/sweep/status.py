@@ -8,24 +8,24 @@ what was deleted is in the ledger.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import LakegcError, RefusedError
+from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import published_mark
 from lakegc_assets.recovery.restore_record import recorded, restores
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
 from lakegc_assets.sweep.hold import HoldError, hold_command
@@ -195,7 +195,7 @@ def deleted_so_far(attempt: AttemptArtifacts) -> int:
 
 
 @dataclass(frozen=True)
-class SweepTry:
+class SweepTry(JsonRecord, damaged="nothing is known of that try"):
     """One try of a sweep.
 
     Attributes:
@@ -205,26 +205,10 @@ class SweepTry:
         error: what ended it; empty where nothing did.
     """
 
-    begun: datetime
+    begun: Moment
     command: str
-    ended: datetime | None = None
+    ended: Moment | None = None
     error: str = ""
-
-    def to_bytes(self) -> bytes:
-        """As it is stored."""
-        return json.dumps(asdict(self), indent=1, default=str).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> SweepTry:
-        """Read a stored try.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is damaged.
-        """
-        values = json.loads(data)
-        values["begun"] = datetime.fromisoformat(values["begun"])
-        values["ended"] = values["ended"] and datetime.fromisoformat(values["ended"])
-        return cls(**values)
 
 
 @contextmanager
@@ -257,8 +241,8 @@ def last_try(attempt: AttemptArtifacts) -> SweepTry | None:
     keys = [info.key for info in store.infos(FOLDER)]
     if not keys:
         return None
-    with suppress(ValueError, TypeError, KeyError):
-        return SweepTry.from_bytes(store.get(max(keys)))
+    with suppress(IntegrityError):
+        return SweepTry.from_bytes(store.get(max(keys)), FOLDER)
     return None
 
 

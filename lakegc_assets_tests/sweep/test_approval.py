@@ -114,7 +114,7 @@ def test_a_time_without_a_zone_approves_nothing(lake: SmallLake, spark: Session)
     approve(ctx, "Ada", _WEEK)
     (file,) = (attempt_folder(lake) / "approvals").iterdir()
     file.write_text(json.dumps({**json.loads(file.read_bytes()), "ends": "2999-01-01T00:00:00"}))
-    with pytest.raises(IntegrityError, match="ends has no time zone"):
+    with pytest.raises(IntegrityError, match="ends: it has no time zone"):
         waits_for(ctx, "approved", _NO_LIMITS)
 
 

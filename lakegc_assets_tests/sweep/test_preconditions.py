@@ -195,7 +195,7 @@ def test_candidates_altered_together_with_the_manifests(
     path = asset_folder(lake, "deletion_candidates") / "manifest.json"
     parts = Manifest.from_bytes(path.read_bytes(), str(path)).parts
     (part,) = parts["data"]
-    told = replace(part, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    told = part._replace(size=len(content), sha256=hashlib.sha256(content).hexdigest())
     altered = alter_manifest(lake, "deletion_candidates", parts={**parts, "data": [told]})
     alter_manifest(lake, "gc_report", previous=altered.sha256)
     refused(lake.context(spark), lake, IntegrityError, words)

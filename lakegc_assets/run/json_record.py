@@ -1,0 +1,83 @@
+"""Records that are stored as JSON objects, and read strictly: dataclasses of plain values.
+
+A record is often all that is known of what it tells. One that lacks a field, has another one, or
+holds a value of another type is damaged, and nothing is taken from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
+from pydantic_core import from_json
+from typing_extensions import Self
+
+from lakegc_assets.errors import IntegrityError
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("it has no time zone")
+    return moment
+
+
+#: A time with its zone, stored as ISO 8601.
+Moment = Annotated[datetime, PlainValidator(_moment)]
+
+
+@dataclass(frozen=True)
+class JsonRecord:
+    """Base of records, each of which says as ``damaged`` what follows and what is to be done."""
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
+    _damaged: ClassVar[str]
+
+    def __init_subclass__(cls, damaged: str) -> None:
+        cls._damaged = damaged
+
+    def to_bytes(self) -> bytes:
+        """As it is stored: JSON with sorted keys."""
+        values = asdict(self)
+        text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=datetime.isoformat)
+        # A command line may hold what is no text, and would be no JSON.
+        return text.encode(errors="replace")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Self:
+        """Read a stored record; ``where`` it is stored is for messages.
+
+        Raises:
+            IntegrityError: it is damaged, or of another version.
+        """
+        try:
+            values = from_json(data)
+            cls._require_version(values, where)
+            if lacking := {one.name for one in fields(cls)}.difference(values):
+                raise ValueError(f"no {', '.join(sorted(lacking))}")  # noqa: TRY301 - it is damage
+            # Mypy takes the hash of its instances for that of a class.
+            record: Self = _adapter(cls).validate_json(data)  # type: ignore[arg-type]
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(f"{where} is damaged ({_said(error)}): {cls._damaged}") from error
+        return record
+
+    @classmethod
+    def _require_version(cls, values: Mapping[str, Any], where: str) -> None:
+        """Refuse a record of another version: these may have other fields."""
+
+
+@cache
+def _adapter(kind: type[JsonRecord]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _said(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])
