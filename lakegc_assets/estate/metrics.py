@@ -143,7 +143,7 @@ def _deleted(root: ArtifactRoot, repository: str, runs: Runs) -> tuple[Total | N
         pruned = read_totals(root, repository)
     except LakegcError as error:
         return None, [str(error)]
-    objects, size = pruned.objects, pruned.size
+    objects, size = pruned.objects, pruned.bytes
     for one in runs.read:
         state = runs.states.get(one.attempt.run)
         if state is None or pruned.counts(one.attempt.run, one.attempt.attempt):

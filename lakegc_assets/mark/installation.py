@@ -7,13 +7,13 @@ its server where that tells one.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.client import LakeFSClient
+from lakegc_assets.run.json_record import JsonRecord
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError, PreconditionFailedError
 
@@ -27,7 +27,10 @@ class OtherServerError(RefusedError):
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(
+    JsonRecord,
+    damaged="make sure that no other lakeFS server uses the namespace, then remove the file",
+):
     """The identity of a repository and its lakeFS server."""
 
     #: None where it gives none.
@@ -65,7 +68,7 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
     known = _read(store)
     if known is None:
         with suppress(PreconditionFailedError):
-            store.create(MARKER, _bytes(mine))
+            store.create(MARKER, mine.to_bytes())
         # Also where the store takes no conditions, and somebody else wrote it last.
         known = _read(store) or (mine, "")
     theirs, etag = known
@@ -78,7 +81,7 @@ def require_one_server(client: LakeFSClient, repository: str, store: ObjectStore
         )
     if mine.installation_id and not theirs.installation_id:
         try:
-            store.put_if_match(MARKER, _bytes(mine), etag)
+            store.put_if_match(MARKER, mine.to_bytes(), etag)
         except PreconditionFailedError:
             return require_one_server(client, repository, store)
     return BY_ID if mine.installation_id else BY_DATE
@@ -97,19 +100,6 @@ def known_server(store: ObjectStore) -> Server | None:
 def _read(store: ObjectStore) -> tuple[Server, str] | None:
     try:
         etag = store.head(MARKER).etag
-        data = store.get(MARKER)
+        return Server.from_bytes(store.get(MARKER), f"{store.url}/{MARKER}"), etag
     except ObjectNotFoundError:
         return None
-    try:
-        values: dict[str, Any] = json.loads(data)
-        server = Server(values["installation_id"], values["repository"], values["creation_date"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(
-            f"{store.url}/{MARKER} is damaged ({error}): make sure that no other lakeFS server "
-            "uses the namespace, then remove the file"
-        ) from error
-    return server, etag
-
-
-def _bytes(server: Server) -> bytes:
-    return json.dumps(asdict(server), indent=2).encode()

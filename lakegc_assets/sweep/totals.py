@@ -7,7 +7,6 @@ may still have found their own record.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.errors import ObjectNotFoundError
 from lakegc_assets.storage.values import FREED, HELD
 from lakegc_assets.sweep.ledger import ASSET, PUT_BACK
@@ -89,19 +88,23 @@ def space_sentence(space: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class PrunedTotals:
+class PrunedTotals(
+    JsonRecord,
+    damaged="it has what the sweeps of pruned runs had deleted. Remove it if the metrics of this "
+    "repository may begin anew",
+):
     """Totals of the sweeps of runs that were pruned, or are about to be.
 
     Attributes:
         objects: how many.
-        size: of them, in bytes.
+        bytes: of them.
         counted: when each attempt was counted, by ``<run>/<attempt>``; older ones are gone, and
             are not named any more.
     """
 
     objects: int = 0
-    size: int = 0
-    counted: Mapping[str, datetime] = field(default_factory=dict)
+    bytes: int = 0
+    counted: Mapping[str, Moment] = field(default_factory=dict)
 
     def counts(self, run: str, attempt: str | None) -> bool:
         """Return whether an attempt is included, so that its own record must not be added."""
@@ -117,18 +120,9 @@ def read_totals(root: ArtifactRoot, repository: str) -> PrunedTotals:
     """
     store = root.open(repository)
     try:
-        told = store.get(_KEY)
+        return PrunedTotals.from_bytes(store.get(_KEY), f"{store.url}/{_KEY}")
     except ObjectNotFoundError:
         return PrunedTotals()
-    try:
-        values = json.loads(told)
-        counted = {str(name): datetime.fromisoformat(at) for name, at in values["counted"].items()}
-        return PrunedTotals(int(values["objects"]), int(values["bytes"]), counted)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IntegrityError(
-            f"{store.url}/{_KEY} is damaged ({error}): it has what the sweeps of pruned runs had "
-            "deleted. Remove it if the metrics of this repository may begin anew"
-        ) from error
 
 
 def count_pruned(
@@ -145,7 +139,7 @@ def count_pruned(
     """
     before = read_totals(root, repository)
     there = set(root.runs(repository))
-    objects, size = before.objects, before.size
+    objects, size = before.objects, before.bytes
     counted = {
         name: at
         for name, at in before.counted.items()
@@ -158,12 +152,7 @@ def count_pruned(
         if one.has(ASSET):
             more_objects, more_size = deleted_in(one.recorded(ASSET).facts["outcomes"])
             objects, size = objects + more_objects, size + more_size
-    values = {
-        "objects": objects,
-        "bytes": size,
-        "counted": {name: at.isoformat() for name, at in counted.items()},
-    }
-    root.open(repository).put(_KEY, json.dumps(values, indent=1, sort_keys=True).encode())
+    root.open(repository).put(_KEY, PrunedTotals(objects, size, counted).to_bytes())
 
 
 def deleted_in(outcomes: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
