@@ -31,6 +31,7 @@ from lakegc_assets.sweep.alarm import AlarmError, PartialLookError
 from lakegc_assets.sweep.hold import HoldError, hold_command
 from lakegc_assets.sweep.lease_record import describe
 from lakegc_assets.sweep.ledger import ASSET, GONE
+from lakegc_assets.sweep.rate_limit import killed_since
 from lakegc_assets.wording import counted
 
 #: Fact of a sweep that names its owner, as its lease did.
@@ -167,6 +168,8 @@ def how_far(
     done = f"{deleted:,} of the {objects} of mark {ctx.run!r} {are} deleted"
     if attempt.has(ASSET):
         return f"{done}. {finished(attempt)}: nothing is left to do"
+    if killed_since(attempt.store()) is not None:
+        done += ", and perhaps more: a task that was killed, or could not write, recorded no end"
     look = f". The look afterwards {looked}" if deleted or looked != _NOT_MADE else ""
     return f"{done}{look}" + (f". `{command(ctx)}` goes on" if goes_on else "")
 

@@ -17,12 +17,12 @@ from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.run.clocks import NEVER, SYSTEM_CLOCKS, Clocks
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage import bulk
-from lakegc_assets.storage.errors import StorageError, StoreUnavailableError
+from lakegc_assets.storage.errors import StorageError, StoreFullError, StoreUnavailableError
 from lakegc_assets.storage.http import seconds
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import LocalTrash
 from lakegc_assets.storage.values import DeleteOutcome
-from lakegc_assets.sweep import alarm, ledger, rounds
+from lakegc_assets.sweep import alarm, ledger, rate_limit, rounds
 from lakegc_assets.sweep.delta import STAGED
 from lakegc_assets.sweep.delta_extension import ALIKE, HELD
 from lakegc_assets.sweep.hold import HOLD, write_hold
@@ -544,3 +544,20 @@ def test_one_that_cannot_end_its_round_keeps_the_lease(
         sweep(lake.context(spark))
     assert not read_lease(lake.store).released
     assert lake.keys() >= marked.candidates
+
+
+def test_a_batch_that_could_not_be_recorded_is_told_with_what_was(
+    lake: SmallLake, marked: Marked, spark: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreFullError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rate_limit, "CHECK_LIFETIME", 0.1)
+        patch.setattr(ledger, "record", full)
+        with pytest.raises(StoreFullError, match="0 of the 18 objects .* and perhaps more"):
+            sweep(lake.context(spark))
+    assert lake.keys() == marked.live
+    sweep(lake.context(spark))
+    found = ledger.read(lake.root.attempt(REPOSITORY, RUN))
+    assert set(found["outcome"].to_pylist()) == {"already_missing"}
