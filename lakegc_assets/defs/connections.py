@@ -23,6 +23,7 @@ from dagster_azure.blob import (
 )
 from pydantic import BaseModel, Field
 
+from lakegc_assets.engine.folders import temporary_files
 from lakegc_assets.engine.spark_session import is_cluster
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -48,10 +49,11 @@ def _private_file(write: Callable[..., None], **keys: str | None) -> str:
     with _writing:
         path = private_files.get(known)
         if path is None or not Path(path).exists():
-            folder = tempfile.mkdtemp(prefix="lakegc-")
-            atexit.register(_remove, folder, os.getpid())
-            path = str(Path(folder, "keys"))
-            write(path, **keys)
+            with temporary_files():
+                folder = tempfile.mkdtemp(prefix="lakegc-")
+                atexit.register(_remove, folder, os.getpid())
+                path = str(Path(folder, "keys"))
+                write(path, **keys)
             private_files[known] = path
     return path
 

@@ -9,19 +9,46 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Final
+
+from lakegc_assets.errors import ConfigurationError
 
 _PREFIX: Final = "lakegc-spill-"
 _LOCK: Final = "lock"
 
 
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Make temporary files within the block, and no others.
+
+    Raises:
+        ConfigurationError: that cannot be done: the disk is full, say, or not to be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"a temporary file cannot be made: {error}. Let TMPDIR name a folder in which user "
+            f"{os.geteuid()} can write, and which has room"
+        ) from error
+
+
 class SpillFolder:
-    """A folder of this process, below the system's temporary one, or that of ``TMPDIR``."""
+    """A folder of this process, below the system's temporary one, or that of ``TMPDIR``.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
 
     def __init__(self) -> None:
+        with temporary_files():
+            self._make()
+
+    def _make(self) -> None:
         _remove_abandoned()
         while True:
             self.path = Path(mkdtemp(prefix=_PREFIX))

@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import getpid, getppid
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from loky import get_reusable_executor
 
+from lakegc_assets.engine.folders import temporary_files
 from lakegc_assets.engine.package_code import package_digest, require_code
 from lakegc_assets.engine.pickling import answer_order, dumps, read_answers
 from lakegc_assets.engine.progress import report_progress, tasks_done
@@ -61,9 +62,11 @@ class StopFile:
 @contextmanager
 def stop_file() -> Iterator[StopFile]:
     """A stop file for tasks that this process waits for within the block."""
-    with TemporaryDirectory(prefix="lakegc-") as folder:
-        stop = StopFile(Path(folder) / "goes-on", getpid())
-        stop.path.touch()
+    with ExitStack() as stack:
+        with temporary_files():
+            folder = stack.enter_context(TemporaryDirectory(prefix="lakegc-"))
+            stop = StopFile(Path(folder) / "goes-on", getpid())
+            stop.path.touch()
         yield stop
 
 

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakegc_assets.engine.class_archive import FAST, archive_options
+from lakegc_assets.engine.folders import temporary_files
 from lakegc_assets.engine.package_code import package_digest
 from lakegc_assets.errors import ConfigurationError
 
@@ -312,11 +313,12 @@ def is_connect(spark: SparkSession) -> bool:
 
 def _archive() -> str:
     """This package as a zip, which is there until this process ends: executors come for it."""
-    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    ignored = shutil.ignore_patterns("__pycache__")
-    content = shutil.copytree(_PACKAGE, folder / "content", ignore=ignored)
-    return shutil.make_archive(str(folder / _PACKAGE.name), "zip", content)
+    with temporary_files():
+        folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__")
+        content = shutil.copytree(_PACKAGE, folder / "content", ignore=ignored)
+        return shutil.make_archive(str(folder / _PACKAGE.name), "zip", content)
 
 
 def _read_settings(path: Path) -> dict[str, str]:

@@ -144,7 +144,8 @@ def _read_file(path: Path) -> _Source:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read ({type(error).__name__})") from error
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigurationError(f"{path}: cannot be read ({why})") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""

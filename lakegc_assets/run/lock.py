@@ -14,13 +14,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import gettempdir
 from time import monotonic, sleep
 from typing import Final
 
+from lakegc_assets.engine.folders import temporary_files
 from lakegc_assets.errors import RefusedError
 
 _POLL_S: Final = 5.0
@@ -54,13 +55,16 @@ def repository_lock(
     may give each step of a run a process.
 
     Raises:
+        ConfigurationError: its file cannot be made.
         RefusedError: another run holds it, with its process, its command and since when.
     """
     held: set[str] = _held.__dict__.setdefault("namespaces", set())
     if namespace_url in held:
         yield
         return
-    with lock_file(namespace_url).open("a+") as file:
+    with temporary_files():
+        opened = lock_file(namespace_url).open("a+")
+    with opened as file:
         _acquire(file.fileno(), namespace_url, wait.total_seconds(), report, started_by)
         held.add(namespace_url)
         try:
@@ -105,8 +109,10 @@ def _acquire(
             "started_by": started_by,
         },
     )
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, ours.encode(), 0)
+    # Who is refused meanwhile is told less where that cannot be written.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, ours.encode(), 0)
 
 
 def _holder(recorded: bytes) -> Mapping[str, object]:

@@ -54,6 +54,9 @@ _ERRORS: Final[Mapping[int, tuple[type[StorageError], str]]] = {
         InvalidKeyError, "a part of its path is an object or a symbolic link, not a directory"
     ),
     errno.EFBIG: (StorageError, "choose another place"),
+    errno.EROFS: (StorageError, "mount it so that it can be written, or choose another place"),
+    errno.EMFILE: (StorageError, "raise the limit of open files (`ulimit -n`)"),
+    errno.ENFILE: (StorageError, "raise the limit of open files of this machine"),
 }  # fmt: skip
 #: The form of ``etag_of``: size and time, and the inode.
 _ETAG: Final = re.compile(r"([0-9a-f]+-[0-9a-f]+)-[0-9a-f]+")

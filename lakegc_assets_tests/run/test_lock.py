@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.run import lock
 from lakegc_assets.run.lock import lock_file, repository_lock
 
@@ -168,3 +169,24 @@ def test_only_this_user_sees_the_locks() -> None:
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert file.parent.stat().st_uid == os.getuid()
     assert file != lock_file("s3://bucket/repo2")
+
+
+def test_a_lock_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "gettempdir", lambda: str(tmp_path / "nowhere"))
+    with (
+        pytest.raises(ConfigurationError, match=r"nowhere.*Let TMPDIR name a folder"),
+        repository_lock("s3://bucket/repo"),
+    ):
+        pytest.fail("there is none")
+
+
+def test_a_lock_holds_where_its_owner_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "lock_file", lambda _: Path("/dev/full"))
+    with (
+        repository_lock("s3://bucket/repo"),
+        Path("/dev/full").open("a+") as file,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -63,6 +63,8 @@ def test_where_files_cannot_share_bytes_they_are_sent(
     [
         (errno.ENOSPC, StorageError, "other.*make room"),
         (errno.EDQUOT, StorageError, "other.*make room"),
+        (errno.EROFS, StorageError, "other.*mount it"),
+        (errno.EMFILE, StorageError, "other.*ulimit -n"),
         (errno.EIO, StorageError, "other"),
         (errno.EACCES, AccessDeniedError, "other"),
     ],

@@ -555,7 +555,7 @@ def test_a_batch_that_could_not_be_recorded_is_told_with_what_was(
     with monkeypatch.context() as patch:
         patch.setattr(rate_limit, "CHECK_LIFETIME", 0.1)
         patch.setattr(ledger, "record", full)
-        with pytest.raises(StoreFullError, match="0 of the 18 objects .* and perhaps more"):
+        with pytest.raises(StoreFullError, match=r"0 of the 18 objects .* and perhaps more"):
             sweep(lake.context(spark))
     assert lake.keys() == marked.live
     sweep(lake.context(spark))
