@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import isclass, ismodule
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,8 @@ import lakegc_assets_tests
 _OURS: Final = ("lakegc_assets", "lakegc_assets_tests", "bench", "examples")
 #: Calls of ``pytest.MonkeyPatch`` and ``mock.patch`` that replace an attribute.
 _REPLACING: Final = re.compile(r"(.*\.)?\w*patch\w*\.(setattr|delattr|object)|(mock\.)?patch")
+#: How the names of such calls end: to look at that is quicker.
+_ENDS: Final = {"setattr", "delattr", "object", "patch"}
 _DOTTED: Final = re.compile(r"\w+(\.\w+)+")
 #: What of libraries is replaced knowingly: it behaves the same for whoever else calls it, or is
 #: called by one thread only.
@@ -49,10 +51,10 @@ _KNOWN: Final = {
 }
 
 
-def _imported(tree: ast.AST) -> dict[str, str]:
+def _imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
     """The names that imports bind anywhere in a module, and what each stands for."""
     found = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.asname or alias.name.split(".")[0]
@@ -75,10 +77,11 @@ def _spelled(node: ast.expr, imported: dict[str, str]) -> str | None:
 
 def _replaced(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The lines that replace an attribute, and the dotted names by which they do."""
-    imported = _imported(tree)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    imported = _imported(nodes)
+    for node in nodes:
         if isinstance(node, ast.Call):
-            if not _REPLACING.fullmatch(ast.unparse(node.func)):
+            if not _is_replacing(node.func):
                 continue
             owner = _spelled(node.args[0], imported)
             if owner is not None and isinstance(node.args[0], ast.Constant):
@@ -91,6 +94,11 @@ def _replaced(tree: ast.AST) -> Iterator[tuple[int, str]]:
             for target in targets:
                 if isinstance(target, ast.Attribute) and (name := _spelled(target, imported)):
                     yield node.lineno, name
+
+
+def _is_replacing(called: ast.expr) -> bool:
+    end = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return end in _ENDS and _REPLACING.fullmatch(ast.unparse(called)) is not None
 
 
 def _owned(dotted: str) -> str:
