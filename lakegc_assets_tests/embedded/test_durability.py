@@ -87,10 +87,6 @@ def work(
         client.work(api, objects, progress, stop)
 
 
-def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, seed=1, kills=1)
-
-
 @pytest.mark.conformance
 def test_acknowledged_writes_survive_many_kills(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, seed=2, kills=6)

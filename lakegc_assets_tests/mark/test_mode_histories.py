@@ -97,17 +97,12 @@ def tell(folder: Path, spark: Session, chance: random.Random) -> Modes:
         return history
 
 
-def test_the_histories_have_something_to_collect(tmp_path: Path, spark: Session) -> None:
-    history = tell(tmp_path, spark, random.Random(0))
-    assert min(history.named[mode] for mode in MODES) > 0
-    assert history.optimized > 0
-
-
 @pytest.mark.conformance
 @pytest.mark.long
 def test_many_histories_are_the_same_in_parts(tmp_path: Path, spark: Session) -> None:
-    seeds = random.SystemRandom().sample(range(2**32), 4)
+    seeds = [0, *random.SystemRandom().sample(range(2**32), 3)]
     print("seeds", seeds)  # noqa: T201 - shown where the test fails
     told = [tell(tmp_path / str(seed), spark, random.Random(seed)) for seed in seeds]
     # Some histories at random: some name hardly anything of a mode.
     assert min(sum(history.named[mode] for history in told) for mode in MODES) > 0
+    assert told[0].optimized > 0
