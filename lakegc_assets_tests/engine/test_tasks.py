@@ -246,7 +246,7 @@ def test_a_process_that_has_loaded_another_code_runs_no_task(
 @pytest.mark.parametrize(
     ("task", "kind", "message"),
     [
-        (_refuse, LakegcError, "s3://b/1"),
+        pytest.param(_refuse, LakegcError, "s3://b/1", marks=pytest.mark.conformance),
         (_find_damage, IntegrityError, "1 is cut: a\nand b"),
     ],
 )

@@ -307,6 +307,7 @@ def tell(folder: Path, spark: Session, chance: random.Random, marks: int) -> For
         return history
 
 
+@pytest.mark.conformance
 def test_the_histories_have_something_to_forecast(tmp_path: Path, spark: Session) -> None:
     told = tell(tmp_path, spark, random.Random(4), 1)
     assert told.exact > 0

@@ -147,7 +147,7 @@ def test_a_404_of_an_older_server(golden: Goldens) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.conformance) for seed in (2, 3))]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.conformance) for seed in (1, 2, 3))]
 )
 def test_whatever_a_mark_names_the_sets_add_up(seed: int, golden: Goldens, tmp_path: Path) -> None:
     """And a run that adopts it deletes what both name, and nothing else."""

@@ -76,7 +76,9 @@ def from_report(reports: S3Reports, **changes: Any) -> dict[str, Any]:
     return {"listing": "inventory", "inventory_place": reports.place, **changes}
 
 
-@pytest.mark.parametrize("encoding", ["CSV", "Parquet"])
+@pytest.mark.parametrize(
+    "encoding", [pytest.param("CSV", marks=pytest.mark.conformance), "Parquet"]
+)
 def test_a_whole_report_gives_what_a_listing_gives_and_is_swept(
     encoding: str, lake: SmallLake, reports: S3Reports, told: Marked, spark: Session
 ) -> None:

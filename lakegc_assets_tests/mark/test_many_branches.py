@@ -142,7 +142,7 @@ def collect(found: Branches, spark: Session, *, alike: bool) -> None:
     assert lake.keys() == before - found.garbage
 
 
-@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("alike", [pytest.param(False, marks=pytest.mark.conformance), True])
 def test_a_branch_costs_its_diff_and_what_looks_like_garbage_on_it(
     tmp_path: Path, spark: Session, *, alike: bool
 ) -> None:

@@ -16,7 +16,7 @@ from lakegc_assets.sweep.lease_record import LEASE
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark.conftest import Goldens
-from lakegc_assets_tests.mark.test_recorded import COLLECTED, ORPHAN
+from lakegc_assets_tests.mark.test_recorded import ORPHAN
 from lakegc_assets_tests.recorded import Marked
 from lakegc_assets_tests.replay import GOLDEN, ReplayServer
 from lakegc_assets_tests.sessions import Session
@@ -40,7 +40,14 @@ def in_mode(
     return recorded.mark(ctx, publish=publish)
 
 
-@pytest.mark.parametrize("repository", COLLECTED)
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "retention",
+        "identical",
+        *(pytest.param(one, marks=pytest.mark.conformance) for one in ("small", "orderhz")),
+    ],
+)
 def test_each_mode_names_its_part_of_what_may_go(
     repository: str, golden: Goldens, s3_server: str, tmp_path: Path, spark: Session
 ) -> None:

@@ -94,7 +94,10 @@ def test_the_mark_is_published_in_lakefs_own_forms(repository: str, golden: Gold
     assert [f.removeprefix(f"s3://lab/{repository}/") for f in facts["files"]][-1] in keys
 
 
-@pytest.mark.parametrize("repository", ["small", "retention", "identical"])
+@pytest.mark.parametrize(
+    "repository",
+    [pytest.param("small", marks=pytest.mark.conformance), "retention", "identical"],
+)
 def test_a_sweep_leaves_exactly_the_rest(repository: str, golden: Goldens, tmp_path: Path) -> None:
     marked = recorded.rewind(golden(repository).marked, tmp_path, "swept_set")
     with recorded.preserved(repository):

@@ -24,7 +24,7 @@ from lakegc_assets_tests.storage.servers import Server
 
 OBJECTS = 80
 SERVERS = [
-    "s3_server",
+    pytest.param("s3_server", marks=pytest.mark.conformance),
     pytest.param("minio_server", marks=pytest.mark.stores),
     pytest.param("versitygw_server", marks=pytest.mark.stores),
 ]

@@ -231,7 +231,7 @@ class Strange:
 @pytest.fixture(
     params=[
         "local",
-        "emulated",
+        pytest.param("emulated", marks=pytest.mark.conformance),
         pytest.param("minio", marks=pytest.mark.stores),
         pytest.param("versitygw", marks=pytest.mark.stores),
     ]

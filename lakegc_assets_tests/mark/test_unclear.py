@@ -135,7 +135,10 @@ def test_a_copy_over_an_etag_that_says_nothing_is_asked_for(copied: Copied, spar
     assert candidates == set(copied.dead.values()), "what is not served may go"
 
 
-@pytest.mark.parametrize("path", ["parts", "imported", "many/3"])
+@pytest.mark.parametrize(
+    "path",
+    ["imported", *(pytest.param(p, marks=pytest.mark.conformance) for p in ("parts", "many/3"))],
+)
 def test_the_checks_ask_for_such_a_copy_themselves(
     path: str, copied: Copied, spark: Session
 ) -> None:

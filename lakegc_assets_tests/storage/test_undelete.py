@@ -101,7 +101,7 @@ def versioned(endpoint: str, *, whole: bool = False, page_size: int = 1000) -> O
     params=[
         "local",
         "s3",
-        "s3 whole bucket",
+        pytest.param("s3 whole bucket", marks=pytest.mark.conformance),
         pytest.param("versitygw", marks=_STORES),
         pytest.param("minio", marks=_STORES),
         pytest.param("fake gcs", marks=_STORES),

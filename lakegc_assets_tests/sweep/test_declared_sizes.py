@@ -72,7 +72,14 @@ def spared(ctx: Any) -> dict[str, str]:
     return {row["address"]: row["why"] for row in rows}
 
 
-@pytest.mark.parametrize("size", [0, -1, len(BODY), len(BODY) + 16, 2**40])
+@pytest.mark.parametrize(
+    "size",
+    [
+        0,
+        len(BODY) + 16,
+        *(pytest.param(n, marks=pytest.mark.conformance) for n in (-1, len(BODY), 2**40)),
+    ],
+)
 def test_what_is_served_is_spared_whatever_its_size_is_said_to_be(
     size: int, declaring: SmallLake, spark: Session
 ) -> None:
@@ -151,8 +158,15 @@ def test_one_wrong_size_makes_all_count_that_the_listing_does_not_confirm(
     assert candidates(ctx) == {DEAD}
 
 
-@pytest.mark.parametrize("off", [0, 16])
-@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize(
+    ("committed", "off"),
+    [
+        (False, 0),
+        (True, 16),
+        pytest.param(False, 16, marks=pytest.mark.conformance),
+        pytest.param(True, 0, marks=pytest.mark.conformance),
+    ],
+)
 def test_what_lakefs_lost_from_its_list_is_found_by_the_diff_whatever_its_size(
     *, off: int, committed: bool, tmp_path: Path, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

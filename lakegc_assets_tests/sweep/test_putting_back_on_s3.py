@@ -17,7 +17,7 @@ from lakegc_assets_tests.sessions import Session
 
 @pytest.fixture(
     params=[
-        "s3",
+        pytest.param("s3", marks=pytest.mark.conformance),
         pytest.param("minio", marks=pytest.mark.stores),
     ]
 )

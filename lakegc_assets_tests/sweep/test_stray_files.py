@@ -418,9 +418,20 @@ def test_files_that_lakefs_does_not_write_are_left_alone_and_told(
     assert all((folder / name).read_text() == "{}" for name in (*own, *foreign))
 
 
-@pytest.mark.parametrize("mode", ["unified", "committed"])
-@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
-@pytest.mark.parametrize("expired", ["given up", "first"])
+@pytest.mark.parametrize(
+    ("mode", "kind", "expired"),
+    [
+        # Each two of them meet.
+        ("unified", "ranges", "given up"),
+        ("unified", "metaranges", "first"),
+        ("committed", "ranges", "first"),
+        ("committed", "metaranges", "given up"),
+        pytest.param("unified", "ranges", "first", marks=pytest.mark.conformance),
+        pytest.param("unified", "metaranges", "given up", marks=pytest.mark.conformance),
+        pytest.param("committed", "ranges", "given up", marks=pytest.mark.conformance),
+        pytest.param("committed", "metaranges", "first", marks=pytest.mark.conformance),
+    ],
+)
 def test_what_only_expired_commits_need_stops_nobody_where_there_are_rules(
     lake: SmallLake, marked: Marked, spark: Session, mode: str, kind: str, expired: str
 ) -> None:

@@ -66,7 +66,13 @@ def _sleeping(
     return json.loads(counts), said
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["lease ran out", "lease was taken"])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        pytest.param(False, id="lease ran out", marks=pytest.mark.conformance),
+        pytest.param(True, id="lease was taken"),
+    ],
+)
 def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> None:
     addresses = plant(bare, 6)
 
@@ -88,7 +94,7 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
     [
         ((AHEAD, MACHINE_AHEAD), "this process was suspended"),
         # As with a virtual machine that is paused from outside.
-        ((AHEAD,), "the machine stood still"),
+        pytest.param((AHEAD,), "the machine stood still", marks=pytest.mark.conformance),
     ],
 )
 def test_it_keeps_its_lease_and_asks_for_a_new_delta_mark(
