@@ -18,7 +18,7 @@ from lakegc_assets.prune.run_inventory import restores_of
 from lakegc_assets.recovery.backup_creation import ASSET as BACKUP
 from lakegc_assets.recovery.backups import BEGIN, MANIFEST, PRUNING, folder_url
 from lakegc_assets.recovery.restore_record import folder
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import read_pins
@@ -115,6 +115,11 @@ class _Reasons:
         if SWEPT not in manifests and (
             self.run.has_files_in(f"{SWEPT}/") or f"{SWEPT}/" in folders
         ):
+            if manifests[SUCCESS].protection != PROTECTION_VERSION:
+                return (
+                    "its sweep did not finish, and goes on with no version but the one that made "
+                    f"its mark: remove {attempt.url} once nothing that it deleted is wanted back"
+                )
             return f"its sweep did not finish: `{command('sweep')}` goes on"
         return ""
 

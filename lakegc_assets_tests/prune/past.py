@@ -11,6 +11,8 @@ import pyarrow as pa
 from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.run.artifacts import (
     MARK_ASSETS,
+    PROTECTION,
+    PROTECTION_VERSION,
     ArtifactRoot,
     AttemptArtifacts,
     Manifest,
@@ -37,6 +39,7 @@ def long_ago(
     repository: str = REPOSITORY,
     namespace: str = "",
     assets: tuple[str, ...] = (*MARK_ASSETS, "swept_set"),
+    protection: int = PROTECTION_VERSION,
     **swept: Any,
 ) -> AttemptArtifacts:
     """A run that was made so many days ago.
@@ -48,6 +51,7 @@ def long_ago(
         repository: lakeFS repository.
         namespace: of it.
         assets: those that were finished.
+        protection: ``PROTECTION_VERSION`` of the code that made it.
         swept: facts of its sweep.
     """
     start = datetime.now(timezone.utc).replace(microsecond=0) - days * DAY
@@ -83,7 +87,7 @@ def long_ago(
             },
             previous=previous,
             settings={"mode": "unified"},
-            facts=facts.get(asset, {}),
+            facts={PROTECTION: protection, **facts.get(asset, {})},
         )
         attempt.store().put(f"{asset}/manifest.json", manifest.to_bytes())
         previous = manifest.sha256

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lakegc_assets.recovery.backups import BEGIN
-from lakegc_assets.run.artifacts import MARK_ASSETS, ArtifactRoot
+from lakegc_assets.run.artifacts import MARK_ASSETS, PROTECTION_VERSION, ArtifactRoot
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.trash import TRASH
@@ -38,6 +38,12 @@ def _swept_by_half(estate: Estate) -> str:
     again(estate, assets=MARK_ASSETS)
     write_old(estate, "swept_set/ledger/a.parquet", b"whatever")
     return "its sweep did not finish: `lakegc sweep repo --run old` goes on"
+
+
+def _swept_by_half_by_an_earlier_version(estate: Estate) -> str:
+    again(estate, assets=MARK_ASSETS, protection=PROTECTION_VERSION - 1)
+    write_old(estate, "swept_set/ledger/a.parquet", b"whatever")
+    return "its sweep did not finish, and goes on with no version but the one that made its mark"
 
 
 def _published_by_half(estate: Estate) -> str:
@@ -136,6 +142,7 @@ def _written_lately(estate: Estate) -> str:
 REASONS: list[Callable[[Estate], str]] = [
     _approved,
     _swept_by_half,
+    _swept_by_half_by_an_earlier_version,
     _published_by_half,
     _restored_by_half,
     _pinned,
