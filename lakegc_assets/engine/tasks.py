@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from math import fsum
 from threading import Event
 from typing import Final, TypeVar
@@ -153,7 +154,7 @@ def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[li
         seconds: about how much work each is, on one core.
         most: of the tasks.
     """
-    tasks = max(1, min(most, int(sum(seconds) / _TASK_SECONDS)))
+    tasks = _tasks_worth(seconds, most)
     loads: list[tuple[float, int, list[T]]] = [(0.0, number, []) for number in range(tasks)]
     for cost, item in sorted(zip(seconds, items, strict=True), key=lambda pair: -pair[0]):
         load, number, task = loads[0]
@@ -161,6 +162,23 @@ def bin_pack(items: Sequence[T], seconds: Sequence[float], most: int) -> list[li
         # What costs nothing still counts as something, so that it is spread as well.
         heapq.heapreplace(loads, (load + cost + 1e-9, number, task))
     return [task for _, _, task in loads if task]
+
+
+def pack_in_order(items: Sequence[T], seconds: Sequence[float], most: int) -> list[list[T]]:
+    """As ``bin_pack``, but the items of a task follow each other, for those with much in common."""
+    tasks = _tasks_worth(seconds, most)
+    # What costs nothing still counts as something, so that it is spread as well.
+    ends = list(accumulate(cost + 1e-9 for cost in seconds))
+    found: list[list[T]] = [[] for _ in range(tasks)]
+    for begin, end, item in zip([0.0, *ends], ends, items, strict=False):
+        # By its middle: an item that is larger than a task leaves nothing for the next one.
+        found[min(tasks - 1, int(tasks * (begin + end) / 2 / ends[-1]))].append(item)
+    return [task for task in found if task]
+
+
+def _tasks_worth(seconds: Sequence[float], most: int) -> int:
+    """The number of tasks that so much work is worth, in seconds of one core."""
+    return max(1, min(most, int(sum(seconds) / _TASK_SECONDS)))
 
 
 def thread_each(

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -41,7 +42,8 @@ _BOUNDS: Final = schema(RANGES, "min_key binary, max_key binary")
 #: Rows: one for each range of each metarange, with how many entries the metarange says it holds.
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
 PAIRS: Final = schema([("metarange_id", _NAME)], [("range_id", _NAME)], "entries bigint")
-_RANKED: Final = schema(RANGES, "rank bigint")
+#: With where a range lies among those of a metarange: 0 is its begin, 1 its end.
+_RANKED: Final = schema(RANGES, "rank bigint", [("position", pa.float64())])
 #: Rows: one for each range and each pattern that it can hold paths of, each once.
 PATH_RANGES: Final = schema(RANGES, "pattern string, rank bigint")
 #: Rows: a range, and how many entries metaranges say it holds; null where none names it.
@@ -61,7 +63,8 @@ _Order = Sequence[tuple[str, Slot | None, V]]
 class RangesRead:
     """The ranges of some metaranges, and how many of these were read and were cached before."""
 
-    #: range_id, entries and rank: a row for each range.
+    #: range_id, entries and rank: a row for each range, about in the order of their paths, so that
+    #: those that hold the same addresses, as versions of one range do, are close by.
     rows: pa.Table
     metaranges: int
     cached: int
@@ -127,7 +130,8 @@ def ranges_of(
     """
     task = partial(_read_ranked, ctx.connections, without)
     tables, cached = _run(ctx, KIND, ranks, task)
-    return RangesRead(_highest(tables, _RANKED), len(ranks.keys() - {""}), cached)
+    rows = _highest(tables, _RANKED).sort_by([("position", "ascending"), ("range_id", "ascending")])
+    return RangesRead(rows.drop_columns(["position"]), len(ranks.keys() - {""}), cached)
 
 
 def path_ranges(
@@ -193,11 +197,23 @@ def _read_ranked(
     found = _RANKED.empty_table()
     for rows, of_rows, tables in _batches(connections, order):
         ranks = pa.array([rank for _, rank in tables], pa.int64()).take(of_rows)
-        more = pa.table([rows["range_id"], rows["entries"], ranks], schema=_RANKED)
+        positions = _positions(of_rows.to_numpy())
+        more = pa.table([rows["range_id"], rows["entries"], ranks, positions], schema=_RANKED)
         if without is not None:
             more = more.filter(pc.invert(pc.is_in(more["range_id"], without)))
         found = _highest([found, more], _RANKED)
     return found
+
+
+def _positions(of_rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    """Where each row lies among those of its metarange, from 0 on, below 1.
+
+    ``of_rows``: of each row the number of its metarange; those of one follow each other.
+    """
+    rows = np.bincount(of_rows)
+    begins = np.cumsum(rows) - rows
+    positions: npt.NDArray[np.float64] = (np.arange(len(of_rows)) - begins[of_rows]) / rows[of_rows]
+    return positions
 
 
 def _read_paths(connections: Connections, order: _Order[Mapping[str, int]]) -> pa.Table:
@@ -222,8 +238,9 @@ def may_hold(prefix: bytes, first: bytes, last: bytes) -> bool:
 def _highest(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     """Each range once, of each pattern, with the highest rank that it has in some tables."""
     rows = pa.concat_tables([schema.empty_table(), *tables])
-    keys = [name for name in schema.names if name not in {"entries", "rank"}]
-    grouped = rows.group_by(keys).aggregate([("entries", "max"), ("rank", "max")])
+    values = [name for name in schema.names if name in {"entries", "rank", "position"}]
+    keys = [name for name in schema.names if name not in values]
+    grouped = rows.group_by(keys).aggregate([(name, "max") for name in values])
     found = {name: grouped[name if name in keys else f"{name}_max"] for name in schema.names}
     return pa.table(found, schema=schema)
 

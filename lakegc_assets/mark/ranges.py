@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.tasks import bin_pack, thread_each
+from lakegc_assets.engine.tasks import pack_in_order, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, decode_paths
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -126,13 +126,16 @@ def seconds(one: Wanted) -> float:
 def run_on_ranges(
     ctx: RunContext, what: str, task: Callable[[list[Wanted]], R], ranges: Sequence[Wanted]
 ) -> list[R]:
-    """Run a task for ranges; those in one file of the cache go together: it is read once."""
+    """Run a task for ranges; those in one file of the cache go together: it is read once.
+
+    A task has some that follow each other, for what several of these name it writes once.
+    """
     files: dict[str, list[Wanted]] = {}
     for one in ranges:
         files.setdefault(one.slot.file.index if one.slot else one.range_id, []).append(one)
     together = list(files.values())
     costs = [fsum(map(seconds, some)) for some in together]
-    groups = bin_pack(together, costs, ctx.settings.address_num_partitions)
+    groups = pack_in_order(together, costs, ctx.settings.address_num_partitions)
     orders = [list(chain.from_iterable(group)) for group in groups]
     return ctx.tasks.run(what, task, orders, fsum(costs))
 

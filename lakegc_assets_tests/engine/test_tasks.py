@@ -29,7 +29,7 @@ from lakegc_assets.engine import tasks as module
 from lakegc_assets.engine.choice import Engine
 from lakegc_assets.engine.pickling import dumps
 from lakegc_assets.engine.processes import run_in_processes
-from lakegc_assets.engine.tasks import Tasks, bin_pack, interrupted, thread_map
+from lakegc_assets.engine.tasks import Tasks, bin_pack, interrupted, pack_in_order, thread_map
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets_tests.sessions import Session
@@ -350,12 +350,13 @@ def test_an_error_of_a_task_ends_the_work(count: int) -> None:
         Tasks(EMBEDDED, _never).run("fail", fail, range(count), 1.0)
 
 
-@given(st.lists(st.floats(0, 30), max_size=30), st.integers(1, 8))
+@pytest.mark.parametrize("pack", [bin_pack, pack_in_order])
+@given(costs=st.lists(st.floats(0, 30), max_size=30), most=st.integers(1, 8))
 def test_work_is_spread_completely_over_tasks_that_are_worth_it(
-    costs: list[float], most: int
+    pack: Callable[[list[int], list[float], int], list[list[int]]], costs: list[float], most: int
 ) -> None:
     items = list(range(len(costs)))
-    tasks = bin_pack(items, costs, most)
+    tasks = pack(items, costs, most)
     assert sorted(item for task in tasks for item in task) == items
     assert len(tasks) <= max(1, min(most, int(sum(costs) / 2)))
     assert all(tasks)
@@ -372,6 +373,15 @@ def test_each_group_of_items_is_one_task() -> None:
 def test_items_of_equal_cost_are_spread_evenly() -> None:
     assert sorted(len(task) for task in bin_pack(range(50), [1.0] * 50, 7)) == [7] * 6 + [8]
     assert len(bin_pack(range(50), [0.0] * 50, 7)) == 1
+
+
+def test_what_follows_each_other_is_of_one_task_or_of_two_that_do() -> None:
+    costs = [1.0, 0.5, 3.0, 0.0] * 10
+    tasks = pack_in_order(range(40), costs, 5)
+    assert [item for task in tasks for item in task] == list(range(40))
+    sums = [sum(costs[item] for item in task) for task in tasks]
+    assert len(sums) == 5
+    assert max(sums) - min(sums) <= max(costs)
 
 
 def test_threads_answer_in_order() -> None:

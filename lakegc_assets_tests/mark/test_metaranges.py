@@ -91,6 +91,21 @@ def test_each_range_is_returned_once_with_the_highest_rank(
     assert len(rows) == len(wanted)
 
 
+def test_versions_of_a_range_are_close_by(ctx: RunContext) -> None:
+    # Ids are digests, and say nothing of where the range of a metarange lies.
+    versions = [[f"{v * 7 % 5}{place * 11 % 13:063x}" for place in range(10)] for v in range(5)]
+    cache = TableCache(ctx.connections.cache(), KIND)
+    tables = [
+        Decoded(f"{v + 2000:064x}", pa.table({"range_id": ids, "entries": [1] * 10}), {})
+        for v, ids in enumerate(versions)
+    ]
+    cache.write(tables)
+    found = ranges_of(ctx, {one.table_id: 0 for one in tables}).rows["range_id"].to_pylist()
+    places = [next(v.index(i) for v in versions if i in v) for i in found]
+    assert places == sorted(places)
+    assert len(places) == 50
+
+
 def test_each_file_is_read_once_however_many_tasks_there_are(
     ctx: RunContext, held: Mapping[str, Mapping[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

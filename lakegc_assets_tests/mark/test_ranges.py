@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.ranges import read_range
 from lakegc_assets.mark import ranges as module
 from lakegc_assets.mark.metaranges import ranges_of
-from lakegc_assets.mark.ranges import KIND, ROWS, Wanted, range_frame
+from lakegc_assets.mark.ranges import KIND, ROWS, Wanted, range_frame, run_on_ranges
 from lakegc_assets.run import table_cache
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
@@ -142,6 +143,18 @@ def test_a_range_of_another_length_than_its_metarange_says(reading: Reading) -> 
         with pytest.raises(IntegrityError, match="but its metarange says"):
             reading.read(wrong)
         reading.read(ranges)
+
+
+def test_a_task_has_ranges_that_follow_each_other(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakegc_assets.engine.tasks.PROCESS_SECONDS", 1e9)
+    # Work for several tasks; the larger ones first would spread what lies close by.
+    ranges = [Wanted(f"{n * 7 % 20:064x}", 1_000_000 + n % 3, None) for n in range(20)]
+    ctx = replace(reading.ctx, settings=reading.ctx.settings.changed(address_num_partitions=8))
+    tasks = run_on_ranges(ctx, "take ranges", list, ranges)
+    assert len(tasks) == 8
+    assert [one for task in tasks for one in task] == ranges
 
 
 def test_a_range_that_is_gone(reading: Reading, tmp_path: Path) -> None:
