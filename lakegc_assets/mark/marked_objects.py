@@ -170,7 +170,7 @@ def marked_in_order(
     digest = digest_of(ctx, found)
     if str(digest) != marked.digest or found.rows != marked.rows:
         raise IntegrityError(
-            f"{attempt.data_url(marked.asset)} holds {digest}, but its manifest says "
+            f"{attempt.url}/{marked.asset}/data holds {digest}, but its manifest says "
             f"{marked.digest}: something changed it. Mark again under a new id",
         )
     return found

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import Self
 
-from lakegc_assets.engine.datasets import Part, PartWriter, read_parts, read_values
+from lakegc_assets.engine.datasets import Part, read_parts, read_values
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
 from lakegc_assets.run.hashing import HASHES
@@ -328,10 +328,6 @@ class AttemptArtifacts:
         """URL of the attempt's folder."""
         return f"{self.root.url.rstrip('/')}/{self.repository}/{self.run}/{self.attempt}"
 
-    def data_url(self, asset: str, part: str = "data") -> str:
-        """The URL of the rows of an asset."""
-        return f"{self.url}/{asset}/{part}"
-
     def store(self) -> ObjectStore:
         """The store rooted at the attempt."""
         return self._store
@@ -351,10 +347,6 @@ class AttemptArtifacts:
         except ObjectNotFoundError:
             return False
         return True
-
-    def writer(self, asset: str, schema: pa.Schema, part: str = "data") -> PartWriter:
-        """Writes rows below an asset; they count only once its manifest names their files."""
-        return PartWriter(self.store(), f"{asset}/{part}/", schema)
 
     def files(self, asset: str) -> dict[str, int]:
         """Size in bytes of each parquet file below an asset, by its key."""

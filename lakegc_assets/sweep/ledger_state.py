@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakegc_assets.engine.datasets import Part
+from lakegc_assets.engine.datasets import Part, write_part
 from lakegc_assets.engine.session import Dataset, Session
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
@@ -183,7 +183,7 @@ class LedgerState:
                 f"{rows} outcomes were written, and mark {self.ctx.run!r} has "
                 f"{self.marked.rows} objects: sweep again"
             )
-        return parts or attempt.writer(ASSET, SWEPT).finish()
+        return parts or [write_part(attempt.store(), folder, SWEPT.empty_table())]
 
     def totals(self) -> list[Total]:
         """Totals of the outcomes so far."""

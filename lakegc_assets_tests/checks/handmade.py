@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.checks.context import Case, CheckResult
 from lakegc_assets.engine.choice import Engine
-from lakegc_assets.engine.datasets import Part, write_part
+from lakegc_assets.engine.datasets import Part, PartWriter, write_part
 from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.session import Session
 from lakegc_assets.engine.tasks import Tasks
@@ -251,7 +251,7 @@ class Lab:
             for (owner, part), schema in SCHEMAS.items():
                 if owner == asset:
                     rows = (changes or {}).get((asset, part), list)(self._rows(asset, part))
-                    writer = attempt.writer(asset, schema, part)
+                    writer = PartWriter(attempt.store(), f"{asset}/{part}/", schema)
                     made = listing_of(rows) if schema is LISTING else None
                     writer.add(pa.Table.from_pylist(rows, schema) if made is None else made)
                     parts[part] = writer.finish()

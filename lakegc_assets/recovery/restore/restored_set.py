@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakegc_assets.engine.datasets import write_part
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, RefusedError
 from lakegc_assets.mark.marked_objects import Stretch, read_stretches, stretches
@@ -141,7 +142,9 @@ def _restore(ctx: RunContext, choice: Choice, lease: Lease) -> Manifest:
     }
     for warning in facts["warnings"]:  # type: ignore[attr-defined] # they are texts
         ctx.log.warning("%s", warning)
-    parts = outcomes.parts or attempt.writer(folder(restore_id), RESTORED).finish()
+    parts = outcomes.parts or [
+        write_part(attempt.store(), f"{folder(restore_id)}/data/", RESTORED.empty_table())
+    ]
     previous = chain["gc_report"]
     return ctx.finish(folder(restore_id), previous, started, {"data": parts}, facts, found.digest)
 
