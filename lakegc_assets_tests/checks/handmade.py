@@ -26,7 +26,14 @@ from lakegc_assets.engine.tasks import Tasks
 from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_metarange, read_range
-from lakegc_assets.run.artifacts import LISTING, ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import (
+    LISTING,
+    PROTECTION,
+    PROTECTION_VERSION,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+)
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import key_digest
@@ -269,7 +276,7 @@ class Lab:
                 parts=parts,
                 previous=previous,
                 settings=SETTINGS.to_json(),
-                facts=known,
+                facts={PROTECTION: PROTECTION_VERSION, **known},
             )
             previous = attempt.finish(manifest).sha256
         return Marked(self, ctx, attempt)
