@@ -89,7 +89,7 @@ def uncommitted_snapshot(execution: Execution) -> dg.MaterializeResult[None]:
     Writes: address (relative to the namespace), created (UTC).
     Guarantees: comes after the listing and before the commits, so an object that is committed in
     between is seen in at least one of them; a page without a location is believed only if nothing
-    is staged on what it covered; otherwise the run stops.
+    of the namespace is staged on what it covered; otherwise the run stops.
     """
     return execution.made(snapshot_uncommitted, "pages", "pages_without_location", "tries")
 

@@ -1,12 +1,13 @@
 """Stage 2, ``uncommitted_snapshot``: the addresses that are staged on any branch.
 
 The answers of ``prepare_uncommited`` are not taken as they are. Every page counts; a page without
-a location is believed only if the branches it covered show no change; a branch that vanished while
-the pages were made, or a 404 in the middle, starts the snapshot again, and what the earlier tries
-found stays in it: too many staged addresses are safe, one too few is not. A branch that vanished
-takes rows of others only from a page that is left without a location (lakeFS's
-``gc_write_uncommitted.go``, 1.74 and newer; older ones answer 404), so where branches come and go
-all the time the last try stands all the same.
+a location is believed only if the branches it covered have staged nothing, or only what lies
+outside of the namespace, of which lakeFS lists nothing; a branch that vanished while the pages were
+made, or a 404 in the middle, starts the snapshot again, and what the earlier tries found stays in
+it: too many staged addresses are safe, one too few is not. A branch that vanished takes rows of
+others only from a page that is left without a location (lakeFS's ``gc_write_uncommitted.go``, 1.74
+and newer; older ones answer 404), so where branches come and go all the time the last try stands
+all the same.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from lakegc_assets.mark.addresses import UNUSUAL, just_before, live_spellings
 from lakegc_assets.mark.branch_diffs import is_deleted
 from lakegc_assets.mark.installation import require_one_server
 from lakegc_assets.mark.live_hashes import HashWriter
+from lakegc_assets.mark.lookups import Page
 from lakegc_assets.mark.refs import LOOKED_ELSEWHERE, listed_heads, read_heads
 from lakegc_assets.retention.commits import FIRST_SECOND, LAST_SECOND
 from lakegc_assets.run.artifacts import UNCOMMITTED, Manifest
@@ -231,9 +233,9 @@ def _token_position(token: str | None) -> tuple[str, str] | None:
 def _has_staged(
     ctx: RunContext, branch: str, low: tuple[str, str], high: tuple[str, str] | None
 ) -> bool:
-    """True if a branch has staged objects from ``low`` on and before ``high`` (branch, path).
+    """True if a branch has staged what lakeFS lists, from ``low`` on and before ``high``.
 
-    One that was deleted since it was listed has none.
+    Each is a branch and a path. A branch that was deleted since it was listed has nothing.
 
     Raises:
         NotFoundError: it exists, and lakeFS says that it does not; or the repository is not found.
@@ -241,17 +243,31 @@ def _has_staged(
     if branch < low[0] or (high is not None and branch > high[0]):
         return False
     after = just_before(low[1]) if branch == low[0] else ""
+    served, namespace = Page(ctx.client, ctx.repository), ctx.connections.namespace()
     try:
         for change in ctx.client.diff_branch(ctx.repository, branch, after=after):
             position = (branch, change.path)
             if high is not None and position >= high:
                 return False
-            if position >= low and change.type != "removed":
+            if position < low or change.type == "removed":
+                continue
+            address = served.staged(branch, change.path)
+            if served.is_deleted:
+                return False
+            if _may_be_inside(namespace, address):
                 return True
     except NotFoundError:
         if not is_deleted(ctx.client, ctx.repository, branch):
             raise
     return False
+
+
+def _may_be_inside(namespace: StorageNamespace, address: str | None) -> bool:
+    """False if what lakeFS serves at a path lies outside of the namespace, in every reading."""
+    try:
+        return address is None or "://" not in address or bool(namespace.relatives(address))
+    except UnresolvableAddressError:
+        return True
 
 
 def read_staged(

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakegc_assets.embedded.faults import Fault
+from lakegc_assets.embedded.objects.objects import stage_entry
 from lakegc_assets.engine.datasets import read_parts
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.entry import AddressType, Entry
 from lakegc_assets.lakefs.errors import UnexpectedAnswerError
 from lakegc_assets.mark.uncommitted import (
     UncommittedFiles,
@@ -25,6 +29,7 @@ from lakegc_assets.retention.commits import instant
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import address_hashes, key_digest, signed
 from lakegc_assets_tests import recorded
+from lakegc_assets_tests.lake import REPOSITORY, running
 from lakegc_assets_tests.replay import Answer, ReplayServer, Request
 from lakegc_assets_tests.replay import paged as paged_items
 from lakegc_assets_tests.sessions import Session
@@ -364,3 +369,34 @@ def test_tokens_are_those_that_lakefs_gives(paged: Paged) -> None:
     tokens = [c["body"].get("continuation_token") for c in answers if "uncommitted" in c["name"]]
     positions = [json.loads(base64.b64decode(token)) for token in tokens if token]
     assert [p["branch"] for p in positions] == sorted(p["branch"] for p in positions)
+
+
+# Objects outside of the namespace
+
+
+OUTSIDE = "local://elsewhere/data/outside"
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["", "local://repo/data/by-hand", "local://repo/data/by%2Dhand", "local://Repo/data/by-hand"],
+    ids=["nothing else", "inside", "inside by another spelling", "unclear"],
+)
+def test_a_page_without_location_may_cover_what_lies_outside(
+    tmp_path: Path, spark: Session, other: str
+) -> None:
+    """A repository that has staged nothing else is collected, too: lakeFS lists none of it."""
+    # Its list has the first half, in which the other one is not.
+    with running(tmp_path / "lake", faults=frozenset({Fault.SCAN_ENDS_EARLY})) as lake:
+        lake.client.create_repository(REPOSITORY, f"local://{REPOSITORY}")
+        stage = partial(stage_entry, lake.server.lake, REPOSITORY, "main")
+        for path, address in (("a", OUTSIDE), ("z", other)):
+            if address:
+                stage(path, Entry(address=address, size=1, address_type=AddressType.FULL))
+        ctx = lake.context(spark).connect()
+        if other:
+            with pytest.raises(IntegrityError, match="for branches that have changes: main"):
+                prepare_uncommitted(ctx)
+        else:
+            files = prepare_uncommitted(ctx)
+            assert (files.tries, files.pages, files.empty_pages, files.keys) == (1, 1, 1, [])

@@ -25,7 +25,7 @@ from lakegc_assets.lakefs.models import (
     UncommittedPage,
 )
 from lakegc_assets_tests.simulation import row_files
-from lakegc_assets_tests.simulation.lake import MAIN, Lake
+from lakegc_assets_tests.simulation.lake import MAIN, Entry, Lake
 
 if TYPE_CHECKING:
     from lakegc_assets_tests.simulation.world import World
@@ -101,6 +101,19 @@ def _repository(name: str, made: int = 0) -> Repository:
         creation_date=made,
         read_only=False,
         storage_id="",
+    )
+
+
+def _stats(repository: str, path: str, entry: Entry) -> ObjectStats:
+    return _made(
+        ObjectStats,
+        path=path,
+        path_type="object",
+        physical_address=_in_full(repository, entry.address),
+        checksum=entry.etag,
+        size_bytes=entry.size,
+        mtime=0,
+        content_type="",
     )
 
 
@@ -247,16 +260,17 @@ class SimClient:
         entry = lake.served(ref).get(path) if ref in lake.branches else None
         if entry is None:
             raise NotFoundError(f"{path!r} not found on {ref!r}")
-        return _made(
-            ObjectStats,
-            path=path,
-            path_type="object",
-            physical_address=_in_full(repository, entry.address),
-            checksum=entry.etag,
-            size_bytes=entry.size,
-            mtime=0,
-            content_type="",
-        )
+        return _stats(repository, path, entry)
+
+    def objects_page(
+        self, repository: str, ref: str, after: str = "", **_amount: int
+    ) -> tuple[list[ObjectStats], bool]:
+        # One answer with the diff before it: nothing that is staged here lies elsewhere.
+        lake, branch = self._lake(repository), ref.removesuffix("$")
+        if branch not in lake.branches:
+            raise NotFoundError(f"branch {branch!r} not found")
+        served = sorted(lake.served(branch).items())
+        return [_stats(repository, path, one) for path, one in served if path > after], False
 
     def prepare_commits(self, repository: str) -> PreparedCommits:
         world = self._world
