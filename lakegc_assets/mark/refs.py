@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -160,7 +161,7 @@ def load_commits(
     Main ancestries are read page by page until they meet what is known. Each commit's id is
     computed again from its content, so that the metarange it names is the one it was made with.
 
-    ``roots``: ids of the commits to begin with.
+    ``roots``: ids of the commits to begin with, HEADs first.
     ``known``: commits that were read before, with all that can be reached from them; left out.
     ``read``: gets them as they come, for progress.
 
@@ -168,9 +169,10 @@ def load_commits(
         IntegrityError: a parent is missing, or a commit's content does not match its id.
     """
     commits = {} if read is None else read
-    waiting = list(dict.fromkeys(roots))
+    waiting = deque(dict.fromkeys(roots))
     while waiting:
-        ref = waiting.pop()
+        # HEADs before what was merged: their logs have most of it.
+        ref = waiting.popleft()
         if ref in commits or ref in known:
             continue
         try:

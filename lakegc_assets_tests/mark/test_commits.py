@@ -159,6 +159,17 @@ def test_all_that_can_be_reached_is_read(server: ReplayServer, client: LakeFSCli
         assert commit.creation_date == told["creation_date"]
 
 
+def test_what_a_head_has_behind_it_is_not_asked_for_again(
+    server: ReplayServer, client: LakeFSClient
+) -> None:
+    head = server.recording.refs["main"]
+    listed = [commit["id"] for commit in server.recording.log(head, first_parent=True)]
+    assert len(listed) > 1
+    load_commits(client, "retention", [head, *listed])
+    asked = {request.segments[3] for request in server.asked(*LOGS)}
+    assert asked & {*listed} == {head}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
