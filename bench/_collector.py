@@ -80,14 +80,14 @@ class Collector:
         jobs, tasks = self.session.work()
         cpu = self.cpu.seconds()
         total = math.fsum(
-            measured(self.session, f"  {stage.__name__}", lambda stage=stage: stage(ctx))  # type: ignore[misc]
+            self._measured(f"  {stage.__name__}", lambda stage=stage: stage(ctx))  # type: ignore[misc]
             for stage in _STAGES
         )
-        total += measured(self.session, "  checks", lambda: require_passed(check_candidates(ctx)))
-        total += measured(self.session, "  report", lambda: report(ctx))
+        total += self._measured("  checks", lambda: require_passed(check_candidates(ctx)))
+        total += self._measured("  report", lambda: report(ctx))
         without, took = self.cpu.seconds() - cpu, total
         if attributed:
-            total += measured(self.session, "  attribution", lambda: attribute(ctx))
+            total += self._measured("  attribution", lambda: attribute(ctx))
         cpu = self.cpu.seconds() - cpu
         after = self.session.work()
         print(
@@ -123,7 +123,10 @@ class Collector:
 
     def sweep(self) -> float:
         """Sweep what is marked; seconds."""
-        seconds = measured(self.session, "sweep", lambda: sweep(self.ctx))
+        seconds = self._measured("sweep", lambda: sweep(self.ctx))
         manifest = self.ctx.root.attempt(self.ctx.repository, self.ctx.run).manifest("swept_set")
         print(f"sweep: {manifest.rows:,} objects, {manifest.rows / seconds:,.0f} objects/s")
         return seconds
+
+    def _measured(self, name: str, work: Callable[[], object]) -> float:
+        return measured(self.session, name, work, self.cpu.seconds)

@@ -80,15 +80,25 @@ class Session:
             self._spark = None
 
 
-def measured(session: Session, name: str, work: Callable[[], object]) -> float:
-    """Do something, and print how long it took and how much Spark did for it; seconds."""
+def measured(
+    session: Session,
+    name: str,
+    work: Callable[[], object],
+    cpu: Callable[[], float] | None = None,
+) -> float:
+    """Do something, and print how long it took and how much Spark did for it; seconds.
+
+    ``cpu``: seconds of CPU so far, where what it took of these is to be printed, too.
+    """
     jobs, tasks = session.work()
+    used = cpu() if cpu else 0.0
     begun = time.monotonic()
     work()
     seconds = time.monotonic() - begun
     all_jobs, all_tasks = session.work()
+    of_cpu = f" {cpu() - used:8.1f} s of CPU" if cpu else ""
     print(
-        f"{name:<28} {seconds:8.1f} s {all_jobs - jobs:5} jobs {all_tasks - tasks:6} tasks",
+        f"{name:<28} {seconds:8.1f} s{of_cpu} {all_jobs - jobs:5} jobs {all_tasks - tasks:6} tasks",
         flush=True,
     )
     return seconds
