@@ -206,7 +206,7 @@ def _read_ranked(
 
 
 def _positions(of_rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-    """Where each row lies among those of its metarange, from 0 on, below 1.
+    """The place of each row among those of its metarange, from 0 on, below 1.
 
     ``of_rows``: of each row the number of its metarange; those of one follow each other.
     """
