@@ -1,4 +1,4 @@
-"""How tests are spread over workers: by modules, what needs Spark in one, what is long first."""
+"""How tests spread over workers: by modules, what needs one thing in one, what is long first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 #: What the ids of tests hold whose tasks run on Spark: a second session takes longer to start, and
 #: to become fast, than most of these tests. One that is forgotten here costs time, and no more.
 _ON_SPARK: Final = ("spark", "engine/test_task_errors.py")
+#: Modules whose tests share marks of the recorded repositories: each worker makes its own.
+_OF_RECORDINGS: Final = tuple(
+    f"/mark/test_{module}.py::"
+    for module in ("adopting", "comparison", "modes_recorded", "recorded", "served")
+)
 #: But not where each has a Spark of its own.
 _OF_ITS_OWN: Final = "/clusters/"
 
@@ -42,5 +47,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 
 def scope_of(nodeid: str) -> str | None:
     """The group of a test; None for its module."""
-    own = _OF_ITS_OWN in nodeid or not any(part in nodeid for part in _ON_SPARK)
-    return None if own else "spark"
+    if _OF_ITS_OWN not in nodeid and any(part in nodeid for part in _ON_SPARK):
+        return "spark"
+    return "recordings" if any(part in nodeid for part in _OF_RECORDINGS) else None

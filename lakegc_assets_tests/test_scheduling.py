@@ -33,7 +33,9 @@ def test_the_long_begin_first_and_the_rest_stays_in_order() -> None:
         ("lakegc_assets_tests/engine/test_task_errors.py::test_errors", "spark"),
         ("lakegc_assets_tests/clusters/test_submit.py::test_spark_submit", None),
         ("lakegc_assets_tests/mark/test_modes.py::test_it", None),
+        ("lakegc_assets_tests/mark/test_recorded.py::test_it", "recordings"),
+        ("lakegc_assets_tests/mark/test_recorded.py::test_it[spark]", "spark"),
     ],
 )
-def test_what_needs_spark_runs_in_one_worker(test: str, scope: str | None) -> None:
+def test_what_needs_spark_or_recordings_runs_in_one_worker(test: str, scope: str | None) -> None:
     assert scheduling.scope_of(test) == scope
