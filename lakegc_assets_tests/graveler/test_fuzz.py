@@ -63,7 +63,7 @@ def test_a_metarange_cut_at_any_length_is_an_error(reader: RangeReader) -> None:
         assert isinstance(rows_or_error(reader, data[:length], "some-file"), FormatError)
 
 
-@pytest.mark.parametrize("plain", [pytest.param(True, marks=pytest.mark.conformance), False])
+@pytest.mark.parametrize("plain", [True, False])
 def test_damage_of_a_metarange_behind_a_valid_checksum_never_gives_a_wrong_list(
     monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
