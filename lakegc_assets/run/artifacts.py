@@ -408,7 +408,7 @@ class AttemptArtifacts:
             manifest = Manifest.from_bytes(self.store().get(f"{asset}/manifest.json"), where)
         except ObjectNotFoundError as error:
             raise IntegrityError(
-                f"{asset} did not finish ({where} does not exist): materialize it first",
+                f"{asset} did not finish ({where} does not exist): materialize it, or mark again",
             ) from error
         expected = (asset, self.repository, self.run, self.attempt)
         found = (manifest.asset, manifest.repository, manifest.run, manifest.attempt)
