@@ -14,7 +14,6 @@ from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
-from pydantic_core import from_json
 from typing_extensions import Self
 
 from lakegc_assets.errors import IntegrityError
@@ -56,12 +55,14 @@ class JsonRecord:
             IntegrityError: it is damaged, or of another version.
         """
         try:
-            values = from_json(data)
+            values = json.loads(data)
             cls._require_version(values, where)
             if lacking := {one.name for one in fields(cls)}.difference(values):
                 raise ValueError(f"no {', '.join(sorted(lacking))}")  # noqa: TRY301 - it is damage
+            # Earlier versions wrote what is no text as it was, which pydantic does not read.
+            text = json.dumps(values, ensure_ascii=False).encode(errors="replace")
             # Mypy takes the hash of its instances for that of a class.
-            record: Self = _adapter(cls).validate_json(data)  # type: ignore[arg-type]
+            record: Self = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"{where} is damaged ({_said(error)}): {cls._damaged}") from error
         return record

@@ -42,6 +42,11 @@ _RECORDS: list[tuple[JsonRecord, str]] = [
         "renewed": 3, "round": -1, "released": false}""",
     ),
     (
+        LeaseRecord("t", {"command": "lakegc a?"}, _END, 3, 1, released=True),
+        r"""{"token": "t", "owner": {"command": "lakegc a\udcff"}, "renewed": 3, "round": 1,
+        "expires": "2026-11-25T17:30:00+00:00", "released": true}""",
+    ),
+    (
         SweepTry(_AT, "lakegc sweep repo"),
         """{"begun": "2026-11-25 17:30:00.001234+00:00", "command": "lakegc sweep repo",
         "ended": null, "error": ""}""",
