@@ -10,7 +10,13 @@ from typing import Any
 
 from lakegc_assets.checks.context import CheckResult
 from lakegc_assets.checks.evaluation import NAMES
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import (
+    PROTECTION,
+    PROTECTION_VERSION,
+    ArtifactRoot,
+    AttemptArtifacts,
+    Manifest,
+)
 from lakegc_assets.storage.config import StoreConfig
 
 #: When the first of these runs began.
@@ -88,5 +94,5 @@ def manifest_of(
         parts={"data": []},
         previous="",
         settings={},
-        facts=facts,
+        facts={PROTECTION: PROTECTION_VERSION, **facts},
     )

@@ -354,7 +354,7 @@ def _on_hold(
 def _of(last: RunManifests, guards: Guards, mode: str, now: datetime) -> tuple[str, str]:
     """State and sentence of a repository by the last of its runs, as far as that came."""
     found = run_state(last, guards)
-    if found.state != MARKED or last.report is None:
+    if found.state != MARKED or last.report is None or last.is_of_another_version:
         return found.state, found.because
     attempt, name = last.attempt, f"mark {last.attempt.run}"
     approval = approval_of(attempt, now)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.guards import Guards, read_guards
-from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
+from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Manifest
 from lakegc_assets.run.command_line import command_line, recorded_settings
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.alarm import MISSING
@@ -132,6 +132,11 @@ class RunManifests:
     begun: bool
     alarm: datetime | None
 
+    @property
+    def is_of_another_version(self) -> bool:
+        """True of a published mark that is not swept, since it spares something else."""
+        return self.report is not None and self.report.protection != PROTECTION_VERSION
+
     @classmethod
     def of(cls, attempt: AttemptArtifacts) -> RunManifests:
         """Read them.
@@ -210,6 +215,8 @@ def _of_published(found: RunManifests, guards: Guards, how_far: str) -> dict[str
         # By another mark's alarm, or nobody knows whose: this one must not be swept either.
         command = ""
     then = f"`{command}` goes on" if command else no_sweep(found.attempt.repository)
+    if found.is_of_another_version:
+        command, then = "", "Another version of lakegc made it, and this one sweeps no mark of it"
     if found.begun:
         because = f"{_stopped(run, tried)}. {how_far}. {then}"
         return {"state": STOPPED, "because": because, "command": command}

@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.repository_state import STATES, Standing, estate, standing
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.alarm import MISSING
@@ -76,6 +76,15 @@ def test_a_mark_waits_unless_nobody_waits_for_it(root: ArtifactRoot) -> None:
     assert look(root, "never").state == "marked"
     marked(root, "repo", "m2", 7, objects=0)
     assert (look(root).state, look(root).garbage) == ("marked", 0)
+
+
+def test_a_mark_of_another_version_waits_for_no_approval(root: ArtifactRoot) -> None:
+    attempt = checked(root, "repo", "m1")
+    finish(attempt, "gc_report", 0, {"objects": 40, "bytes": 4000, PROTECTION: 0})
+    found = look(root)
+    assert (found.state, found.run) == ("marked", "m1")
+    assert "Another version of lakegc made it, and this one sweeps no mark of it" in found.because
+    assert "lakegc approve" not in found.because
 
 
 @pytest.mark.parametrize(("days", "state"), [(40, "approved"), (20, "waiting for approval")])

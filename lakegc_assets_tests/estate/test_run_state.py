@@ -11,7 +11,7 @@ import pytest
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.guards import read_guards
 from lakegc_assets.estate.run_state import RunManifests, RunState, deleted_or_missing, run_state
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
@@ -22,7 +22,7 @@ from lakegc_assets.sweep.rate_limit import Limits, RateLimiter, round_folder
 from lakegc_assets.sweep.status import FOLDER, SweepTry, last_try, recorded_try
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import RUN, Marked, SmallLake
-from lakegc_assets_tests.left import BEGAN, swept
+from lakegc_assets_tests.left import BEGAN, checked, finish, swept
 from lakegc_assets_tests.left import marked as published
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -88,6 +88,16 @@ def test_a_sweep_that_failed_says_how_far_it_came_why_and_what_goes_on(root: Art
     )
     assert (found.gone, found.done) == ((3, 300), (4, 400))
     assert found.command == _COMMAND
+
+
+def test_no_command_goes_on_with_the_sweep_of_a_mark_of_another_version(root: ArtifactRoot) -> None:
+    attempt = checked(root, "repo", "m1")
+    finish(attempt, "gc_report", 0, {"objects": 40, "bytes": 4000, PROTECTION: 0})
+    deleted(attempt, "deleted")
+    tried(attempt, "the store is full")
+    found = look(attempt)
+    assert (found.state, found.gone.objects, found.command) == ("stopped in its sweep", 1, "")
+    assert found.because.endswith("this one sweeps no mark of it")
 
 
 def test_a_sweep_that_was_killed_says_that_nobody_knows_why(root: ArtifactRoot) -> None:
