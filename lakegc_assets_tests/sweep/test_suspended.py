@@ -94,7 +94,7 @@ def test_it_wakes_up_and_deletes_nothing(bare: SmallLake, *, taken: bool) -> Non
     [
         ((AHEAD, MACHINE_AHEAD), "this process was suspended"),
         # As with a virtual machine that is paused from outside.
-        pytest.param((AHEAD,), "the machine stood still", marks=pytest.mark.conformance),
+        ((AHEAD,), "the machine stood still"),
     ],
 )
 def test_it_keeps_its_lease_and_asks_for_a_new_delta_mark(
