@@ -250,4 +250,4 @@ def _write_parts(
         writer.add(batch)
     if writer.rows:
         written = [part for part in writer.finish() if part.rows]
-        yield pa.RecordBatch.from_pylist([part.__dict__ for part in written])
+        yield pa.RecordBatch.from_pylist([part._asdict() for part in written])
