@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from lakegc_assets.graveler.compilation import compiled, inlined
 
 _Longs = npt.NDArray[np.int64]
 
@@ -41,7 +42,15 @@ class Fields(NamedTuple):
     nanos: _Longs
 
 
-@numba.njit(inline="always")
+@inlined
+def _copy(source: Any, start: Any, target: Any, place: Any, length: Any) -> None:  # noqa: ANN401
+    """Copy some bytes; with unsigned positions several at a time."""
+    begin, to = np.uint64(start), np.uint64(place)
+    for i in range(np.uint64(length)):
+        target[to + i] = source[begin + i]
+
+
+@inlined
 def _number(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
     """A varint, and where it ends; -1 where there is none."""
     value, shift = np.uint64(0), np.uint64(0)
@@ -57,7 +66,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and
     return np.int64(0), np.int64(-1)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _moment(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Read a Timestamp; whether it is one."""
     while at < end:
@@ -75,7 +84,7 @@ def _moment(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa
     return True
 
 
-@numba.njit(inline="always")
+@inlined
 def _field(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
     """A field's number, its value or length, where that ends, and whether bytes follow.
 
@@ -95,7 +104,7 @@ def _field(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and 
     return number if sound else np.int64(0), value, at, has_bytes
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _entry(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Read an Entry into a row; whether it is one. Of a repeated field the last one counts."""
     for column in fields:
@@ -119,7 +128,7 @@ def _entry(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa:
     return 0 <= fields.address_type[row] <= 2  # noqa: PLR2004 - AddressType
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _value(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Read a value, which is an identity and an entry, each behind twice its length; a code."""
     for part in range(2):
@@ -133,7 +142,7 @@ def _value(data: Any, at: Any, end: Any, row: Any, fields: Any) -> Any:  # noqa:
     return FINE if _entry(data, at, end, row, fields) else _ENTRY
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:  # noqa: ANN401
     """Put the rest of a key behind what it shares with the last one; a code.
 
@@ -154,13 +163,16 @@ def _key(data: Any, at: Any, shared: Any, rest: Any, key: Any, old: Any) -> Any:
         while same < most and data[at + same - shared] == key[same]:
             same += 1
         rises = old < length if same >= most else key[same] < data[at + same - shared]
-    key[shared:length] = data[at : at + rest]
-    if key[length - 8] != 1 or np.any(key[length - 7 : length]):
+    _copy(data, at, key, shared, rest)
+    if key[length - 8] != 1:
         return _KIND
+    for place in range(length - 7, length):
+        if key[place]:
+            return _KIND
     return FINE if rises else _ORDER
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and positions
     """The end of the entries of a block, where its restart points begin; -1 where it is invalid."""
     if end - at < 8:  # noqa: PLR2004 - one restart point and their number
@@ -172,7 +184,7 @@ def _limit(data: Any, at: Any, end: Any) -> Any:  # noqa: ANN401 - an array and 
     return limit if restarts >= 1 and limit >= at else np.int64(-1)
 
 
-@numba.njit(inline="always")
+@inlined
 def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array and positions
     """Lengths of an entry's shared key, rest and value, and their end; -1 if invalid."""
     rest, length = np.int64(-1), np.int64(-1)
@@ -186,7 +198,7 @@ def _lengths(data: Any, at: Any, limit: Any) -> Any:  # noqa: ANN401 - an array 
     return shared, rest, length, at if sound else np.int64(-1)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def copy_keys(data: Any, starts: Any, wanted: Any, key: Any, copied: Any, ends: Any) -> Any:  # noqa: ANN401
     """Copy the keys of some entries of blocks that ``walk`` found sound.
 
@@ -203,11 +215,11 @@ def copy_keys(data: Any, starts: Any, wanted: Any, key: Any, copied: Any, ends: 
         at, limit = starts[block], _limit(data, starts[block], starts[block + 1])
         while at < limit:
             shared, rest, length, at = _lengths(data, at, limit)
-            key[shared : shared + rest] = data[at : at + rest]
+            _copy(data, at, key, shared, rest)
             if wanted[row]:
                 size = shared + rest - 8
                 if len(copied):
-                    copied[used : used + size] = key[:size]
+                    _copy(key, 0, copied, used, size)
                 used += size
                 ends[found] = used
                 found += 1
@@ -215,7 +227,7 @@ def copy_keys(data: Any, starts: Any, wanted: Any, key: Any, copied: Any, ends: 
             row += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 - arrays
     """Find the fields of every entry.
 
@@ -255,17 +267,17 @@ def walk(data: Any, starts: Any, key: Any, fields: Any) -> Any:  # noqa: ANN401 
     return FINE, 0, row, last
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def copy_spans(text: Any, begins: Any, ends: Any, copied: Any) -> None:  # noqa: ANN401 - arrays
     """Copy what is between each two positions of a text, one after the other."""
     used = np.int64(0)
     for i in range(len(begins)):
         size = ends[i] - begins[i]
-        copied[used : used + size] = text[begins[i] : ends[i]]
+        _copy(text, begins[i], copied, used, size)
         used += size
 
 
-@numba.njit(inline="always")
+@inlined
 def _spread(value: Any) -> Any:  # noqa: ANN401 - a number
     """Spread what is in a number over all of its bits, as SplitMix64 does."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -273,7 +285,7 @@ def _spread(value: Any) -> Any:  # noqa: ANN401 - a number
     return value ^ (value >> np.uint64(31))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def digest(text: Any, begins: Any, ends: Any) -> Any:  # noqa: ANN401 - arrays
     """The sums of two hashes (FNV-1a, spread) of what is between each two positions of a text."""
     prime = np.uint64(0x100000001B3)

@@ -9,16 +9,15 @@ one that called what another file has would go on with what that was when it was
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from lakegc_assets.graveler.compilation import compiled, inlined
+
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
-F = TypeVar("F", bound=Callable[..., Any])
 
 OK = 0
 STREAM_FULL = 1
@@ -127,16 +126,7 @@ class _Fields(NamedTuple):
     seconds: int
 
 
-def _compiled(function: F) -> F:
-    return cast("F", numba.njit(cache=True, nogil=True)(function))
-
-
-def _inlined(function: F) -> F:
-    """For what is called a dozen times for each entry: a quarter of the time is saved."""
-    return cast("F", numba.njit(inline="always")(function))
-
-
-@_inlined
+@inlined
 def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """A number of at most 64 bits and the position after it, which is -1 when there is none."""
     value = np.int64(0)
@@ -151,27 +141,28 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return value, -1
 
 
-@_compiled
+@compiled
 def hash_etag(data: Bytes, at: int, end: int) -> int:
     """64-bit FNV-1a of 32 lower-case hex digits, as a signed number; 0 of everything else."""
     if end - at != 32:  # noqa: PLR2004 - the digits of an MD5
         return 0
     value = np.uint64(0xCBF29CE484222325)
-    for byte in data[at:end]:
+    for place in range(at, end):
+        byte = data[place]
         if not (48 <= byte <= 57 or 97 <= byte <= 102):  # noqa: PLR2004 - 0 to 9, a to f
             return 0
         value = (value ^ np.uint64(byte)) * np.uint64(0x100000001B3)
     return np.int64(value)  # type: ignore[no-any-return]  # of numba's integers
 
 
-@_compiled
+@compiled
 def hash_etags(data: Bytes, offsets: Longs, hashes: Longs) -> None:
     """``hash_etag`` of each string between two offsets."""
     for i in range(len(hashes)):
         hashes[i] = hash_etag(data, offsets[i], offsets[i + 1])
 
 
-@_compiled
+@compiled
 def folder_runs(
     stream: Bytes,
     starts: Longs,
@@ -217,7 +208,7 @@ def folder_runs(
     return count
 
 
-@_compiled
+@compiled
 def copy_pieces(stream: Bytes, starts: Longs, ends: npt.NDArray[np.int32], content: Bytes) -> None:
     """Copy pieces of a stream one behind the other.
 
@@ -233,7 +224,7 @@ def copy_pieces(stream: Bytes, starts: Longs, ends: npt.NDArray[np.int32], conte
             content[place] = stream[at + place]
 
 
-@_compiled
+@compiled
 def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
     """A protobuf field: number, wire type, its number or length, and its content's two ends.
 
@@ -257,7 +248,7 @@ def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
     return number, wire if at <= end else -1, value, start, at
 
 
-@_compiled
+@compiled
 def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
     """The seconds of a Timestamp, and whether it is well-formed."""
     while at < end:
@@ -269,7 +260,7 @@ def _seconds(data: Bytes, at: int, end: int, seconds: int) -> tuple[int, bool]:
     return seconds, True
 
 
-@_compiled
+@compiled
 def _entry(data: Bytes, at: int, end: int) -> _Fields:
     """The fields of an entry's protobuf; of a repeated field the last one counts."""
     address_at = address_length = address_type = size = seconds = np.int64(0)
@@ -298,7 +289,7 @@ def _entry(data: Bytes, at: int, end: int) -> _Fields:
     return _Fields(code, address_at, address_length, address_type, size, e_tag_hash, seconds)
 
 
-@_compiled
+@compiled
 def _restarts(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Offset and number of the restart points of a block; -1 when they are invalid."""
     if end - at < 8:  # noqa: PLR2004 - one restart point and their number
@@ -310,7 +301,7 @@ def _restarts(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return start, count
 
 
-@_compiled
+@compiled
 def _fixed32(data: Bytes, at: int) -> int:
     value = 0
     for i in range(4):
@@ -318,7 +309,7 @@ def _fixed32(data: Bytes, at: int) -> int:
     return value
 
 
-@_compiled
+@compiled
 def _header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
     """An entry's shared, rest and value lengths, and the position after; -1 if invalid."""
     shared, at = _varint(data, at, end)
@@ -334,7 +325,7 @@ def _header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
     return shared, unshared, length, at
 
 
-@_compiled
+@compiled
 def _write_decimal(stream: Bytes, at: int, number: int) -> int:
     digits, rest = 1, number // 10
     while rest:
@@ -346,40 +337,50 @@ def _write_decimal(stream: Bytes, at: int, number: int) -> int:
     return at + digits
 
 
-@_compiled
-def _follows(stream: Bytes, old: Key, new: Key) -> bool:
-    """Return whether the second of two keys in the stream comes after the first."""
-    for i in range(min(old.length, new.length)):
+@inlined
+def _copy(source: Bytes, start: int, target: Bytes, place: int, length: int) -> None:
+    """Copy bytes; none where the length is negative. With unsigned positions several at a time."""
+    begin, to = np.uint64(start), np.uint64(place)
+    for i in range(np.uint64(max(length, 0))):
+        target[to + i] = source[begin + i]
+
+
+@compiled
+def _write_key(data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: Key) -> int:
+    """Write a user key into the stream; ``OK``, or what is wrong with its trailer or its order.
+
+    What is shared comes from the key before, which stands in the stream without its own trailer
+    (a 1 and seven zeros).
+    """
+    plain = min(shared, max(old.length, 0), new.length)
+    _copy(stream, old.at, stream, new.at, plain)
+    for i in range(plain, min(shared, new.length)):
+        # Behind the key before stands its trailer.
+        stream[new.at + i] = 1 if i == old.length else 0
+    _copy(data, at, stream, new.at + shared, new.length - shared)
+    for i in range(8):
+        place = new.length + i
+        if place >= shared:
+            byte = data[at + place - shared]
+        elif place < old.length:
+            byte = stream[old.at + place]
+        else:
+            byte = np.uint8(1 if place == old.length else 0)
+        if byte != (1 if i == 0 else 0):
+            return BAD_TRAILER
+    return OK if old.length < 0 or _follows(stream, old, new, plain) else BAD_ORDER
+
+
+@compiled
+def _follows(stream: Bytes, old: Key, new: Key, same: int) -> bool:
+    """Return whether the second of two keys, which begin alike, comes after the first."""
+    for i in range(same, min(old.length, new.length)):
         if stream[old.at + i] != stream[new.at + i]:
             return bool(stream[old.at + i] < stream[new.at + i])
     return old.length < new.length
 
 
-@_compiled
-def _write_key(data: Bytes, at: int, shared: int, stream: Bytes, old: Key, new: Key) -> bool:
-    """Write a user key into the stream; whether its trailer is that of a plain value.
-
-    What is shared comes from the key before, which stands in the stream without its own trailer
-    (a 1 and seven zeros).
-    """
-    plain = min(shared, old.length, new.length)
-    for i in range(plain):
-        stream[new.at + i] = stream[old.at + i]
-    for i in range(max(plain, 0), new.length + 8):
-        if i >= shared:
-            byte = data[at + i - shared]
-        elif i < old.length:
-            byte = stream[old.at + i]
-        else:
-            byte = np.uint8(1 if i == old.length else 0)
-        if i < new.length:
-            stream[new.at + i] = byte
-        elif byte != (1 if i == new.length else 0):
-            return False
-    return True
-
-
-@_compiled
+@compiled
 def _record(data: Bytes, at: int, end: int, stream: Bytes, position: int, old: Key) -> _Record:
     """Lay the record at ``at`` out in the stream, at ``position``."""
     shared, unshared, length, at = _header(data, at, end)
@@ -389,19 +390,18 @@ def _record(data: Bytes, at: int, end: int, stream: Bytes, position: int, old: K
     if position + key_length + length + _STREAM_SLACK > len(stream):
         return _Record(STREAM_FULL, old, 0, 0, 0)
     key = Key(_write_decimal(stream, position, key_length), key_length)
-    if not _write_key(data, at, shared, stream, old, key):
-        return _Record(BAD_TRAILER, old, 0, 0, 0)
-    if old.length >= 0 and not _follows(stream, old, key):
-        return _Record(BAD_ORDER, old, 0, 0, 0)
+    code = _write_key(data, at, shared, stream, old, key)
+    if code:
+        return _Record(code, old, 0, 0, 0)
     stream[key.at + key_length] = _BAR
     position = _write_decimal(stream, key.at + key_length + 1, length)
     at += unshared
-    stream[position : position + length] = data[at : at + length]
+    _copy(data, at, stream, position, length)
     stream[position + length] = _BAR
     return _Record(OK, key, position + length + 1, at, at + length)
 
 
-@_compiled
+@compiled
 def _protobuf(data: Bytes, at: int, end: int) -> int:
     """The offset of the protobuf of a value, or -1; both lengths are zigzag numbers."""
     length, at = _varint(data, at, end)
@@ -411,7 +411,7 @@ def _protobuf(data: Bytes, at: int, end: int) -> int:
     return int(at) if at >= 0 and length & 1 == 0 and length >> 1 == end - at else -1
 
 
-@_compiled
+@compiled
 def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -> tuple[int, int]:
     """Fill the next row from a value; a code, and where the addresses end now."""
     proto, addresses = _protobuf(data, at, end), progress.addresses
@@ -420,8 +420,7 @@ def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -
     fields = _entry(data, proto, end)
     if fields.code:
         return fields.code, addresses
-    for i in range(fields.address_length):
-        columns.addresses[addresses + i] = data[fields.address_at + i]
+    _copy(data, fields.address_at, columns.addresses, addresses, fields.address_length)
     addresses += fields.address_length
     row = progress.entries
     columns.address_ends[row] = addresses
@@ -432,7 +431,7 @@ def _row(data: Bytes, at: int, end: int, columns: Columns, progress: Progress) -
     return OK, addresses
 
 
-@_compiled
+@compiled
 def _order(left: Bytes, at: int, length: int, stream: Bytes, key: Key) -> int:
     """Compare some bytes with a key in the stream: -1 before, 0 equal, 1 after."""
     for i in range(min(length, key.length)):
@@ -441,7 +440,7 @@ def _order(left: Bytes, at: int, length: int, stream: Bytes, key: Key) -> int:
     return 0 if length == key.length else (-1 if length < key.length else 1)
 
 
-@_compiled
+@compiled
 def _range_data(data: Bytes, at: int, end: int, stream: Bytes, old: Key, new: Key) -> _Range:
     """The number of entries of a range, by its protobuf; the last of a repeated field counts."""
     low_at = low_length = high_at = high_length = count = np.int64(0)
@@ -466,7 +465,7 @@ def _range_data(data: Bytes, at: int, end: int, stream: Bytes, old: Key, new: Ke
     return _Range(OK, count)
 
 
-@_compiled
+@compiled
 def _range_row(
     data: Bytes, record: _Record, stream: Bytes, columns: Columns, progress: Progress
 ) -> tuple[int, int]:
@@ -491,7 +490,7 @@ def _range_row(
     return found.code, ids + _ID_LENGTH
 
 
-@_compiled
+@compiled
 def _block(
     data: Bytes, start: int, end: int, stream: Bytes, columns: Columns, done: Progress, kind: int
 ) -> Progress:
@@ -522,7 +521,7 @@ def _block(
     return Progress(code, done.block, entries, addresses, done.stream_end, done.first, done.last)
 
 
-@_compiled
+@compiled
 def decode_blocks(
     data: Bytes, starts: Longs, stream: Bytes, key_length: int, columns: Columns, kind: int
 ) -> Progress:
