@@ -21,6 +21,7 @@ from lakegc_assets.attribution.relations import ABOVE, AGES, COMMITTED, SIZES
 from lakegc_assets.attribution.verification import problems
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset, Session
+from lakegc_assets.mark.marked_objects import require_candidates
 from lakegc_assets.retention.commits import instant
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
@@ -116,11 +117,12 @@ def usage(ctx: RunContext, by: str, depth: int) -> Usage:
     ``depth`` is the number of folders of a path that count.
 
     Raises:
-        RefusedError: the run is unknown.
+        RefusedError: the run is unknown, or its mark did not finish.
         IntegrityError: an artifact of the mark is missing, or not what its manifest says.
     """
-    manifest = attribute(ctx)
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    require_candidates(attempt)
+    manifest = attribute(ctx)
     ctx = ctx.connect()
     with ctx.frames() as frames:
         cells = frames.read(Dataset(attempt.url, manifest.parts["data"], CELLS))

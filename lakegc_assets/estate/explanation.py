@@ -25,7 +25,7 @@ def explain(ctx: RunContext, address: str) -> Explanation:
     """Explain one object of the mark and the sweep of a run, by its address in any form.
 
     Raises:
-        RefusedError: the mark is unknown.
+        RefusedError: the mark is unknown, or did not finish.
         IntegrityError: its artifacts are not whole.
     """
     found = explain_object(ctx, address)

@@ -22,6 +22,7 @@ from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
 from lakegc_assets.mark.explanation import staging_areas
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
+from lakegc_assets.mark.marked_objects import require_candidates
 from lakegc_assets.mark.reasons import CANDIDATES, SURVIVORS, Survivors, sentence, survivors
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import AttemptArtifacts
@@ -76,6 +77,7 @@ def side_of(work: SessionFolder, name: str) -> Side:
         named = read_mark(work, mark)
         kind = f"{mark.form} mark of lakeFS's collector"
         return Side(mark.id, kind, mark.made, named.rows, frames.read(named))
+    require_candidates(attempt)
     chain = attempt.chain("deletion_candidates", connections.namespace_url)
     candidates = chain["deletion_candidates"]
     marked = frames.read(Dataset(attempt.url, candidates.parts["data"], _MARKED))

@@ -25,6 +25,7 @@ from lakegc_assets.mark.comparison_relations import STAGED
 from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.holders import path_holder, paths_in, ranges_naming, unreachable_holder
 from lakegc_assets.mark.live_ranges import every_range
+from lakegc_assets.mark.marked_objects import require_candidates
 from lakegc_assets.mark.metaranges import pairs_of
 from lakegc_assets.mark.reasons import sentence
 from lakegc_assets.mark.session_folder import SessionFolder
@@ -62,11 +63,12 @@ def explain_object(ctx: RunContext, address: str) -> Explanation:
     ``address``: relative to the namespace, or a full address inside it.
 
     Raises:
-        RefusedError: the mark is unknown.
+        RefusedError: the mark is unknown, or did not finish.
         IntegrityError: its artifacts are not whole.
     """
     ctx = ctx.connect()
     attempt = ctx.root.attempt(ctx.repository, ctx.run)
+    require_candidates(attempt)
     chain = attempt.chain(_CANDIDATES, ctx.connections.namespace_url)
     spellings = [address]
     if "://" in address:

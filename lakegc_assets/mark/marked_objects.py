@@ -66,6 +66,18 @@ def _in_namespace(store: ObjectStore, repository: str, run: str) -> str:
     )
 
 
+def require_candidates(attempt: AttemptArtifacts) -> None:
+    """Refuse a mark that has not found its candidates, so that it can be asked nothing.
+
+    Raises:
+        RefusedError: it did not finish.
+    """
+    if not attempt.has("deletion_candidates"):
+        raise RefusedError(
+            f"mark {attempt.run!r} of {attempt.repository!r} did not finish: mark again"
+        )
+
+
 def published_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:
     """The frozen mark of a run and its manifests, with its summary in the namespace compared.
 

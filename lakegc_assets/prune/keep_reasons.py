@@ -109,6 +109,11 @@ class _Reasons:
             )
             if not published:
                 return ""
+            if manifests["deletion_candidates"].protection != PROTECTION_VERSION:
+                return (
+                    "its mark was published, but not reported, and is finished by no version but "
+                    f"the one that made it: remove {attempt.url}: no sweep of it has begun"
+                )
             return f"its mark was published, but not reported: `{command('mark')}` finishes it"
         # Two listings: neither is believed alone that shows nothing.
         folders = attempt.store().list_prefixes().prefixes

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.errors import IntegrityError, RefusedError
+from lakegc_assets.attribution.usage import usage
+from lakegc_assets.errors import RefusedError
 from lakegc_assets.mark.comparison import Comparison, Difference, compare, compare_with_newest
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets_tests import recorded
 from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.conftest import Goldens
@@ -342,5 +344,10 @@ def test_a_run_that_did_not_come_to_its_candidates_is_refused(
     golden: Goldens, tmp_path: Path
 ) -> None:
     marked = recorded.rewind(golden("small").marked, tmp_path, "deletion_candidates")
-    with pytest.raises(IntegrityError, match="deletion_candidates did not finish"):
-        compare(marked.ctx, "run1", "run1", 1)
+    for ask in (
+        lambda ctx: compare(ctx, "run1", "run1", 1),
+        lambda ctx: explain_object(ctx, "data/x"),
+        lambda ctx: usage(ctx, "branch", 1),
+    ):
+        with pytest.raises(RefusedError, match="'run1' of 'small' did not finish: mark again"):
+            ask(marked.ctx)

@@ -53,6 +53,12 @@ def _published_by_half(estate: Estate) -> str:
     return "its mark was published, but not reported"
 
 
+def _published_by_half_by_an_earlier_version(estate: Estate) -> str:
+    _published_by_half(estate)
+    again(estate, assets=MARK_ASSETS[:-1], protection=PROTECTION_VERSION - 1)
+    return "its mark was published, but not reported, and is finished by no version but the one"
+
+
 def _restored_by_half(estate: Estate) -> str:
     write_old(estate, "restored_set/20260101T000000Z-ab/begin.json", b"{}")
     return "its restore 20260101T000000Z-ab did not finish"
@@ -144,6 +150,7 @@ REASONS: list[Callable[[Estate], str]] = [
     _swept_by_half,
     _swept_by_half_by_an_earlier_version,
     _published_by_half,
+    _published_by_half_by_an_earlier_version,
     _restored_by_half,
     _pinned,
     _undoable,
