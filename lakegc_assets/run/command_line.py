@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -68,9 +69,21 @@ _TAKEN: Final = {
     "restore": _BACKUP | _LEASE | {"pin_days", "engine"},
     "approve": frozenset({_EXCLUDED}),
 }
-
+#: Words of a command line that are recorded, and characters of one: those of the id of a run.
+_WORDS: Final = 6
+_LONGEST: Final = 128
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def own_command() -> str:
+    """The beginning of the command line of this process, for records that others read.
+
+    A word that may hold more than names is left out: Dagster gives a process that it starts its
+    whole configuration, as JSON or packed, with the passwords of its databases.
+    """
+    first, *rest = sys.argv[:_WORDS] or [""]
+    return " ".join([first, *("…" if "{" in one or len(one) > _LONGEST else one for one in rest)])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
-import sys
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +22,8 @@ from time import monotonic, sleep
 from typing import Final
 
 from lakegc_assets.engine.folders import temporary_files
-from lakegc_assets.errors import RefusedError
+from lakegc_assets.errors import ConfigurationError, RefusedError
+from lakegc_assets.run.command_line import own_command
 
 _POLL_S: Final = 5.0
 STEP_POLL_S: Final = 0.5
@@ -35,9 +36,21 @@ _held = threading.local()
 
 
 def lock_file(namespace_url: str) -> Path:
-    """The lock file of a storage namespace, below the system's folder for temporary files."""
-    folder = Path(gettempdir()) / f"lakegc-locks-{os.getuid()}"
+    """The lock file of a storage namespace, below the system's folder for temporary files.
+
+    Raises:
+        ConfigurationError: others can write to its folder, whose name anybody can guess: a link
+            there would let a lock be written over any file of this user.
+    """
+    folder = Path(gettempdir()) / f"lakegc-locks-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not mine or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigurationError(
+            f"{folder} is no folder that user {os.geteuid()} alone can write to: see who made it "
+            "and remove it, or let TMPDIR name another folder for temporary files"
+        )
     return folder / hashlib.sha256(namespace_url.encode()).hexdigest()[:32]
 
 
@@ -55,7 +68,7 @@ def repository_lock(
     may give each step of a run a process.
 
     Raises:
-        ConfigurationError: its file cannot be made.
+        ConfigurationError: its file cannot be made, or is not safe from others.
         RefusedError: another run holds it, with its process, its command and since when.
     """
     held: set[str] = _held.__dict__.setdefault("namespaces", set())
@@ -104,7 +117,7 @@ def _acquire(
     ours = json.dumps(
         {
             "pid": os.getpid(),
-            "command": " ".join(sys.argv[:6]),
+            "command": own_command(),
             "since": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
             "started_by": started_by,
         },

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import Field
 
+from lakegc_assets.run.command_line import own_command
 from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import ObjectNotFoundError
@@ -61,7 +61,7 @@ def owner_of(**more: str | None) -> Mapping[str, str]:
         "host": gethostname(),
         "user": user,
         "pid": str(os.getpid()),
-        "command": " ".join(sys.argv[:6]),
+        "command": own_command(),
         "process": _own_name(),
     }
     return {name: value for name, value in (known | more).items() if value}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,14 @@ from lakegc_assets.cli.jobs import checked
 from lakegc_assets.cli.options import settings_of
 from lakegc_assets.defs.resources import CollectorResource
 from lakegc_assets.retention.retain import OfBranches, Retain
-from lakegc_assets.run.command_line import Source, command_line, given_settings, printing
+from lakegc_assets.run import command_line as module
+from lakegc_assets.run.command_line import (
+    Source,
+    command_line,
+    given_settings,
+    own_command,
+    printing,
+)
 from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.config import S3Access, StoreConfig
 
@@ -97,3 +105,21 @@ def test_a_command_switches_nothing_off_that_keeps_more() -> None:
         "tags": ["old*", "v*"],
         "metadata": {"hold": ["true"]},
     }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # As Dagster starts runs and steps in containers, and its code servers.
+        ["dagster", "api", "execute_run", '{"instance_ref": {"password": "hunter2"}}'],
+        ["dagster", "api", "execute_step", "--compressed-input-json", "hunter2" * 100],
+        ["dagster", "api", "grpc", "--instance-ref", '{"password": "hunter2"}'],
+    ],
+)
+def test_the_own_command_tells_no_configuration(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "sys", SimpleNamespace(argv=words))
+    assert own_command() == " ".join([*words[:-1], "…"])
+    monkeypatch.setattr(module, "sys", SimpleNamespace(argv=["lakegc", "sweep", "repo", *"1234"]))
+    assert own_command() == "lakegc sweep repo 1 2 3"

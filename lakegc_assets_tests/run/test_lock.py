@@ -171,6 +171,26 @@ def test_only_this_user_sees_the_locks() -> None:
     assert file != lock_file("s3://bucket/repo2")
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_folder_that_others_made_is_refused(tmp_path: Path, is_link: bool) -> None:
+    """Anybody can make the folder first, with links in it to files that others cannot write to."""
+    url, precious = "s3://bucket/repo", tmp_path / "precious"
+    precious.write_text("the only copy")
+    file = lock_file(url)
+    file.symlink_to(precious)
+    if is_link:
+        # Of a folder that is another's, or no longer: what it leads to does not tell.
+        file.parent.symlink_to(file.parent.rename(tmp_path / "theirs"))
+    else:
+        file.parent.chmod(0o777)
+    with (
+        pytest.raises(ConfigurationError, match=r"alone can write to: see who made it"),
+        repository_lock(url),
+    ):
+        pytest.fail("it leads to a file")
+    assert precious.read_text() == "the only copy"
+
+
 def test_a_lock_that_cannot_be_made_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
