@@ -68,3 +68,14 @@ def price_note(price_per_tb_month: float | None) -> list[str]:
         return []
     said = f"a month at {price_per_tb_month:,.2f} for a TB (10^12 bytes), by price_per_tb_month"
     return [f"{said}; requests, minimum durations and versions that stores keep are not in it"]
+
+
+def escaped(text: str) -> str:
+    """Text in which what cannot be printed is as Python would write it, but for line breaks.
+
+    Paths, messages of commits and addresses hold what anybody has put there: escape sequences, say,
+    by which a terminal would rewrite other lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

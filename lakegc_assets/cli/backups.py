@@ -18,7 +18,7 @@ from lakegc_assets.cli.options import (
     settings_of,
     task_options,
 )
-from lakegc_assets.cli.output import echo, echo_rows, figures
+from lakegc_assets.cli.output import echo, echo_rows, figures, say
 from lakegc_assets.errors import ConfigurationError, IntegrityError, LakegcError, RefusedError
 from lakegc_assets.wording import counted, human_bytes
 
@@ -276,9 +276,9 @@ def _prune_rest(ctx: RunContext, namespace: str) -> None:
     try:
         with repository_lock(namespace), leased_to_prune(ctx) as require:
             if kept := prune_trash(ctx, namespace, require).kept:
-                click.echo(kept, err=True)
+                say(kept, err=True)
     except LakegcError as error:
-        click.echo(f"the trash of {namespace} stays: {error}", err=True)
+        say(f"the trash of {namespace} stays: {error}", err=True)
     # A namespace that does not exist any more has no pins.
     with suppress(ConfigurationError):
         prune_pins(open_store(namespace, ctx.root.stores))

@@ -9,6 +9,7 @@ from typing import IO, Any, Final
 
 import click
 
+from lakegc_assets.cli.output import say
 from lakegc_assets.errors import LakegcError, kind_of
 
 FAILURE: Final = 1
@@ -21,7 +22,7 @@ class Failed(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it without the word that click puts before its own errors."""
-        click.echo(self.message, file, err=True)
+        say(self.message, file, err=True)
 
 
 class Misconfigured(Failed):

@@ -18,7 +18,7 @@ from lakegc_assets.cli.options import (
     retain_of,
     yes_option,
 )
-from lakegc_assets.cli.output import echo_json, figures
+from lakegc_assets.cli.output import echo_json, figures, say
 from lakegc_assets.errors import ConfigurationError, RefusedError
 from lakegc_assets.wording import counted
 
@@ -113,7 +113,7 @@ def forecast(
     found = look_ahead(ctx, change, run_id)
     if not as_json:
         for line in _lines(found):
-            click.echo(line)
+            say(line)
     applied: dict[str, bool] = {}
     if applying:
         changes = [(found.repository, found.todays_rules, found.rules)]

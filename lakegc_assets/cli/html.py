@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lakegc_assets.estate.tables import Table
-from lakegc_assets.wording import human_bytes
+from lakegc_assets.wording import escaped, human_bytes
 
 #: Whatever got into a page by mistake, a browser fetches nothing and runs nothing.
 _POLICY: Final = (
@@ -142,11 +142,8 @@ def page(
     )
 
 
-def printable(value: object) -> object:
-    """Text in which what cannot be printed is written as Python would write it."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in value)
+def _escaped(value: object) -> object:
+    return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache
@@ -155,7 +152,7 @@ def _environment() -> Environment:
         loader=PackageLoader("lakegc_assets.cli"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=printable,
+        finalize=_escaped,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
 import dagster as dg
 import pydantic
 
-from lakegc_assets.cli import options
+from lakegc_assets.cli import options, output
 from lakegc_assets.cli.site import Site
 from lakegc_assets.cli.sqlite import kept_connections
 from lakegc_assets.definitions import component
@@ -38,9 +37,10 @@ from lakegc_assets.run.settings import refusal
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.status import require_unswept, restored
+from lakegc_assets.wording import escaped
 
 #: Stdout is for results.
-say = partial(click.echo, err=True)
+say = partial(output.say, err=True)
 _PACKAGE = Path(__file__).parents[1]
 #: These need a published mark.
 _OF_A_MARK = ("gc_backup", "gc_sweep", "gc_restore")
@@ -242,7 +242,7 @@ def _execute(
         "ops": {names.of(name): {"config": given} for name, given in asked.items()},
     }
     try:
-        with _progress_printed():
+        with progress_printed():
             run_in_process(
                 asked_of.definitions(),
                 names,
@@ -260,10 +260,10 @@ def _execute(
 
 
 @contextmanager
-def _progress_printed() -> Iterator[None]:
+def progress_printed() -> Iterator[None]:
     """Say how far a long step is."""
     printing, level = logging.StreamHandler(), PROGRESS.level
-    printing.setFormatter(logging.Formatter("    %(message)s"))
+    printing.setFormatter(_Escaped("    %(message)s"))
     PROGRESS.addHandler(printing)
     PROGRESS.setLevel(logging.INFO)
     try:
@@ -271,6 +271,13 @@ def _progress_printed() -> Iterator[None]:
     finally:
         PROGRESS.removeHandler(printing)
         PROGRESS.setLevel(level)
+
+
+class _Escaped(logging.Formatter):
+    """Lines in which nothing controls the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))
 
 
 class _Steps(logging.Handler):

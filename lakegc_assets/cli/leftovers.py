@@ -12,7 +12,7 @@ import click
 
 from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import dry_run_option, json_option, person, yes_option
-from lakegc_assets.cli.output import echo, echo_json, printable
+from lakegc_assets.cli.output import echo, echo_json, printable, say
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
 
@@ -75,7 +75,7 @@ def leftovers(
     nothing = "" if found.problems else "nothing is left over"
     echo(found.to_json(), as_json, lambda _: _lines(found), nothing)
     for problem in () if as_json else found.problems:
-        click.echo(f"could not be looked at: {problem.where}: {problem.what}", err=True)
+        say(f"could not be looked at: {problem.where}: {problem.what}", err=True)
     if found.problems:
         sys.exit(FAILURE)
 
@@ -180,6 +180,6 @@ def _lines(found: Leftovers) -> Iterator[str]:
         if one.rows:
             yield f"{name}: {', '.join(one.columns)}"
         for row in one.rows:
-            yield "  " + "\t".join(map(str, row))
+            yield "  " + "\t".join(printable(str(cell)) for cell in row)
         if one.rows and one.note:
             yield f"  note: {one.note}"

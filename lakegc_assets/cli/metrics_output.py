@@ -15,6 +15,7 @@ from prometheus_client import start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from lakegc_assets.cli.output import say
 from lakegc_assets.cli.site import Site, names_on
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.metrics import collector_of, metrics_file
@@ -48,7 +49,7 @@ class LastLook(Collector):
         problems += more
         for problem in problems:
             if problem not in self._reported:
-                click.echo(f"warning: {problem}", err=True)
+                say(f"warning: {problem}", err=True)
         self._reported = problems
 
 

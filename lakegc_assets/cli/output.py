@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
-from lakegc_assets.wording import aligned, human_bytes
+from lakegc_assets.wording import aligned, escaped, human_bytes
 
 _T = TypeVar("_T")
 #: Garbage that no rule let expire.
@@ -17,6 +17,11 @@ _WITHOUT_RULE = {
     "unreferenced": "unreferenced",
     "no rules": "in commits that are gone, without rules",
 }
+
+
+def say(text: str, file: IO[Any] | None = None, *, err: bool = False) -> None:
+    """Print text for people, in which nothing controls the terminal but line breaks and tabs."""
+    click.echo("\t".join(map(escaped, text.split("\t"))), file, err=err)
 
 
 def echo_json(found: object) -> None:
@@ -36,9 +41,9 @@ def echo(
         return
     shown = list(lines(found))
     for line in shown:
-        click.echo(line)
+        say(line)
     if not shown and otherwise:
-        click.echo(otherwise, err=True)
+        say(otherwise, err=True)
 
 
 def echo_rows(

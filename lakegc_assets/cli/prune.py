@@ -17,7 +17,7 @@ from lakegc_assets.cli.options import (
     require_answer,
     yes_option,
 )
-from lakegc_assets.cli.output import echo_json
+from lakegc_assets.cli.output import echo_json, say
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.wording import counted, human_bytes
 
@@ -109,7 +109,7 @@ def _pruned(
 
 def _show(outcomes: list[Pruned], notes: list[str], *, dry_run: bool) -> None:
     for line in [*(said for one in outcomes for said in one.sentences(dry_run=dry_run)), *notes]:
-        click.echo(line)
+        say(line)
     runs = [run for one in outcomes for run in one.gone]
     cached = sum(one.cached_size for one in outcomes)
     size = human_bytes(sum(run.size for run in runs) + cached)

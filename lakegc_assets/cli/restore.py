@@ -10,7 +10,7 @@ import click
 
 from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import json_option, run_id_option, settings_of, task_options
-from lakegc_assets.cli.output import echo, echo_rows, figures
+from lakegc_assets.cli.output import echo, echo_rows, figures, printable
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted, minute
@@ -156,7 +156,8 @@ def _sample(sample: list[dict[str, str]]) -> Iterator[str]:
     """Reads of restored objects through lakeFS: some of those that read, and all others."""
     reads = [one for one in sample if one["after"] == "reads"]
     for one in [*(one for one in sample if one not in reads), *reads[:_SHOWN]]:
-        yield f"  {one['path']} of commit {one['commit'][:12]}: was {one['before']}, {one['after']}"
+        path, commit = printable(one["path"]), one["commit"][:12]
+        yield f"  {path} of commit {commit}: was {one['before']}, {one['after']}"
     if len(reads) > _SHOWN:
         yield f"  and {len(reads) - _SHOWN} more that were looked at read through lakeFS"
 

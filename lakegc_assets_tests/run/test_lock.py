@@ -172,7 +172,7 @@ def test_only_this_user_sees_the_locks() -> None:
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_folder_that_others_made_is_refused(tmp_path: Path, is_link: bool) -> None:
+def test_a_folder_that_others_made_is_refused(tmp_path: Path, *, is_link: bool) -> None:
     """Anybody can make the folder first, with links in it to files that others cannot write to."""
     url, precious = "s3://bucket/repo", tmp_path / "precious"
     precious.write_text("the only copy")
