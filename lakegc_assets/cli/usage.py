@@ -13,7 +13,7 @@ from lakegc_assets.cli.options import json_option
 from lakegc_assets.cli.output import echo, figures, printable
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.wording import counted
+from lakegc_assets.wording import counted, escaped
 
 if TYPE_CHECKING:
     from lakegc_assets.attribution.usage import Usage, Use
@@ -25,6 +25,8 @@ _NAME: Final = 50
 #: Characters of the id of a commit.
 _COMMIT: Final = 12
 _MOST_FOLDERS: Final = 4
+#: How a text begins that a spreadsheet computes.
+_FORMULA: Final = frozenset("=+-@")
 
 
 @click.command()
@@ -87,7 +89,7 @@ def usage(
     given = ctx.get_parameter_source("top") is not click.core.ParameterSource.DEFAULT
     most = top if given or not (as_json or as_csv) else None
     if as_csv:
-        _write_csv([row.to_json() for row in found.rows[:most]], by)
+        write_csv([row.to_json() for row in found.rows[:most]], by)
         return
     values = found.to_json() | {"gone": {"objects": gone.objects, "bytes": gone.size}}
     values["rows"] = values["rows"][:most]
@@ -95,11 +97,20 @@ def usage(
     echo(values, as_json, lambda _: _lines(found, most or top, since))
 
 
-def _write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:
+def write_csv(rows: Sequence[dict[str, Any]], by: str) -> None:
+    """Print rows as CSV for a spreadsheet; ``by`` names the column of their keys."""
     columns = list(dict.fromkeys(name for row in rows for name in row)) or ["key"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([by if name == "key" else name for name in columns])
-    writer.writerows([row.get(name, "") for name in columns] for row in rows)
+    writer.writerows([_cell(row.get(name, "")) for name in columns] for row in rows)
+
+
+def _cell(value: object) -> object:
+    """A value for a spreadsheet, which would compute a text that begins like a formula."""
+    if not isinstance(value, str):
+        return value
+    shown = escaped(value)
+    return f"'{shown}" if shown[:1] in _FORMULA else shown
 
 
 def _lines(found: Usage, top: int, since: str) -> Iterator[str]:

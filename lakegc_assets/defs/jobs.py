@@ -18,7 +18,7 @@ from lakegc_assets.attribution.attribution import ASSET as ATTRIBUTION
 from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
-from lakegc_assets.defs.metadata import links, materialization, of_report
+from lakegc_assets.defs.metadata import links, materialization, of_report, plain_lines
 from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, partition_key
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
@@ -307,11 +307,10 @@ def _accept(execution: Execution, asked: Accepting) -> Mapping[str, Any]:
         if hold_id and (found["state"], found.get("id")) != ("accepted", hold_id):
             found = accepted(ctx, hold_id, by, unverified=asked.unverified)
             _say(execution, hold_lines(found))
-    lines = "\n".join(f"    {line}" for line in hold_lines(found))
     return {
         "state": found["state"],
         "hold": found.get("id") or "none",
-        "what is known": dg.MetadataValue.md(lines),
+        "what is known": plain_lines(hold_lines(found)),
     }
 
 

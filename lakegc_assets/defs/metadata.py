@@ -163,6 +163,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:  # noqa
     )
 
 
+def plain_lines(texts: Iterable[str]) -> Any:  # noqa: ANN401 - metadata
+    """Lines that Markdown shows as they are, whatever is in them."""
+    lines = (line for text in texts for line in text.splitlines())
+    return dg.MetadataValue.md("\n".join(f"    {line}" for line in lines))
+
+
 #: What the links of a repository are called, and where they lead to.
 _PAGES = {"objects in lakeFS": "objects", "rules in lakeFS": "settings/retention"}
 
@@ -287,7 +293,7 @@ def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str
         "warnings": "\n".join(facts["warnings"]) or "none",
         "undo": facts.get("undo", "not known"),
         **_compared(facts.get("compared", {})),
-        "files": dg.MetadataValue.md("\n".join(f"- `{url}`" for url in facts["files"][-50:])),
+        "files": plain_lines(facts["files"][-50:]),
         **of_manifest(manifest),
     }
 

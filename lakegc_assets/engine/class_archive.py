@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +31,14 @@ _PLAIN: Final = re.compile(r"[\w/.+@~-]+")
 
 
 def archive_options() -> str:
-    """The options with which a JVM uses its archive; empty where there is none."""
+    """The options with which a JVM uses its archive; empty where there is none of its own."""
     path = archive_path()
-    # An empty file says that none can be made.
-    if path is None or not os.access(path, os.R_OK) or not path.stat().st_size:
+    if path is None or not os.access(path, os.R_OK):
+        return ""
+    # An empty file says that none can be made. A JVM runs what is in it, whoever has put it there.
+    status = path.stat()
+    safe = status.st_uid in {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
+    if not status.st_size or not safe:
         return ""
     return f"-XX:SharedArchiveFile={path} -Xshare:auto {QUIET}"
 

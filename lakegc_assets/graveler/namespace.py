@@ -26,7 +26,10 @@ _AZURE_HOST: Final = re.compile(
 _AZURE_CONTAINER: Final = re.compile(r"[a-z0-9$][a-z0-9-]*")
 # Of access points and the like: other names of some bucket.
 _ALIASES: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3")
+_SLASH: Final = re.compile("/")
 _SLASHES: Final = re.compile("/{2,}")
+#: Of a character in UTF-8, percent-encoded.
+_LONGEST_ENCODED: Final = 12
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 #: Of URLs whose path lakeFS parses: up to its beginning.
 _PARSED_START: Final = re.compile(r"(?:s3|gs)://[^/]*/", re.IGNORECASE)
@@ -154,7 +157,9 @@ class StorageNamespace:
         inside = {r[len(start) :] for r in readings if r.startswith(start)}
         # The namespace may be percent-encoded before a key that is not.
         for reading in (r for r in readings if "%" in r):
-            ends = (slash.start() for slash in re.finditer("/", reading))
+            # Of no more than what so many characters take: addresses may have any length.
+            longest = len(self.prefix) * _LONGEST_ENCODED + 1
+            ends = (slash.start() for slash in _SLASH.finditer(reading, 0, longest))
             inside |= {reading[at + 1 :] for at in ends if unquote(reading[:at]) == self.prefix}
         return frozenset(inside - {""})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 
 import click
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakegc_assets.cli import usage
 from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.jobs import progress_printed
 from lakegc_assets.cli.output import echo, say
@@ -49,3 +52,10 @@ def test_progress_controls_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_printed():
         PROGRESS.log(logging.INFO, "%s", _HOSTILE)
     assert capsys.readouterr().err == f"    {_ESCAPED}\n"
+
+
+@pytest.mark.parametrize("key", ["=cmd|'/C calc'!A0", "+1", "-1", "@SUM(A1)"])
+def test_a_spreadsheet_computes_nothing(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    usage.write_csv([{"key": key, "bytes": -1}, {"key": "a=b\r\x1bc", "bytes": 1}], "path")
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert rows == [["path", "bytes"], [f"'{key}", "-1"], [r"a=b\r\x1bc", "1"]]

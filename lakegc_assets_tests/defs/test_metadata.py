@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.defs.metadata import asked_for, of_rules, of_sweep, table, value_of
+from lakegc_assets.defs.metadata import asked_for, of_rules, of_sweep, plain_lines, table, value_of
 from lakegc_assets.estate.tables import breakdown
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -36,6 +36,12 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
     columns = [(column.name, column.type) for column in shown.schema.columns]
     assert columns == [("key", "string"), ("objects", "int")]
     assert [record.data for record in shown.records] == [{"key": "a | b\n", "objects": 3}]
+
+
+def test_lines_are_shown_as_they_are() -> None:
+    """Others choose paths and namespaces: a picture in one would call home from a browser."""
+    shown = plain_lines(["`s3://lab/x`\n\n![](https://evil/)\r# b", "c"]).value
+    assert shown == "    `s3://lab/x`\n    \n    ![](https://evil/)\n    # b\n    c"
 
 
 def test_no_rows_are_reported_in_a_word() -> None:

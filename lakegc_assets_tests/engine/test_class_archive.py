@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lakegc_assets.engine import __main__ as making
+from lakegc_assets.engine import class_archive
 from lakegc_assets.engine.class_archive import FAST, archive_options, archive_path
 from lakegc_assets.engine.spark_session import FILE_VARIABLE, LOCAL, OPTIONS, session_settings
 from lakegc_assets_tests.sessions import Session
@@ -128,6 +130,25 @@ def test_a_path_that_options_cannot_name_is_not_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
     assert archive_path() is None
     assert archive_options() == ""
+
+
+def test_what_others_may_have_put_there_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "spark.jsa"
+    archive.write_text("classes")
+    archive.chmod(0o664)
+    monkeypatch.setattr(class_archive, "archive_path", lambda: archive)
+    assert str(archive) in archive_options()
+    archive.chmod(0o666)
+    assert archive_options() == ""
+    archive.chmod(0o644)
+    monkeypatch.setattr(
+        class_archive,
+        "os",
+        SimpleNamespace(access=os.access, R_OK=os.R_OK, geteuid=lambda: os.geteuid() + 1),
+    )
+    assert bool(archive_options()) == (os.geteuid() == 0)
 
 
 def test_where_it_cannot_be_kept_it_is_not_made(caches: Path) -> None:

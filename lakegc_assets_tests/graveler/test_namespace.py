@@ -3,12 +3,14 @@ from __future__ import annotations
 import pickle
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.graveler import namespace as module
 from lakegc_assets.graveler.entry import AddressType
 from lakegc_assets.graveler.namespace import (
     StorageNamespace,
@@ -346,3 +348,22 @@ def test_recorded_slices_are_as_old_as_their_objects() -> None:
         assert made is not None
         age = datetime.fromisoformat(modified.replace("Z", "+00:00")) - made
         assert timedelta(seconds=-1) < age < timedelta(minutes=5)
+
+
+@given(st.text("a/é€😀%", min_size=1, max_size=8).map(lambda text: f"x{text}x"))
+def test_a_namespace_is_found_however_it_is_encoded(prefix: str) -> None:
+    encoded = "".join(f"%{byte:02X}" for byte in prefix.encode())
+    assert "data/x" in StorageNamespace("s3", "lab", prefix).relatives(f"s3://lab/{encoded}/data/x")
+
+
+def test_an_address_of_any_length_is_read_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may stage an object may choose its address, of a megabyte say."""
+    read: list[int] = []
+
+    def counting(text: str, errors: str = "replace") -> str:
+        read.append(len(text))
+        return unquote(text, errors=errors)
+
+    monkeypatch.setattr(module, "unquote", counting)
+    assert LAB.relatives("s3://lab/small/%61" + "/a" * 10_000) >= {"a" + "/a" * 10_000}
+    assert len(read) < 1000
