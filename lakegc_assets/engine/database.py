@@ -227,6 +227,11 @@ class Database:
 
     def register(self, rows: pa.Table) -> DuckDBDataFrame:
         """A frame of rows of this process."""
+        if not rows.num_rows and rows.schema in self._described:
+            # DuckDB takes longer to learn of a table than to see that there is nothing in it.
+            known = self._described[rows.schema]
+            nulls = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in known)
+            return self._frame_of(self._add(f"SELECT {nulls} WHERE false", known))
         name = self._new_name()
         with self.lock:
             self.connection.register(name, rows)
@@ -246,6 +251,10 @@ class Database:
             return self._with_named(f'SELECT {listed} FROM "{query.name}"')  # noqa: S608 - names of our own
         sql: str = frame.select(*columns).sql(dialect="duckdb", optimize=False)
         return self._with_named(f"FROM ({sql})")
+
+    def stream(self, sql: str, rows: int) -> pa.RecordBatchReader:
+        """Compute a query; its result in batches of at most so many rows."""
+        return self.connection.sql(sql).to_arrow_reader(rows)
 
     def _with_named(self, sql: str) -> str:
         """SQL without a ``WITH`` of its own, after one with the queries that it names."""

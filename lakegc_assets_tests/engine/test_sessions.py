@@ -195,6 +195,14 @@ def test_texts_that_were_written_by_a_dictionary_are_texts(
     assert len(frames.rows(read, schema)) == 2 * copies
 
 
+def test_a_table_without_rows_is_known_by_its_columns() -> None:
+    with EmbeddedSession(open_store, None) as session:
+        given = [session.create(found) for found in (rows(3), rows(0), rows(0))]
+        assert [frame.dtypes for frame in given] == [given[0].dtypes] * 3
+        assert session.collect(given[1], SCHEMA, "none") == SCHEMA.empty_table()
+        assert session.collect(union_all(*given), SCHEMA, "all") == rows(3)
+
+
 def test_the_embedded_engine_spills_and_says_where_memory_ends(
     store: ObjectStore,
 ) -> None:
