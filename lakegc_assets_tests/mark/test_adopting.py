@@ -90,7 +90,10 @@ def facts(marked: Marked) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("repository", ["small", "retention", "orderhz", "identical"])
+@pytest.mark.parametrize(
+    "repository",
+    [pytest.param("small", marks=pytest.mark.conformance), "retention", "orderhz", "identical"],
+)
 def test_nothing_live_is_ever_a_candidate(
     repository: str, adoptions: Callable[[str], Marked]
 ) -> None:

@@ -108,7 +108,19 @@ CHAINS: dict[str, list[list[Event]]] = {
 }
 
 
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+#: What others of them have among other things.
+_PARTS_OF_OTHERS = ("nothing", "a branch, for two marks", "no rules after the reset")
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        pytest.param(
+            chain, id=name, marks=[pytest.mark.conformance] if name in _PARTS_OF_OTHERS else []
+        )
+        for name, chain in CHAINS.items()
+    ],
+)
 def test_what_happens_between_marks_hides_no_date(
     lake: SmallLake, spark: Session, chain: list[list[Event]]
 ) -> None:
@@ -153,8 +165,15 @@ def test_marks_of_earlier_versions_are_read(lake: SmallLake, spark: Session) -> 
     assert not past.is_candidate("second")
 
 
-@pytest.mark.parametrize("again", ["first", "second"])
-@pytest.mark.parametrize("kept", ["by the rules", "by its metadata"])
+@pytest.mark.parametrize(
+    ("again", "kept"),
+    [
+        ("second", "by the rules"),
+        ("first", "by its metadata"),
+        pytest.param("first", "by the rules", marks=pytest.mark.conformance),
+        pytest.param("second", "by its metadata", marks=pytest.mark.conformance),
+    ],
+)
 def test_a_run_begun_anew_knows_what_its_earlier_attempt_did(
     lake: SmallLake, spark: Session, again: str, kept: str
 ) -> None:

@@ -44,8 +44,10 @@ def in_mode(
     "repository",
     [
         "retention",
-        "identical",
-        *(pytest.param(one, marks=pytest.mark.conformance) for one in ("small", "orderhz")),
+        *(
+            pytest.param(one, marks=pytest.mark.conformance)
+            for one in ("identical", "small", "orderhz")
+        ),
     ],
 )
 def test_each_mode_names_its_part_of_what_may_go(

@@ -73,8 +73,15 @@ def _pinned(place: Place, address: str) -> str:
     return "it is pinned"
 
 
-@pytest.mark.parametrize("revive", [_staged, _pinned])
-@pytest.mark.parametrize("names", [(), (NAME,)])
+@pytest.mark.parametrize(
+    ("revive", "names"),
+    [
+        (_staged, (NAME,)),
+        (_pinned, ()),
+        pytest.param(_staged, (), marks=pytest.mark.conformance),
+        pytest.param(_pinned, (NAME,), marks=pytest.mark.conformance),
+    ],
+)
 @anywhere_the_same
 def test_the_only_copy_of_what_is_needed_now_stays(
     swept: Place,

@@ -226,7 +226,10 @@ def test_a_range_of_another_repository_of_which_an_answer_was_cut_is_not_passed_
 # Of the repository itself
 
 
-@pytest.mark.parametrize("mode", ["unified", "uncommitted", "committed"])
+@pytest.mark.parametrize(
+    "mode",
+    ["unified", pytest.param("uncommitted", marks=pytest.mark.conformance), "committed"],
+)
 def test_stray_files_of_its_own_are_passed_over_where_every_range_counts(
     without_rules: SmallLake, marked: Marked, spark: Session, mode: str
 ) -> None:
@@ -421,15 +424,14 @@ def test_files_that_lakefs_does_not_write_are_left_alone_and_told(
 @pytest.mark.parametrize(
     ("mode", "kind", "expired"),
     [
-        # Each two of them meet.
         ("unified", "ranges", "given up"),
-        ("unified", "metaranges", "first"),
-        ("committed", "ranges", "first"),
-        ("committed", "metaranges", "given up"),
+        ("committed", "metaranges", "first"),
+        pytest.param("unified", "metaranges", "first", marks=pytest.mark.conformance),
+        pytest.param("committed", "ranges", "first", marks=pytest.mark.conformance),
+        pytest.param("committed", "metaranges", "given up", marks=pytest.mark.conformance),
         pytest.param("unified", "ranges", "first", marks=pytest.mark.conformance),
         pytest.param("unified", "metaranges", "given up", marks=pytest.mark.conformance),
         pytest.param("committed", "ranges", "given up", marks=pytest.mark.conformance),
-        pytest.param("committed", "metaranges", "first", marks=pytest.mark.conformance),
     ],
 )
 def test_what_only_expired_commits_need_stops_nobody_where_there_are_rules(
