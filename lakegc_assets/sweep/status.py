@@ -272,9 +272,10 @@ class Restored(NamedTuple):
     """Objects that are back.
 
     Attributes:
-        objects: that the sweep deleted, and a restore brought back since.
+        objects: that the sweep deleted or found missing, and a restore brought back since.
         size: of these, in bytes.
-        deleted: objects that the sweep deleted.
+        deleted: objects that the sweep deleted, and those that it found missing and are back: a
+            try that was killed had deleted them, or the sweep of another mark.
         at: when the last of them came back, UTC.
     """
 
@@ -310,14 +311,17 @@ def restored(attempt: AttemptArtifacts) -> Restored | None:
         return None
     back = back.group_by("address").aggregate([("at", "max")])
     swept = ledger.recorded(attempt)
-    deleted = swept.filter(pc.equal(swept["outcome"], "deleted"))
-    both = deleted.select(["address", "size", "at"]).join(back, "address", join_type="inner")
+    gone = swept.filter(pc.is_in(swept["outcome"], pa.array(GONE)))
+    gone = gone.select(["address", "size", "at", "outcome"])
+    both = gone.join(back, "address", join_type="inner")
     # What was deleted again after it had been restored is not back.
     came = both.filter(pc.greater(pc.add(both["at_max"], pa.scalar(_SKEW)), both["at"]))
     if not came.num_rows:
         return None
     size, last = pc.sum(came["size"]).as_py(), pc.max(came["at_max"]).as_py()
-    return Restored(came.num_rows, size, deleted.num_rows, last)
+    deleted = pc.sum(pc.equal(swept["outcome"], "deleted")).as_py()
+    found = pc.sum(pc.not_equal(came["outcome"], "deleted")).as_py()
+    return Restored(came.num_rows, size, deleted + found, last)
 
 
 def unswept_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:

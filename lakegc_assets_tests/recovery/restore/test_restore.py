@@ -362,3 +362,24 @@ def test_what_is_back_of_a_sweep_is_told_and_what_was_deleted_again_is_not(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "recorded", lambda _attempt: later)
         assert restored(attempt) is None
+
+
+def test_what_a_sweep_found_missing_is_told_where_it_is_back(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = swept
+    attempt = place.context().root.attempt(REPOSITORY, RUN)
+    rows, number = attempt.read("swept_set"), len(marked.candidates)
+    outcomes = ["already_missing", "already_missing", *["deleted"] * (number - 2)]
+    # As one says whose first try was killed before it had recorded two deletes.
+    missing = rows.set_column(2, "outcome", pa.array(outcomes))
+    monkeypatch.setattr(ledger, "recorded", lambda _attempt: missing)
+    restore(place.context(), Choice(addresses=(missing["address"][0].as_py(),)))
+    first = restored(attempt)
+    assert first is not None
+    assert (first.objects, first.deleted, first.whole) == (1, number - 1, False)
+    restore(place.context(), ALL)
+    back = restored(attempt)
+    assert back is not None
+    assert (back.objects, back.size) == (number, sum(missing["size"].to_pylist()))
+    assert back.whole
