@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -142,7 +143,7 @@ def normal_endpoint(url: str) -> str:
 
 def _read_file(path: Path) -> _Source:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = _parsed(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigurationError(f"{path}: cannot be read ({why})") from error
@@ -158,6 +159,13 @@ def _read_file(path: Path) -> _Source:
     )
     content = {} if content is None else content
     return _Source(str(path), *(_text(path, content, *name) for name in names))
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> object:
+    """The content of a YAML file, which nobody changes: each task reads the same one."""
+    parsed: object = yaml.safe_load(text)
+    return parsed
 
 
 def _text(path: Path, content: object, section: str, name: str) -> str | None:
