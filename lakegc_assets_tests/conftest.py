@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import logging
 import threading
@@ -88,6 +89,9 @@ settings.load_profile("patient")
 # What imports and the collection make stays to the end: to search it for garbage, each time that
 # something large is loaded, takes longer than many a test.
 gc.disable()
+# At the very end Python is to free that, too: DuckDB complains about what outlives its module.
+# pytest itself searches for garbage before, several times, which then takes long.
+atexit.register(gc.unfreeze)
 
 _VARIABLES = {
     "AWS_ACCESS_KEY_ID": S3_ACCESS_KEY,
@@ -286,8 +290,3 @@ def s3_bucket(_s3_client: Any) -> str:
     name = f"bucket-{uuid.uuid4().hex}"
     _s3_client.create_bucket(Bucket=name)
     return name
-
-
-def pytest_unconfigure() -> None:
-    """Let Python free what was frozen: DuckDB complains about what outlives its module."""
-    gc.unfreeze()
