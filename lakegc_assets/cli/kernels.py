@@ -22,13 +22,6 @@ from lakegc_assets.graveler.paths import FOLDER_DEPTH
 from lakegc_assets.graveler.ranges import write_metarange, write_range
 from lakegc_assets.mark.ranges import decode
 from lakegc_assets.run.hashing import address_hashes, key_digest, pair_hashes
-from lakegc_assets.storage.s3.listing import page_in
-
-_PAGE = (
-    b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>data/slice/1</Key>"
-    b"<LastModified>2026-01-02T03:04:05Z</LastModified><ETag>&quot;1&quot;</ETag><Size>1</Size>"
-    b"</Contents></ListBucketResult>"
-)
 
 
 def main() -> None:
@@ -49,7 +42,6 @@ def main() -> None:
     address_hashes(texts)
     key_digest(texts)
     pair_hashes(own, own)
-    page_in(_PAGE)
 
 
 if __name__ == "__main__":

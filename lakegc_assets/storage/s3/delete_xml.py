@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from lakegc_assets.storage.s3.listing import TEXT
-
 _BODY: Final = "lakegc_body"
 _OK: Final = 200
 _BEGIN: Final = '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
 # A parser would take it for a space at the beginning of a line.
 _ENTITIES: Final = {"\n": "&#xA;", "\r": "&#xD;"}
+#: A text without entities in printable ASCII, so that an XML parser would not change it.
+_TEXT: Final = "[ -%'-;=?-~]*"
 #: An answer by which every object that it names is deleted, and nothing of it is kept.
 _ALL_DELETED: Final = re.compile(
     r'(?:<\?xml [^<>]*\?>\s*)?<DeleteResult(?: xmlns="[^"<>]*")?>\s*'
-    f"(?:<Deleted><Key>{TEXT}</Key></Deleted>\\s*)+</DeleteResult>\\s*".encode()
+    f"(?:<Deleted><Key>{_TEXT}</Key></Deleted>\\s*)+</DeleteResult>\\s*".encode()
 )
 _KEY: Final = re.compile(b"<Key>([^<]*)</Key>")
 

@@ -2,45 +2,31 @@
 
 boto3's general parser would take most of the time of a listing (``bench/listing.py`` has both), so
 the body of a page is taken out of boto3's answer before it, and read into Arrow. obstore's listing
-is faster still, but it gives ``a/`` and ``/a`` as ``a`` without an error. Objects that all have the
-form of the first one in a page are read by a regular expression, the page without them by an XML
-parser; a page with any other object as a whole by the parser, in three times as long. A page that
-says anything inconsistent is an error and never a shorter listing.
+is faster still, but it gives ``a/`` and ``/a`` as ``a`` without an error. So ``page_objects`` finds
+the objects, and an XML parser reads the page without them; a page with an object of another form
+than S3's goes through the parser as a whole, in several times as long. A page that says anything
+inconsistent is an error and never a shorter listing.
 
 Format: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html
 """
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from botocore.parsers import ResponseParserError
 
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.pages import Page, objects_of
+from lakegc_assets.storage.s3.page_objects import FIELDS, objects_in
 
 _PAGE: Final = "LakegcPage"
 _OK: Final = 200
-#: The elements of an object that make its columns.
-FIELDS: Final = ("Key", "LastModified", "ETag", "Size")
-#: A text without entities in printable ASCII, so that an XML parser would not change it.
-TEXT: Final = "[ -%'-;=?-~]*"
-_QUOTE: Final = "(?:&quot;|&#34;)?"
-#: What only some objects of AWS have, behind their etag.
-_CHECKSUMS: Final = (
-    f"(?:<ChecksumAlgorithm>{TEXT}</ChecksumAlgorithm>|<ChecksumType>{TEXT}</ChecksumType>)*"
-)
-_OBJECT: Final = b"<Contents>"
-_END: Final = b"</Contents>"
-_NAME: Final = re.compile("<([A-Za-z]+)>")
-#: Question marks of the declaration of XML, ``<?xml … ?>``.
-_DECLARATION: Final = 2
 
 
 class _Answer(NamedTuple):
@@ -63,6 +49,9 @@ def keep_page(
         page = page_in(response_dict["body"])
     except ET.ParseError:
         return
+    except LookupError as error:
+        # botocore would raise it as it is.
+        raise ResponseParserError(f"the answer is no XML: {error}") from error
     if page:
         customized_response_dict.update(page)
         response_dict["body"] = b"<ListBucketResult/>"
@@ -76,51 +65,21 @@ def page_in(body: bytes) -> dict[str, Any]:
 
 
 def _split(body: bytes) -> _Answer:
-    """Read a page, the fast way if all of its objects have one form."""
-    begin = -1 if _has_markup(body) else body.find(_OBJECT)
-    end = body.find(_END, begin) if begin >= 0 else -1
-    first = body[begin + len(_OBJECT) : end].decode(errors="replace") if end >= 0 else ""
-    names = tuple(dict.fromkeys(_NAME.findall(first)))
-    if set(FIELDS) <= set(names) and "Contents" not in names:
-        # What stands between two objects, then the fields of the second one, and so on.
-        texts = object_form(names).split(body)
-        # With an element in place of each: what is no XML around an object is none without it.
-        root = parse(b"<_/>".join(texts[:: len(FIELDS) + 1]))
-        encoded = root.findtext(f"{_space(root)}EncodingType") == "url"
-        if encoded and next(root.iter(f"{_space(root)}Contents"), None) is None:
-            order = [name for name in names if name in FIELDS]
-            columns = (texts[order.index(name) + 1 :: len(FIELDS) + 1] for name in FIELDS)
-            return _Answer(root, [pa.array(column, pa.string()) for column in columns])
+    """Read a page, the fast way if its objects have the forms that S3 gives them."""
+    if found := objects_in(body):
+        rest, columns = found
+        root = parse(rest)
+        space = _space(root)
+        alone = b"<!" not in rest and rest.count(b"<_") == 1
+        alone = alone and root.find(f".//{space}_") is not None
+        encoded = root.findtext(f"{space}EncodingType") == "url"
+        if alone and encoded and next(root.iter(f"{space}Contents"), None) is None:
+            return _Answer(root, columns)
     root = parse(body)
     items = list(root.iter(f"{_space(root)}Contents"))
-    tags = [f"{_space(root)}{name}" for name in FIELDS]
+    tags = [f"{_space(root)}{name.decode()}" for name in FIELDS]
     rows = [[item.findtext(tag) for item in items] for tag in tags]
     return _Answer(root, [pa.array(column, pa.string()) for column in rows])
-
-
-def _has_markup(body: bytes) -> bool:
-    """True for comments, CDATA and instructions in a page: what stands in one is no object."""
-    # One byte is found fifty times as fast as two, and most pages have no such one.
-    if b"!" in body and b"<!" in body:
-        return True
-    return body.count(b"?") > _DECLARATION and body.count(b"<?") > 1
-
-
-@lru_cache
-def object_form(names: Sequence[str]) -> re.Pattern[bytes]:
-    """The form of an object that has elements with these names, in this order, each without others.
-
-    Its groups are the texts of ``FIELDS``; of the other elements it may have none or several.
-    """
-    parts = []
-    for name in names:
-        if name == "ETag":
-            parts.append(f"<ETag>{_QUOTE}({TEXT}){_QUOTE}</ETag>{_CHECKSUMS}")
-        elif name in FIELDS:
-            parts.append(f"<{name}>({TEXT})</{name}>")
-        else:
-            parts.append(f"(?:<{name}>{TEXT}</{name}>)*")
-    return re.compile(f"<Contents>{''.join(parts)}</Contents>".encode())
 
 
 def parse(body: bytes) -> ET.Element:
