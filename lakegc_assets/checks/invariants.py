@@ -142,7 +142,8 @@ def active_commits_complete(context: Case) -> CheckResult:
         tagged = {row["tag"]: row["commit_id"] for row in tags}
         expected |= kept_commits(client, repository, heads, tagged, retain)
     missing = sorted(expected - active) or ([] if heads and active else ["every one"])
-    summary = f"{len(active)} active commits hold all {len(heads)} HEADs"
+    hold = counted(len(active), "active commit holds", "active commits hold")
+    summary = f"{hold} {'the HEAD' if len(heads) == 1 else f'all {len(heads):,} HEADs'}"
     if missing:
         summary = (
             f"{counted(len(missing), 'commit is', 'commits are')} missing from the active ones, "
@@ -173,8 +174,8 @@ def candidate_share(context: Case) -> CheckResult:
     summary = f"{context.rows} of {listed} {what} {are} ({share:.1%})"
     if share > limit:
         summary += (
-            f", more than the limit of {limit:.0%}. If that is what the rules should do, approve "
-            f"this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
+            f", more than the limit of {100 * limit:g}%. If that is what the rules should do, "
+            f"approve this run by a higher max_candidate_share: --max-candidate-share {_up(share)}"
         )
     facts = {"candidates": context.rows, "listed": listed, "share": share, "limit": limit}
     return CheckResult("candidate_share", share <= limit, summary, facts)

@@ -134,7 +134,8 @@ def _lines(found: Usage, top: int, since: str) -> Iterator[str]:
         yield from (_figures(_named(row), row.objects, row.bytes, indent=4) for row in shown)
     if rest := len(found.rows) - len(shown):
         yield f"    and {counted(rest, 'other')}: --top shows more"
-    if found.by == "branch" and facts["rules"] is not None:
+    frees = facts["rules"] is not None and found.manifest.mode != "uncommitted"
+    if found.by == "branch" and frees:
         days = counted(facts["rules"]["default_retention_days"], "day")
         yield (
             f"  note: what deleting a branch frees goes when its commits are {days} old, the "

@@ -254,7 +254,10 @@ def sentence(row: Mapping[str, Any]) -> str:
         on = f" of branch {row['branch']!r}" if row["branch"] else ""
         why = f"the active commit {row['commit_id']}{on} holds it"
     elif row["kind"] == COMMITTED:
-        why = f"{why}, or a rule of `paths`, or without rules any range below _lakefs/"
+        why = (
+            f"{why}, or a rule of `paths`, or without rules, or in the mode uncommitted, any "
+            "range below _lakefs/"
+        )
     if row["kind"] in {COMMITTED, STAGED} and row["size"] is None:
         why = f"{why}, and it is not in the run's listing of the store"
     return why

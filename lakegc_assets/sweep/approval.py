@@ -269,7 +269,8 @@ def _beyond(ctx: RunContext, attempt: AttemptArtifacts, limits: Limits) -> str:
             whole = "was listed"
             if candidates.mode == "committed":
                 whole = "was looked at, or HEADs hold"
-            found.append(f"it names {share:.1%} of what {whole}, the limit is {limits.share:.1%}")
+            limit = f"the limit is {100 * limits.share:g}%"
+            found.append(f"it names {share:.1%} of what {whole}, {limit}")
     if limits.objects is not None and objects > limits.objects:
         found.append(f"it names {counted(objects, 'object')}, the limit is {limits.objects:,}")
     if limits.bytes is not None and size > limits.bytes:

@@ -170,6 +170,8 @@ def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str
     if mode == "uncommitted":
         assert set(_rows(found, "only_bytes")) >= {"main", "no branch"}
         assert not any(row.get("freed_bytes") for row in found["rows"])
+    shown = lakegc("usage", REPOSITORY, "--run", f"u-{mode}").stdout
+    assert ("what deleting a branch frees goes when" in shown) is (mode != "uncommitted")
 
 
 def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(

@@ -204,6 +204,7 @@ def test_a_share_above_the_limit_is_seen(lab: Lab) -> None:
 
     assert limited(share).passed
     assert "max_candidate_share" in fails(limited(share - 0.001))
+    assert ", more than the limit of 0.4%. " in fails(limited(0.004))
     assert limited(0.0, at_the_mark=share).passed, "the sweep of an approved mark is approved"
 
 
@@ -317,6 +318,12 @@ def test_a_candidate_that_was_restored_and_is_pinned_is_seen(lab: Lab) -> None:
     finally:
         for pin in (other, ended, lasting):
             lab.remove(f"{PINS}{pin.id}.parquet")
+
+
+def test_active_commits_are_counted_as_many_as_there_are(lab: Lab) -> None:
+    first = {("active_commits", "heads"): lambda rows: rows[:1]}
+    said = invariants.active_commits_complete(lab.mark(changes=first).case()).summary
+    assert said.endswith(" active commits hold the HEAD")
 
 
 @pytest.mark.parametrize("which", ["a HEAD", "a commit inside its retention"])

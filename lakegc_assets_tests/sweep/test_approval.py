@@ -217,7 +217,8 @@ def test_an_unfinished_mark_is_not_approved(lake: SmallLake, spark: Session) -> 
     [
         ("never", Limits(), "`sweep` is `never`"),
         ("approved", Limits(), "waits for approval: read its report"),
-        ("auto", Limits(share=0.1), "of what was listed, the limit is 10.0%"),
+        ("auto", Limits(share=0.1), "of what was listed, the limit is 10%"),
+        ("auto", Limits(share=0.0004), "of what was listed, the limit is 0.04%"),
         ("auto", Limits(objects=3), "objects, the limit is 3"),
         ("auto", Limits(bytes=10), "bytes, the limit is 10"),
         ("auto", Limits(growth=2), "no earlier mark to compare it with"),
@@ -250,7 +251,7 @@ def test_the_share_where_nothing_was_listed_is_of_what_heads_hold_too(
     assert waits_for(ctx, "auto", Limits(share=0.7)) is None
     said = waits_for(ctx, "auto", Limits(share=0.1))
     assert said is not None
-    assert "of what was looked at, or HEADs hold, the limit is 10.0%" in said
+    assert "of what was looked at, or HEADs hold, the limit is 10%" in said
 
 
 def test_a_store_that_gives_back_what_it_keeps_is_enough_where_undo_is_required(
