@@ -197,7 +197,7 @@ def page_of_run(
         html.Section("Garbage by reason", tables["by reason"]),
         html.Section("Garbage by branch rule", tables["by branch rule"]),
         html.Section("Garbage by age of its slice", tables["by slice age"]),
-        html.Section("Bytes freed against age, in days", charts=[_ages(found["breakdown"])]),
+        html.Section("Bytes of garbage by age, in days", charts=[_ages(found["breakdown"])]),
         html.Section("History of runs", tables["last marks"], [_history(marks)]),
         html.Section("Kept by the mark", Table(("why", "objects"), kept_because(found))),
         html.Section("What became of it", Table(("outcome", "objects", "size"), _outcomes(found))),
@@ -320,7 +320,7 @@ def page_of_estate(
         for what, name, of in (
             ("stored", "bytes stored", lambda row: row.standing.size),
             ("garbage", "bytes of garbage", lambda row: row.standing.garbage_size),
-            ("freed by all sweeps", "bytes freed", lambda row: row.freed),
+            ("deleted by all sweeps", "bytes freed", lambda row: row.freed),
         )
     ]
     person = sum(row.needs_person for row in found.rows)
@@ -340,7 +340,7 @@ def page_of_estate(
                 _repositories(found.rows, lakefs, prices),
                 notes=notes if found.rows else ["There are none."],
             ),
-            html.Section("Bytes freed by week", charts=_weeks(found)),
+            html.Section("Bytes deleted by week", charts=_weeks(found)),
             html.Section("Left over", Table(("what", "figure"), left)),
         ],
         warnings=found.notes,
