@@ -1,4 +1,4 @@
-"""How the loops over the bytes of ranges are compiled: without references that are counted.
+"""Compiles the loops over the bytes of ranges: without references that are counted.
 
 numba counts the references to an array, with an atomic operation for each function that it is given
 to: in loops over a few bytes each that takes three times as long as the work. What allocates

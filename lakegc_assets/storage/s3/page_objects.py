@@ -38,7 +38,7 @@ _Words = npt.NDArray[np.uint64]
 
 
 class _Form(NamedTuple):
-    """What objects have in common: the tags before, between and behind their texts.
+    """The parts that objects have in common: the tags before, between and behind their texts.
 
     Words of eight bytes cover the tags; of each, which tags it is of, where it is in them, and its
     bytes, as far as they are the tags', which the mask says.
