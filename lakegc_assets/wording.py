@@ -53,13 +53,16 @@ def human_bytes(count: float) -> str:
 
 #: Bytes of the TB that is priced.
 TB: Final = 10**12
+#: What is less is not nothing.
+_CENT: Final = 0.01
 
 
 def a_month(size: int, price_per_tb_month: float | None) -> str:
     """The cost of bytes for a month, in the currency of the price; empty without one."""
     if price_per_tb_month is None:
         return ""
-    return f"{size / TB * price_per_tb_month:,.2f} a month"
+    cost = size / TB * price_per_tb_month
+    return f"less than {_CENT} a month" if 0 < cost < _CENT else f"{cost:,.2f} a month"
 
 
 def price_note(price_per_tb_month: float | None) -> list[str]:
