@@ -430,7 +430,10 @@ def test_a_run_that_was_made_and_not_launched_is_asked_for_again(
     assert asked() == []
 
 
-@pytest.mark.parametrize("cursor", ["{", "7", "2026-03-01", "[]"])
+@pytest.mark.parametrize(
+    "cursor",
+    ["{", "[]", *(pytest.param(one, marks=pytest.mark.conformance) for one in ("7", "2026-03-01"))],
+)
 def test_a_cursor_that_somebody_has_damaged_is_a_new_beginning(
     site: Site, daemon: Daemon, cursor: str
 ) -> None:
