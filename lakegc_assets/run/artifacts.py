@@ -260,6 +260,9 @@ class ArtifactRoot:
             RefusedError: the run is unknown.
             IntegrityError: nobody can tell which there are.
         """
+        if "/" in run or run in {"", ".", ".."}:
+            # A hold, or whatever else others have written, names it: no other folder counts.
+            raise RefusedError(f"there is no mark {run!r} of repository {repository!r}")
         where = f"{self.url}/{repository}/{run}/attempt.json"
         try:
             recorded = self.open(repository, run).get("attempt.json")

@@ -337,6 +337,19 @@ def test_what_tasks_wrote_elsewhere_finishes_nothing(tmp_path: Path) -> None:
     assert not attempt.has("store_listing")
 
 
+@pytest.mark.parametrize("run", ["../elsewhere", "../../elsewhere/run", ".", "", "a/b"])
+def test_a_run_is_read_in_its_own_folder_only(run: str, tmp_path: Path) -> None:
+    """A hold names the run of its alarm, and others may have written that."""
+    root = root_at(tmp_path)
+    root.new_attempt("small", "run1")
+    root.open("small").put("attempt.json", b'{"attempt": "a"}')
+    planted = (tmp_path / "artifacts/small" / run / "attempt.json").resolve()
+    planted.parent.mkdir(parents=True, exist_ok=True)
+    planted.write_text('{"attempt": "a"}')
+    with pytest.raises(RefusedError, match=f"there is no mark {run!r}"):
+        root.attempt("small", run)
+
+
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="there is no mark 'run1' of repository 'small'"):
         root_at(tmp_path).attempt("small", "run1")
