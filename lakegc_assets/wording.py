@@ -27,8 +27,8 @@ def aligned(objects: int) -> str:
 def duration(time: timedelta) -> str:
     """A time in the largest unit of which it is one at least: 2 days, 1.5 hours, 0.1 seconds."""
     seconds = time.total_seconds()
-    size, unit = next((one for one in _UNITS if abs(seconds) >= one[0]), _UNITS[-1])
-    number = round(seconds / size, 2)
+    rounded = ((round(seconds / size, 2), unit) for size, unit in _UNITS)
+    number, unit = next((one for one in rounded if abs(one[0]) >= 1), (round(seconds, 2), "second"))
     return f"{number:g} {unit if number == 1 else f'{unit}s'}"
 
 
@@ -45,7 +45,7 @@ _STEP: Final = 1024
 def human_bytes(count: float) -> str:
     """A number of bytes for people, in powers of 1024."""
     for unit in _SIZES:
-        if abs(count) < _STEP or unit == _SIZES[-1]:
+        if abs(round(count, 1)) < _STEP or unit == _SIZES[-1]:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= _STEP
     raise AssertionError(count)

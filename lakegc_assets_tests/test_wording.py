@@ -33,6 +33,8 @@ def test_columns_stay_aligned() -> None:
         (timedelta(days=1), "1 day"),
         (timedelta(days=7), "7 days"),
         (timedelta(days=36_500), "36500 days"),
+        (timedelta(seconds=59.998), "1 minute"),
+        (timedelta(seconds=3599.9), "1 hour"),
         (timedelta(0), "0 seconds"),
     ],
 )

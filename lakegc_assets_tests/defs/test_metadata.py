@@ -23,6 +23,7 @@ from lakegc_assets_tests.left import manifest_of
         (1023, "1,023 B"),
         (1024, "1.0 KiB"),
         (1536, "1.5 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
         (5 * 1024**4, "5.0 TiB"),
         (3 * 1024**6, "3,072.0 PiB"),
     ],
