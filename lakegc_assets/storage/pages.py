@@ -116,7 +116,9 @@ def read_range(
             # Some servers begin at the key behind which they are to begin.
             keys = keys[1:]
         last = check_order(keys, last, where)
-        found = inside(batch, wanted)
+        # What lies between two keys of a range is in it, too.
+        whole = len(batch) and batch["key"][0].as_py() in wanted and last in wanted
+        found = batch if whole else inside(batch, wanted)
         if found.num_rows:
             yield found
         if wanted.end_before is not None and last >= wanted.end_before:
