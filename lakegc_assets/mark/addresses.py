@@ -21,6 +21,8 @@ UNUSUAL: Final = r"(^|/)\.{0,2}(/|$)|\\"
 _LAST = "\U0010ffff"
 #: lakeFS's own object at the root, written when a repository is created.
 DUMMY: Final = "dummy"
+#: As lakeFS writes nearly all of them: one search in place of seven.
+_USUAL: Final = r"^data/[0-9a-v]{20}/[0-9a-v]{20}$"
 _ODD: Final = r"(^|/)\.\.?(/|$)|://"
 #: Below the folders that lakeFS makes: ``data/<slice>/<id>``, ``data/!ab/c/<partition>/<id>``.
 _DEEPER: Final = r"^data/(([^/!][^/]*)?/[^/]*/|![^/]*(/[^/]*){3}/)"
@@ -100,6 +102,9 @@ def in_data(addresses: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     So are files in deeper folders than it makes: clients of tables in lakeFS Enterprise's Iceberg
     catalog write data files into a namespace, which no entry names.
     """
+    usual = pc.match_substring_regex(addresses, _USUAL)
+    if pc.all(usual).as_py():
+        return usual
     foreign = pc.or_(
         pc.match_substring(addresses, "/"),
         pc.or_(pc.equal(addresses, DUMMY), pc.starts_with(addresses, "_lakefs")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddre
 from lakegc_assets.mark.addresses import (
     UNUSUAL,
     entry_spellings,
+    in_data,
     just_before,
     live_spellings,
     plain_path,
@@ -44,6 +46,12 @@ def test_a_listing_after_just_before_finds_the_path_itself(path: str) -> None:
     neighbours = sorted({path, path[:-1], path + "\0", path + "a", just_before(path)} - {""})
     after = [name for name in neighbours if name > just_before(path)]
     assert after[0] == path
+
+
+@given(st.from_regex(r"data/[0-9a-w./]{19,21}/[0-9a-w./]{19,21}\n?", fullmatch=True))
+@example(f"data/{'0' * 20}/{'v' * 20}")
+def test_an_address_is_marked_by_itself_as_it_is_beside_unusual_ones(address: str) -> None:
+    assert in_data(pa.array([address]))[0] == in_data(pa.array([address, "x"]))[0]
 
 
 @given(KEYS, st.sampled_from(["s3", "s3a", "s3n", "S3"]))
