@@ -17,7 +17,7 @@ def loops() -> Iterator[tuple[Any, set[str]]]:
     """Each loop, and the names that its file has from other files of the package."""
     for path in (_PROJECT / "lakegc_assets").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        if "\nimport numba\n" in text:
+        if "\nimport numba\n" in text or "lakegc_assets.graveler.compilation import" in text:
             name = ".".join(path.relative_to(_PROJECT).with_suffix("").parts)
             taken = {
                 alias.asname or alias.name
