@@ -1,14 +1,19 @@
-"""How many entries a second the fast and the slow reader of ranges decode, on one core."""
+"""How many entries a second each of the three readers of ranges decodes, on one core."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from bench._pages import NAMESPACE
+from bench._run import BUCKET
+from lakegc_assets.checks.witness import witness
 from lakegc_assets.graveler.decode import decode_range
 from lakegc_assets.graveler.entry import AddressType, Entry, Timestamp
+from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.graveler.ranges import read_range, write_range
 
 
@@ -49,9 +54,16 @@ def main() -> None:
     print(f"range     {options.entries:>12,} entries, {len(data):,} bytes")
     print(f"write     {written:>12,.0f} entries/s")
     decode_range(data, info.id)
-    for label, read, rounds in (("fast", decode_range, options.rounds), ("slow", read_range, 1)):
+    second = partial(witness, namespace=StorageNamespace.parse(f"s3://{BUCKET}/{NAMESPACE}"))
+    readers: list[tuple[str, Callable[[bytes, str], Any], int]] = [
+        ("fast", decode_range, options.rounds),
+        ("witness", second, options.rounds),
+        ("slow", read_range, 1),
+    ]
+    second(data, info.id)
+    for label, read, rounds in readers:
         rate = entries_per_second(read, data, info.id, options.entries, rounds)
-        print(f"{label}      {rate:>12,.0f} entries/s")
+        print(f"{label:<8}  {rate:>12,.0f} entries/s")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,6 @@ _KNOWN: Final = {
     "_code_location_origin": "that of a sensor's context, which nothing offered to tests takes",
     "_instance": "that of Dagster Pipes, in a process that a test stands for",
     "_jvm": "the process id of Spark's JVM",
-    "_submit": "DuckDB runs a query without describing it first, from version 2 on",
     "_time_fetcher": "the clock by which botocore's credentials expire",
 }
 

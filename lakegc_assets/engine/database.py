@@ -252,10 +252,6 @@ class Database:
         sql: str = frame.select(*columns).sql(dialect="duckdb", optimize=False)
         return self._with_named(f"FROM ({sql})")
 
-    def stream(self, sql: str, rows: int) -> pa.RecordBatchReader:
-        """Compute a query; its result in batches of at most so many rows."""
-        return self.connection.sql(sql).to_arrow_reader(rows)
-
     def _with_named(self, sql: str) -> str:
         """SQL without a ``WITH`` of its own, after one with the queries that it names."""
         found: dict[str, str] = {}

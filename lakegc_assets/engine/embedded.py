@@ -189,7 +189,7 @@ class EmbeddedSession(Session):
         query = database.query(frame, schema.names)
 
         def job() -> R:
-            with database.lock, database.stream(query, _BATCH) as batches:
+            with database.lock, database.connection.sql(query).to_arrow_reader(_BATCH) as batches:
                 return take(_batches(batches))
 
         def job_alone() -> R:

@@ -150,6 +150,13 @@ def test_objects_of_one_page_may_have_other_elements_than_the_first_one() -> Non
         assert read(page(objects)).objects["key"].to_pylist() == names
 
 
+def test_an_object_with_as_many_tags_may_have_shorter_ones() -> None:
+    """The last tags of the first one would be looked for behind the end of the page."""
+    long = entry("a", extra="".join(f"<{'Long' * 20}{n}>x</{'Long' * 20}{n}>" for n in "ab"))
+    short = entry("b", extra="<a/><b/><c/><d/>")
+    assert read(page(long + short)).objects["key"].to_pylist() == ["a", "b"]
+
+
 def test_fields_of_objects_may_stand_in_any_order() -> None:
     size, wanted = "<Size>7</Size>", read(page(entry("a") + entry("b")))
     a, b = (entry(key).replace(size, "").replace("<Key>", f"{size}<Key>") for key in "ab")

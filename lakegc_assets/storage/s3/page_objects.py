@@ -82,11 +82,9 @@ def objects_in(body: bytes) -> tuple[bytes, list[pa.Array]] | None:
             return None
         form, fields = found
         tags = places[starts[rows][:, None] + np.arange(0, count, 2)] - form.shifts
-        behind = tags + form.lengths
-        same = (words[tags[:, form.tags] + form.offsets] & form.masks) == form.words
-        whole = behind[:, :-1] <= tags[:, 1:]
-        if not (same.all() and whole.all() and (behind[:, -1] == borders[rows + 1]).all()):
+        if not _have(form, words, tags, borders[rows + 1]):
             return None
+        behind = tags + form.lengths
         begins[:, rows], ends[:, rows] = behind[:, fields].T, tags[:, 1:][:, fields].T
         ampersands += form.ampersands * len(rows)
     # All that the tags do not have is in a text, where it would be damage or an entity.
@@ -95,6 +93,22 @@ def objects_in(body: bytes) -> tuple[bytes, list[pa.Array]] | None:
         return None
     texts = [_texts(body, *both) for both in zip(begins, ends, strict=True)]
     return b"%s<_/>%s" % (body[:begin], body[end:]), texts
+
+
+def _have(form: _Form, words: _Words, tags: _Numbers, ends: _Numbers) -> bool:
+    """Return whether objects have the tags of a form.
+
+    Args:
+        form: theirs, if they have it.
+        words: of the page, one from each of its bytes on.
+        tags: for each object, where its tags are.
+        ends: of the objects.
+    """
+    behind = tags + form.lengths
+    # Else words of one would be looked for in the next object, or beyond the page.
+    if (behind[:, :-1] > tags[:, 1:]).any() or (behind[:, -1] != ends).any():
+        return False
+    return bool(((words[tags[:, form.tags] + form.offsets] & form.masks) == form.words).all())
 
 
 def _form_of(sample: bytes) -> tuple[_Form, Sequence[int]] | None:
