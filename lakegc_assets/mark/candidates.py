@@ -49,8 +49,9 @@ UNRESOLVED: Final = schema("last_part string")
 SEEN: Final = schema("address string, etag string")
 JUDGED: Final = LISTING.append(pa.field("why", pa.string()))
 ADDRESSES: Final = schema("address string")
-#: Columns of the listing that are counted.
+#: Columns of the listing that are counted; what sweeps deleted is found by the address.
 SUMMED: Final = pa.schema([LISTING.field(n) for n in ("size", "last_modified", "in_place")])
+CARRIED: Final = pa.schema([LISTING.field("address"), *SUMMED])
 COUNTS: Final = schema("why string, objects bigint")
 TOTALS: Final = pa.schema(
     [
@@ -240,8 +241,21 @@ def _require_distinct(work: SessionFolder, parts: Sequence[Part]) -> None:
 
 
 def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:
-    """Counts and bytes of what is listed, as facts of the asset."""
-    totals = relations.listing_totals(work.read(listing.parts["data"], SUMMED), listing.cutoff)
+    """Counts and bytes of what is listed, as facts of the asset.
+
+    What was carried forward and swept since is not counted: the store has it no more.
+    """
+    parts, store = listing.parts["data"], None
+    if swept := sweeps_since(work.ctx, listing):
+        carried = listing.parts["carried"]
+        parts = [part for part in parts if part not in carried]
+        outcomes = [work.frames.read(one) for one in swept]
+        store = relations.without_swept(work.read(carried, CARRIED), outcomes)
+        store = store.select(*SUMMED.names)
+    listed = work.read(parts, SUMMED)
+    totals = relations.listing_totals(
+        listed if store is None else listed.unionAll(store), listing.cutoff
+    )
     (row,) = work.collect(totals, TOTALS, "count what is listed")
     return {name: row[name] or 0 for name in TOTALS.names}
 

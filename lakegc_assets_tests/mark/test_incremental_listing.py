@@ -98,6 +98,12 @@ def candidates(ctx: RunContext) -> set[str]:
     return set(found["address"].to_pylist())
 
 
+def listed(ctx: RunContext) -> tuple[int, int]:
+    """Objects and bytes that a mark says it has listed."""
+    facts = ctx.root.attempt(REPOSITORY, ctx.run).manifest("deletion_candidates").facts
+    return facts["listed"], facts["listed_bytes"]
+
+
 def why_clean(ctx: RunContext) -> str:
     facts = listing(ctx).facts
     assert (facts["mode"], facts["carried"]) == ("clean", 0)
@@ -190,6 +196,8 @@ def test_what_was_swept_is_not_marked_again(marked: SmallLake, spark: Session) -
     clean = mark(marked, spark, "clean", clean=True)
     assert candidates(clean) == set()
     assert listing(clean).rows == listing(third).rows - 1
+    # What a mark says that it has listed and keeps is what the store has.
+    assert listed(second) == listed(third) == listed(clean)
 
 
 def test_a_slice_that_a_sweep_has_emptied_is_no_reason_for_a_clean_run(
