@@ -19,7 +19,14 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import LakegcError, RefusedError
 from lakegc_assets.mark import comparison_relations
-from lakegc_assets.mark.comparison_relations import BOTH, FIRST, SECOND, STAGED
+from lakegc_assets.mark.comparison_relations import (
+    BOTH,
+    FIRST,
+    NOT_LOOKED_AT,
+    NOT_REPORTED,
+    SECOND,
+    STAGED,
+)
 from lakegc_assets.mark.explanation import staging_areas
 from lakegc_assets.mark.foreign_marks import NAMED, find_mark, newest_mark, read_mark
 from lakegc_assets.mark.marked_objects import require_candidates
@@ -115,7 +122,7 @@ class Total:
 class Difference:
     """The objects that only one of two marks names."""
 
-    #: Of all of it; what is not in the store, or was not listed, counts for no bytes.
+    #: Of all of it; what is not in the store counts for no bytes.
     total: Total
     #: By the reason of the run that marked it; empty for a foreign mark.
     marked: Mapping[str, Total]
@@ -202,7 +209,8 @@ def _difference(asked: _Asked, which: str, side: Side, other: Side) -> Differenc
     marked = _by((_marked_because(row), row) for row in mine) if side.attempt else {}
     whys = _by((row["why"], row) for row in totals)
     reasons = marked if side.attempt else whys
-    size = sum(total.bytes or 0 for total in reasons.values()) if reasons else None
+    sizes = [total.bytes for total in reasons.values()]
+    size = sum(one or 0 for one in sizes) if sizes and None not in sizes else None
     return Difference(Total(objects, size), marked, whys, _largest(asked, alone, kept))
 
 
@@ -247,11 +255,16 @@ def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
 
 
 def _by(pairs: Iterator[tuple[str | None, Mapping[str, Any]]]) -> dict[str, Total]:
-    """Objects and bytes by a key; what has none, or no size, counts for nothing."""
+    """Objects and bytes by a key; what has none, or is not in the store, counts for nothing.
+
+    Of what nobody looked at no bytes are known.
+    """
     found: dict[str, Total] = {}
     for key, row in pairs:
         if key is not None:
-            found[key] = found.get(key, Total()) + Total(row["objects"], row["bytes"] or 0)
+            unknown = row.get("kind") in {NOT_LOOKED_AT, NOT_REPORTED}
+            total = Total(row["objects"], None if unknown else row["bytes"] or 0)
+            found[key] = found.get(key, Total()) + total
     return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
 
 

@@ -22,6 +22,8 @@ SPARED_BY_MARK: Final = "spared"
 TOO_YOUNG: Final = "too young"
 OUTSIDE: Final = "outside data"
 MISSING: Final = "missing"
+NOT_LOOKED_AT: Final = "not looked at"
+NOT_REPORTED: Final = "not reported"
 ELSEWHERE: Final = "elsewhere"
 NOT_ADOPTED: Final = "not adopted"
 OTHER: Final = "other"
@@ -33,10 +35,18 @@ WHY: Final = {
     TOO_YOUNG: "it was written after the cutoff",
     OUTSIDE: "it is neither at the root nor in the folders of data/ where lakeFS writes objects",
     MISSING: "the store does not hold it",
+    NOT_LOOKED_AT: "it was not looked at by name, or the store does not hold it",
+    NOT_REPORTED: "the inventory report does not name it",
     ELSEWHERE: "it is not in the namespace",
     NOT_ADOPTED: "the mark that the run adopted does not name it",
     OTHER: "the run keeps it",
 }
+#: Why everything stays that any range names.
+ANY_RANGE: Final = "a range below _lakefs/ holds it, and each counts as live"
+#: Why everything stays that is committed, where rules of `paths` keep a part of other commits.
+OR_A_PATH: Final = f"{WHY[COMMITTED]}, or a rule of `paths` keeps it"
+#: What is said besides of what is needed, and a listing of the whole store lacks.
+LACKED: Final = ", and it is not in the run's listing of the store"
 _OF_EACH: Final = (
     *("hash", "address", "in_place", "elsewhere"),
     *("reason", "commit_id", "branch"),
@@ -123,6 +133,8 @@ def survivors(
     spared: DataFrame,
     skipped: DataFrame,
     cutoff: datetime,
+    committed_why: str,
+    missing: str,
     otherwise: str,
 ) -> DataFrame:
     """Why a run would not delete what a list names: of several reasons the first of the chain.
@@ -135,6 +147,8 @@ def survivors(
         spared: address, why: what the run spared.
         skipped: folder: slices that were not listed, since they are too young.
         cutoff: what was written since then is too young.
+        committed_why: the sentence of the kind ``committed``.
+        missing: the kind of what the listing lacks: ``missing`` where it is one of the store.
         otherwise: the kind of what stays for none of these reasons.
 
     Returns:
@@ -159,15 +173,19 @@ def survivors(
         .when(F.col("last_modified") >= F.lit(cutoff), F.lit(TOO_YOUNG))
         .when(F.col("live_as").isNotNull(), F.col("live_as"))
         .when(is_missing & F.col("is_skipped"), F.lit(TOO_YOUNG))
-        .when(is_missing, F.lit(MISSING))
+        .when(is_missing, F.lit(missing))
         .when(F.col("spared_why").isNotNull(), F.lit(SPARED_BY_MARK))
         .otherwise(F.lit(otherwise))
     )
     why = F.when(F.col("kind") == F.lit(ELSEWHERE), F.col("elsewhere")).when(
         F.col("kind") == F.lit(SPARED_BY_MARK), F.col("spared_why")
     )
-    for name, sentence in WHY.items():
-        if name != ELSEWHERE:
+    for name, sentence in {**WHY, COMMITTED: committed_why}.items():
+        if name in {COMMITTED, STAGED} and missing == MISSING:
+            is_lacked = is_missing & F.col("is_skipped").isNull()
+            needed = F.when(is_lacked, F.lit(f"{sentence}{LACKED}")).otherwise(F.lit(sentence))
+            why = why.when(F.col("kind") == F.lit(name), needed)
+        elif name != ELSEWHERE:
             why = why.when(F.col("kind") == F.lit(name), F.lit(sentence))
     judged = looked_at.withColumn("kind", kind).withColumn("why", why)
     return judged.select("hash", "address", "size", "kind", "why")

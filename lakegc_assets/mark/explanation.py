@@ -21,13 +21,14 @@ from lakegc_assets.lakefs.models import DiffEntry
 from lakegc_assets.mark import references, relations
 from lakegc_assets.mark.addresses import in_data, live_spellings
 from lakegc_assets.mark.commits import RULE
-from lakegc_assets.mark.comparison_relations import STAGED
+from lakegc_assets.mark.comparison_relations import MISSING, STAGED
 from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.holders import path_holder, paths_in, ranges_naming, unreachable_holder
+from lakegc_assets.mark.inventory import MODE as INVENTORY
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.marked_objects import require_candidates
 from lakegc_assets.mark.metaranges import pairs_of
-from lakegc_assets.mark.reasons import sentence
+from lakegc_assets.mark.reasons import missing_from, sentence
 from lakegc_assets.mark.session_folder import SessionFolder
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import Connections
@@ -154,7 +155,11 @@ def _find(
 
 def _explained(asked: _Asked) -> Explanation:
     """The first explanation that there is; each function gives None where it has none."""
-    ask = (_candidate, _named_by_adopted, _spared, _not_listed, _committed, _staged, _referenced)
+    live = (_committed, _staged, _referenced)
+    whole = missing_from(asked.chain[_LISTING]) == MISSING
+    # What is not in a part of the store may be there all the same, and needed.
+    behind = (_not_listed, *live) if whole else (*live, _not_listed)
+    ask = (_candidate, _named_by_adopted, _spared, *behind)
     found = next((one for function in ask if (one := function(asked)) is not None), None)
     if found is not None or asked.listed is None:
         return found or asked.is_because("unknown", _NOTHING)
@@ -255,6 +260,8 @@ def _not_listed(asked: _Asked) -> Explanation | None:
                 "it was not looked at, or the store did not hold it: in the mode committed only "
                 "what ranges of expired commits name, and those of active ones do not, is looked at"
             )
+        elif listing.facts.get("mode") == INVENTORY:
+            because = "the inventory report that the mark has read does not name it, so it stays"
         return asked.is_because("unknown", because)
     if not in_data(pa.array([address], pa.string()))[0].as_py():
         because = (

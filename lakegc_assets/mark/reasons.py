@@ -19,16 +19,29 @@ from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.errors import IntegrityError, LakegcError
 from lakegc_assets.mark import comparison_relations, relations
-from lakegc_assets.mark.comparison_relations import COMMITTED, NOT_ADOPTED, OTHER, STAGED
+from lakegc_assets.mark.committed import PATH_RANGES
+from lakegc_assets.mark.comparison_relations import (
+    ANY_RANGE,
+    COMMITTED,
+    LACKED,
+    MISSING,
+    NOT_ADOPTED,
+    NOT_LOOKED_AT,
+    NOT_REPORTED,
+    OR_A_PATH,
+    OTHER,
+    WHY,
+)
 from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.incremental_listing import sweeps_since
-from lakegc_assets.mark.live_ranges import isolate
+from lakegc_assets.mark.inventory import MODE as INVENTORY
+from lakegc_assets.mark.live_ranges import every_range, isolate
 from lakegc_assets.mark.marked_objects import digest_of
 from lakegc_assets.mark.metaranges import ranges_of
 from lakegc_assets.mark.ranges import cache_ranges, range_frame
 from lakegc_assets.mark.served import SPARED
 from lakegc_assets.mark.session_folder import SessionFolder
-from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts
+from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.connections import reads_tables
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES, KeyDigest
@@ -217,6 +230,8 @@ def survivors(
         read(SPARED, spared),
         frames.create(pa.table([skipped], schema=_FOLDERS)),
         listing.cutoff,
+        _committed_why(attempt, listing),
+        missing_from(listing),
         NOT_ADOPTED if _has_adopted(attempt) else OTHER,
     )
     what = "say why objects stay"
@@ -231,6 +246,21 @@ def survivors(
         holders = _active_holders(work, attempt, held)
     rows = relations.with_holders(frames.read(found), holders)
     return work.written(rows, "kept", SURVIVORS, what), totals
+
+
+def _committed_why(attempt: AttemptArtifacts, listing: Manifest) -> str:
+    """Why a run keeps what is committed, in general."""
+    if every_range(listing, attempt.manifest("active_commits").facts["rules"]):
+        return ANY_RANGE
+    has_paths = PATH_RANGES in attempt.manifest("committed_addresses").parts
+    return OR_A_PATH if has_paths else WHY[COMMITTED]
+
+
+def missing_from(listing: Manifest) -> str:
+    """The kind of what a listing lacks: that of the whole store alone tells that it is gone."""
+    if listing.mode == "committed":
+        return NOT_LOOKED_AT
+    return NOT_REPORTED if listing.facts.get("mode") == INVENTORY else MISSING
 
 
 def _has_adopted(attempt: AttemptArtifacts) -> bool:
@@ -252,12 +282,6 @@ def sentence(row: Mapping[str, Any]) -> str:
     why = str(row["why"])
     if row["kind"] == COMMITTED and row["commit_id"] is not None:
         on = f" of branch {row['branch']!r}" if row["branch"] else ""
-        why = f"the active commit {row['commit_id']}{on} holds it"
-    elif row["kind"] == COMMITTED:
-        why = (
-            f"{why}, or a rule of `paths`, or without rules, or in the mode uncommitted, any "
-            "range below _lakefs/"
-        )
-    if row["kind"] in {COMMITTED, STAGED} and row["size"] is None:
-        why = f"{why}, and it is not in the run's listing of the store"
+        lacked = LACKED if why.endswith(LACKED) else ""
+        why = f"the active commit {row['commit_id']}{on} holds it{lacked}"
     return why

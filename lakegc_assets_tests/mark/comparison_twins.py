@@ -7,7 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from lakegc_assets.mark.comparison_relations import COMMITTED, REFERENCED, STAGED, WHY
+from lakegc_assets.mark.comparison_relations import (
+    COMMITTED,
+    LACKED,
+    REFERENCED,
+    STAGED,
+    WHY,
+)
 from lakegc_assets_tests.mark.twins import hashes_of
 
 Row = Mapping[str, Any]
@@ -62,12 +68,15 @@ def survivors(
     spared: Rows,
     skipped: Rows,
     cutoff: datetime,
+    committed_why: str,
+    missing: str,
     otherwise: str,
 ) -> list[dict[str, Any]]:
     there = {row["hash"]: row for row in listing}
     live_as = {row["hash"]: row for row in sorted(live, key=lambda row: -row["turn"])}
     whys = {row["address"]: row["why"] for row in sorted(spared, key=lambda r: r["why"])[::-1]}
     folders = {row["folder"] for row in skipped}
+    sentences = {**WHY, COMMITTED: committed_why}
 
     def judge(row: Row) -> tuple[str, str]:
         found = there.get(row["hash"])
@@ -79,13 +88,16 @@ def survivors(
             kind = "too young"
         elif row["hash"] in live_as:
             kind = live_as[row["hash"]]["kind"]
+            known = found or _folder(row["address"]) in folders or missing != "missing"
+            if kind in {COMMITTED, STAGED} and not known:
+                return kind, sentences[kind] + LACKED
         elif not found:
-            kind = "too young" if _folder(row["address"]) in folders else "missing"
+            kind = "too young" if _folder(row["address"]) in folders else missing
         elif row["address"] in whys:
             return "spared", whys[row["address"]]
         else:
             kind = otherwise
-        return kind, WHY[kind]
+        return kind, sentences[kind]
 
     return [
         {

@@ -204,8 +204,7 @@ def test_without_rules_any_range_is_holder_enough(
         foreign.with_summary(put_there, [live], "theirs")
         found = compare(ctx, "run1", "theirs", ALL)
     assert named(found.only_other) == {
-        live: "an active commit holds it, or a rule of `paths`, or without rules, or in the mode "
-        "uncommitted, any range below _lakefs/"
+        live: "a range below _lakefs/ holds it, and each counts as live"
     }
 
 

@@ -182,8 +182,13 @@ def test_why_kept(frames: Frames) -> None:
         (FOLDER, rows(FOLDER, "folder")),
     ]
     schema = pa.schema([*OBJECT, ("kind", pa.string()), ("why", pa.string())])
-    otherwise = st.sampled_from(["other", "not adopted"])
-    holds(frames, comparison_relations.survivors, some, schema, st.just(CUTOFF), otherwise)
+    plain = [
+        st.just(CUTOFF),
+        st.sampled_from(["an active commit holds it", "'\"|any range"]),
+        st.sampled_from(["missing", "not looked at", "not reported"]),
+        st.sampled_from(["other", "not adopted"]),
+    ]
+    holds(frames, comparison_relations.survivors, some, schema, *plain)
 
 
 def test_with_kept(frames: Frames) -> None:

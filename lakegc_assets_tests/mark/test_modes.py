@@ -20,6 +20,7 @@ from lakegc_assets.embedded.faults import Fault
 from lakegc_assets.embedded.objects import objects
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.entry import Entry
+from lakegc_assets.mark.comparison import compare
 from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.served import SERVED, UNVERIFIED
 from lakegc_assets.run.context import RunContext
@@ -29,6 +30,7 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
+from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.lake import (
     REPOSITORY,
     STAGES,
@@ -123,13 +125,27 @@ def test_a_committed_mark_lists_nothing(committed: SmallLake, told: Marked, spar
     ctx = committed_mark(committed, spark)
     found = listing(ctx)
     assert found.rows == found.facts["named"] == len(garbage(told)["committed"])
-    live = explain_object(ctx, next(iter(committed.keys() - garbage(told)["unified"])))
-    assert (live.verdict, "was not looked at" in live.because) == ("unknown", True)
-    orphan = explain_object(
-        mark(committed, spark, "uncommitted"), next(iter(told.groups["replaced"]))
-    )
+    needed = committed.keys() - garbage(told)["unified"] - {"dummy"}
+    assert {explain_object(ctx, key).verdict for key in needed} == {"live"}
+    never = explain_object(ctx, next(iter(garbage(told)["uncommitted"])))
+    assert (never.verdict, "was not looked at" in never.because) == ("unknown", True)
+    uncommitted = mark(committed, spark, "uncommitted")
+    orphan = explain_object(uncommitted, next(iter(told.groups["replaced"])))
     assert orphan.verdict == "live"
     assert "mode uncommitted" in orphan.because
+    # Neither says more of what the other names than it knows.
+    beside = compare(ctx, "committed", "uncommitted", 1)
+    (kept,) = beside.only_run.kept
+    assert kept == "a range below _lakefs/ holds it, and each counts as live"
+    (kept,) = beside.only_other.kept
+    assert kept == "it was not looked at by name, or the store does not hold it"
+    assert beside.only_other.kept[kept].bytes is None
+    assert beside.only_other.total.bytes
+    # Nothing is lost that a mark of this mode does not list.
+    foreign.with_summary(committed.write, sorted(needed), "theirs")
+    theirs = compare(ctx, "committed", "theirs", 99).only_other
+    assert theirs.kept.keys() == {"an active commit holds it", "it is staged on a branch"}
+    assert not any("listing" in one["kept"] for one in theirs.objects)
 
 
 @pytest.mark.conformance
