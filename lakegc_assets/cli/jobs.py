@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import dagster as dg
 import pydantic
@@ -57,6 +58,12 @@ def dagster_home() -> Path:
     An instance that has run with Dagster's defaults keeps them: ours would end others' long runs.
     """
     home = options.dagster_home()
+    if "?" in str(home) or unquote(str(home)) != str(home):
+        raise ConfigurationError(
+            f"no Dagster instance can be made at {home}: Dagster makes a URL of that path, in "
+            "which '?', and '%' before two digits, are something else. Set DAGSTER_HOME to "
+            "another folder"
+        )
     os.environ["DAGSTER_HOME"] = str(home)
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -160,6 +160,16 @@ def test_a_path_in_the_environment_that_cannot_be_used(
     say(lakegc("mark", alpha), 2, "configuration: ", words.format(here=tmp_path))
 
 
+@pytest.mark.parametrize("name", ["what?", "a%20b"])
+def test_a_folder_that_dagster_cannot_name_is_refused_before_anything_is_made_there(
+    alpha: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / name))
+    words = f"no Dagster instance can be made at {tmp_path / name}"
+    say(lakegc("mark", alpha), 2, "configuration: ", words, "Set DAGSTER_HOME")
+    assert not list(tmp_path.iterdir())
+
+
 def test_records_that_cannot_be_written_are_reported_in_a_sentence(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
