@@ -169,15 +169,19 @@ def in_form(document: Document, form: str) -> Document:
 
 
 def _card(document: Document) -> Document:
-    """An adaptive card in a message, as Teams takes it."""
+    """An adaptive card in a message, as Teams takes it.
+
+    Its texts are runs, in which nothing is Markdown: they hold names and words of others, who could
+    make links of them.
+    """
     parts = (document["sentence"], f"What to do: {document['what_to_do']}")
     card: Document = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
         "body": [
-            {"type": "TextBlock", "text": document["title"], "weight": "Bolder", "wrap": True},
-            *({"type": "TextBlock", "text": part, "wrap": True} for part in parts),
+            _plain(document["title"], weight="Bolder"),
+            *map(_plain, parts),
         ],
     }
     if document["link"]:
@@ -186,6 +190,11 @@ def _card(document: Document) -> Document:
         ]
     content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
     return {"type": "message", "attachments": [content]}
+
+
+def _plain(text: str, **style: str) -> Document:
+    """A paragraph of a card that shows a text as it is."""
+    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}
 
 
 class MailServer(Protocol):

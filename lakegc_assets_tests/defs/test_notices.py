@@ -330,8 +330,11 @@ def test_slack_teams_and_others_find_title_sentence_advice_and_link() -> None:
     assert in_form(_NOTICE, "slack") == {"text": text.replace("&", "&amp;").replace("<", "&lt;")}
     (attachment,) = in_form(_NOTICE, "teams")["attachments"]
     card = attachment["content"]
-    shown = [block["text"] for block in card["body"]]
+    shown = [run["text"] for block in card["body"] for run in block["inlines"]]
     assert shown == ["repo failed", "1 < 2 & so on", "What to do: wait"]
+    # Teams makes links of the Markdown in a TextBlock, and nothing of what is in a TextRun.
+    kinds = {part["type"] for block in card["body"] for part in (block, *block["inlines"])}
+    assert kinds == {"RichTextBlock", "TextRun"}
     assert card["actions"][0]["url"] == "https://d.example.com/runs/r"
     assert in_form(_NOTICE, "json")["text"] == text
 
