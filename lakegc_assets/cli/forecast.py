@@ -180,8 +180,10 @@ def _lines(found: Forecast) -> Iterator[str]:
     for branch in found.without_branches:
         yield f"  without branch {branch}"
     yield _amount("garbage today", found.today)
-    yield _amount("garbage under the other rules", found.forecast)
-    yield "  garbage under the other rules with another default:"
+    which = "the other rules" if found.changes else "today's rules"
+    if found.changes:
+        yield _amount(f"garbage under {which}", found.forecast)
+    yield f"  garbage under {which} with another default:"
     for days in _SHOWN:
         yield _amount(counted(days, "day"), found.curve[days], 6)
     yield "  garbage under today's rules, if nobody writes:"

@@ -86,6 +86,12 @@ class Forecast:
     later: Mapping[int, Amount]
     notes: Sequence[str]
 
+    @property
+    def changes(self) -> bool:
+        """Return whether the other rules are others than today's, or branches are left out."""
+        today = (self.todays_rules, self.todays_retain)
+        return today != (self.rules, self.retain) or bool(self.without_branches)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {
@@ -270,8 +276,9 @@ def _notes(
         )
     default = rules.default_retention_days
     if unknown := sum(span.days <= default for span in outlook.missing):
+        which = "today's rules keep" if rules == today else "the other rules keep"
         notes.append(
-            f"the other rules keep {counted(unknown, 'range')} whose content is not known, since "
+            f"{which} {counted(unknown, 'range')} whose content is not known, since "
             "no mark has read them, or what it read was pruned: the forecast is a bound"
         )
     if not bounds.knows(default):

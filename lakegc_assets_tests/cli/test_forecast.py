@@ -71,6 +71,11 @@ def test_a_file_of_rules_takes_the_place_of_todays(tmp_path: Path) -> None:
 def test_people_read_it() -> None:
     shown = lakegc("forecast", "thrifty", "--set-branch", "main=70")
     say(shown, 0, "as of mark m1", "branch main", "no rule -> 70 days", "garbage today")
+    assert "garbage under the other rules  " in shown.stdout
+    assert "garbage under the other rules with another default:" in shown.stdout
+    todays = lakegc("forecast", "thrifty")
+    say(todays, 0, "garbage under today's rules with another default:")
+    assert "other rules" not in todays.stdout
 
 
 @pytest.mark.usefixtures("reported")
