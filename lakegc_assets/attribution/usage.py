@@ -176,7 +176,10 @@ class _Dimensions:
     def by_branch(self) -> list[Use]:
         groups = self._groups()
         by_holders = relations.totals(self.live, ["holders", "also_needed"])
-        held: dict[int, list[int]] = {1 << n: [0] * 6 for n in range(1, len(groups.branches) + 1)}
+        # In the mode committed nothing was looked at that was known to be held.
+        listed = self.manifest.mode != "committed"
+        branches = range(1, len(groups.branches) + 1) if listed else ()
+        held: dict[int, list[int]] = {1 << n: [0] * 6 for n in branches}
         unknown = [0, 0]
         for row in self.frames.collect_rows(by_holders, _BY_HOLDERS, _WHAT):
             size = row["objects"], row["bytes"]
@@ -202,7 +205,7 @@ class _Dimensions:
                     total[0],
                     total[1],
                     (total[2], total[3]),
-                    None if bit == NO_BRANCH else freed,
+                    freed if listed and bit != NO_BRANCH else None,
                 )
             )
         rows.sort(key=lambda row: (-(row.only or (0, 0))[1], -row.bytes, row.key))

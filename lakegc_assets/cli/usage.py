@@ -126,15 +126,16 @@ def _lines(found: Usage, top: int, since: str) -> Iterator[str]:
     if (total := facts["not_listed"])["objects"]:
         yield _figures("live, and not in the listing", total["objects"], total["bytes"])
     yield from _logical(found)
-    yield f"  live and committed, by {found.by}"
     shown = found.rows[:top]
-    if found.by == "branch":
+    if shown:
+        yield f"  live and committed, by {found.by}"
+    if shown and found.by == "branch":
         yield from _branches(shown)
     else:
         yield from (_figures(_named(row), row.objects, row.bytes, indent=4) for row in shown)
     if rest := len(found.rows) - len(shown):
         yield f"    and {counted(rest, 'other')}: --top shows more"
-    frees = facts["rules"] is not None and found.manifest.mode != "uncommitted"
+    frees = facts["rules"] is not None and found.manifest.mode == "unified"
     if found.by == "branch" and frees:
         days = counted(facts["rules"]["default_retention_days"], "day")
         yield (

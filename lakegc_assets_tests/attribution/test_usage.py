@@ -170,8 +170,12 @@ def test_a_mark_that_looked_at_a_part_says_so(marked: Site, mode: str, said: str
     if mode == "uncommitted":
         assert set(_rows(found, "only_bytes")) >= {"main", "no branch"}
         assert not any(row.get("freed_bytes") for row in found["rows"])
+    else:
+        # It did not look at what branches hold, and knows not what deleting one would free.
+        assert found["rows"] == []
     shown = lakegc("usage", REPOSITORY, "--run", f"u-{mode}").stdout
-    assert ("what deleting a branch frees goes when" in shown) is (mode != "uncommitted")
+    assert "what deleting a branch frees goes when" not in shown
+    assert ("live and committed, by branch" in shown) is (mode != "committed")
 
 
 def test_what_a_sweep_deleted_is_a_class_of_its_own_where_it_was_listed_before(
