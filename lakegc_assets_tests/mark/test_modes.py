@@ -30,7 +30,6 @@ from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.sweep.ledger import SWEPT
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests import recorded
-from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.lake import (
     REPOSITORY,
     STAGES,
@@ -40,6 +39,7 @@ from lakegc_assets_tests.lake import (
     copy_of,
     running,
 )
+from lakegc_assets_tests.mark import foreign
 from lakegc_assets_tests.mark.test_incremental_listing import candidates, listing
 from lakegc_assets_tests.mark.test_publication import PLACES, lines_of, written
 from lakegc_assets_tests.mark.test_report import told
