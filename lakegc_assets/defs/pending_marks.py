@@ -1,9 +1,9 @@
 """``gc_waiting``: the list of marks that wait for a person, and a notice of each."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final, NamedTuple
 
 import dagster as dg
@@ -17,26 +17,23 @@ from lakegc_assets.defs.names import (
     RUN_TAG,
     WAITING,
     WAITS_TAG,
-    Names,
     partition_key,
 )
 from lakegc_assets.defs.notices import APPROVABLE, link_to_run, ways_of
 from lakegc_assets.defs.policy import NoticeSection, Policies, Policy
-from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.defs.turns import Turns
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
-from lakegc_assets.estate.repository_state import UNREADABLE, Standing, standings
+from lakegc_assets.estate.repository_state import UNREADABLE, Standing, standing
 from lakegc_assets.estate.repository_state import WAITING as WAITING_STATE
 from lakegc_assets.estate.run_state import REFUSED
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.wording import counted, human_bytes
 
-#: The artifacts are looked at when a run has changed, and this often for what came from elsewhere.
+#: A repository is looked at when a run of it has changed, and this often for what came from
+#: elsewhere.
 _LOOK: Final = timedelta(hours=1)
-#: Runs that are found again, since some storages compare whole seconds.
-_OVERLAP: Final = timedelta(seconds=2)
-_THREADS: Final = 4
 _IN_PROGRESS: Final = [one for one in dg.DagsterRunStatus if one not in ENDED]
 
 
@@ -67,18 +64,21 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         # Another code location may have listed marks of another server.
         before = memory.get("listed", memory.get("told", []))  # as older versions called it
         ours = listed.intersection(before)
-        current, looked = ours, memory.get("looked")
-        if looked is None or _is_due(context.instance, datetime.fromisoformat(looked), moment):
-            looked = moment.isoformat()
+        known = sorted(context.instance.get_dynamic_partitions(names.of(REPOSITORY)))
+        turns = Turns(memory, moment)
+        turns.put_changed_first(context.instance)
+        found, unclear = set[str](), set(known)
+        if due := turns.due(known, _LOOK):
             root = collection.of(context).root
-            found, unclear = _look(context, policies, names, root, moment)
-            current = set(found) | {key for key in ours if key.split("|")[0] in unclear}
-            for key in sorted(found.keys() - set(before)):
-                made = _notice(context.instance, policies, collection.notices, found[key], moment)
+            marks, unclear = _look(context, policies, root, known, turns, due, moment)
+            found = set(marks)
+            for key in sorted(found.difference(before)):
+                made = _notice(context.instance, policies, collection.notices, marks[key], moment)
                 outbox.add(key, document=made)
+        current = found | {key for key in ours if key.split("|")[0] in unclear}
         outbox.waiting = {key: one for key, one in outbox.waiting.items() if key in current}
         outbox.deliver(context.log)
-        cursor = {"looked": looked, "listed": sorted(current), "pending": outbox.waiting}
+        cursor = {"listed": sorted(current), "pending": outbox.waiting, **turns.to_json(known)}
         return dg.SensorResult(
             skip_reason=outbox.reason(
                 f"{counted(len(current), 'mark waits', 'marks wait')} for approval"
@@ -90,38 +90,45 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
     return waiting
 
 
-def _is_due(instance: dg.DagsterInstance, looked: datetime, now: datetime) -> bool:
-    """True if something may have changed since the artifacts were read last."""
-    if now - looked >= _LOOK:
-        return True
-    changed = dg.RunsFilter(updated_after=looked - _OVERLAP)
-    return bool(instance.get_run_records(changed, limit=1))
-
-
 def _look(
     context: dg.SensorEvaluationContext,
     policies: Policies,
-    names: Names,
     root: ArtifactRoot,
+    known: Sequence[str],
+    turns: Turns,
+    due: Sequence[str],
     now: datetime,
 ) -> tuple[dict[str, _Waiting], set[str]]:
-    """The marks that wait, by their partition keys; and repositories that cannot be read."""
-    known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-    stands = standings(root, sorted(known), lambda name: policies.of(name).sweep, now)
-    unreadable = {one.repository: one.because for one in stands if one.state == UNREADABLE}
-    if unreadable and len(unreadable) == len(known):
-        raise LakegcError(next(iter(unreadable.values())))
+    """The marks that wait, by their partition keys; and repositories of which nobody knows.
+
+    Raises:
+        LakegcError: no repository at all can be read.
+    """
+
+    def look(name: str) -> _Waiting | LakegcError | None:
+        try:
+            stands = standing(root, name, policies.of(name).sweep, now)
+            unread = stands.state == UNREADABLE
+            return LakegcError(stands.because) if unread else _waiting_mark(root, stands)
+        except LakegcError as error:
+            return error
+
+    looked = turns.look(due, look)
+    problems = {name: one for name, one in looked.items() if isinstance(one, LakegcError)}
+    if len(problems) == len(known):
+        raise next(iter(problems.values()))
+    unclear = {name for name in known if name not in looked}.union(problems)
     found: dict[str, _Waiting] = {}
-    unclear = set(unreadable)
-    marks = thread_map(partial(_waiting_mark, root), stands, _THREADS)
-    for one in filter(None, marks):
-        mark = one.mark
-        tags = {REPOSITORY_TAG: mark.repository, RUN_TAG: mark.run}
-        if context.instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)):
-            # The run that made it may be about to sweep it.
-            unclear.add(mark.repository)
-        else:
-            found[str(partition_key(mark.repository, mark.run))] = one
+    for name, one in looked.items():
+        if isinstance(one, LakegcError):
+            context.log.warning("%s: %s", name, one)
+        elif one is not None:
+            tags = {REPOSITORY_TAG: name, RUN_TAG: one.mark.run}
+            if context.instance.get_runs_count(dg.RunsFilter(tags=tags, statuses=_IN_PROGRESS)):
+                # The run that made it may be about to sweep it.
+                unclear.add(name)
+            else:
+                found[str(partition_key(name, one.mark.run))] = one
     return found, unclear
 
 

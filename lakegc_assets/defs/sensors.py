@@ -36,6 +36,7 @@ from lakegc_assets.defs.names import (
     tag_value,
 )
 from lakegc_assets.defs.policy import Policies
+from lakegc_assets.defs.turns import Turns
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -48,8 +49,7 @@ from lakegc_assets.sweep.approval import Approval, approval_of
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.wording import counted
 
-#: Repositories that are looked at at a time, and runs of each.
-_REPOSITORIES: Final = 8
+#: Runs of a repository that are looked at at a time.
 _THREADS: Final = 4
 #: In the cursor of ``gc_approvals``: when each approval ends whose sweep it has asked for.
 _ASKED: Final = "asked"
@@ -207,16 +207,19 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
     )
     def approvals(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resources = collection.of(context)
-        root, moment = resources.root, collection.now()
+        root, moment, memory = resources.root, collection.now(), remembered(context)
         there = collected(resources.lakefs.config(), collection.policies)
         chosen = [r.id for r in there if collection.policies.of(r.id).sweep != "never"]
-        # An estate has thousands of marks, and a tick has a minute.
-        approved = thread_map(
-            lambda name: _approved(context, root, name, moment), chosen, _REPOSITORIES
-        )
+        turns = Turns(memory, moment)
+        turns.put_changed_first(context.instance)
+        looked = turns.look(chosen, lambda name: _approved(context, root, name, moment))
+        problems = [one for one in looked.values() if isinstance(one, LakegcError)]
+        if problems and len(problems) == len(looked):
+            raise problems[0]
+        approved = [found for found in looked.values() if not isinstance(found, LakegcError)]
         holding = {_run_key(one): one for found in approved for one in found}
         # Dagster knows a run key as long as its run: who cancels a sweep may remove that, too.
-        before: dict[str, str] = remembered(context).get(_ASKED, {})
+        before: dict[str, str] = memory.get(_ASKED, {})
         asked = {k: ends for k, ends in before.items() if moment < datetime.fromisoformat(ends)}
         requests = [
             collection.request(
@@ -237,7 +240,10 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
                 f"the sweep of {of} was started before: where it did not end, launch "
                 f"{collection.names.of('gc_sweep')}, or approve again"
             )
-        return collection.started(requests, otherwise, json.dumps({_ASKED: asked}, sort_keys=True))
+        if len(looked) < len(chosen):
+            otherwise += f"; {len(looked)} of {_repositories(chosen)} were looked at"
+        cursor = {_ASKED: asked, **turns.to_json(chosen)}
+        return collection.started(requests, otherwise, json.dumps(cursor, sort_keys=True))
 
     return approvals
 
@@ -248,8 +254,11 @@ def _run_key(approval: Approval) -> str:
 
 def _approved(
     context: dg.SensorEvaluationContext, root: ArtifactRoot, repository: str, now: datetime
-) -> list[Approval]:
-    """The approvals that hold, of marks that were not swept; damage of one run hides no other."""
+) -> list[Approval] | LakegcError:
+    """The approvals that hold, of marks that were not swept; or why nobody can tell.
+
+    Damage of one run hides no other, nor does one repository that cannot be read.
+    """
 
     def read(run: str) -> Approval | LakegcError | None:
         try:
@@ -258,9 +267,14 @@ def _approved(
         except (IntegrityError, RefusedError) as error:
             return error
 
-    runs = root.runs(repository)
     approvals: list[Approval] = []
-    for run, found in zip(runs, thread_map(read, runs, _THREADS), strict=True):
+    try:
+        runs = root.runs(repository)
+        results = thread_map(read, runs, _THREADS)
+    except LakegcError as error:
+        context.log.warning("%s: its approvals cannot be read: %s", repository, error)
+        return error
+    for run, found in zip(runs, results, strict=True):
         if isinstance(found, LakegcError):
             context.log.warning("%s, run %s: %s", repository, run, found)
         elif found is not None:

@@ -5,11 +5,10 @@ would hide those that are not.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
@@ -18,6 +17,7 @@ from lakegc_assets.defs.metadata import table
 from lakegc_assets.defs.names import REPOSITORY, REPOSITORY_TAG, Names
 from lakegc_assets.defs.notices import ways_of
 from lakegc_assets.defs.policy import Policies
+from lakegc_assets.defs.turns import Turns
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
@@ -32,6 +32,8 @@ CHECK: Final = "marked_in_time"
 _THREADS: Final = 8
 #: Jobs whose success says that there is a mark.
 _MARKING: Final = ("gc", "gc_mark")
+#: The end of the last mark in the artifacts, and why it is not known.
+_Found: TypeAlias = tuple[datetime | None, str]
 _DESCRIPTION: Final = "Each repository was marked no longer ago than its `stale_after_days`."
 
 
@@ -68,33 +70,30 @@ class Known:
 
 
 def _freshness(
-    root: ArtifactRoot | None, instance: dg.DagsterInstance, collection: Collection, known: Known
+    collection: Collection, known: Known, ends: Iterable[datetime | None], note: str = ""
 ) -> Freshness:
-    """The age of the last mark of a repository, by its artifacts and Dagster's records of its runs.
+    """The age of the last mark of a repository, by the ends of its marks as far as they are known.
 
-    Artifacts do not count where their root is not known.
+    ``note`` says which are not.
     """
-    names = collection.names
-    days, note = collection.policies.of(known.name).stale_after_days, ""
-    found = [_last_run(instance, names, known.name)]
-    try:
-        found.append(_last_report(root, known) if root else None)
-    except LakegcError as error:
-        note = f". Its artifacts cannot be read: {error}"
+    days = collection.policies.of(known.name).stale_after_days
     # Before it was made, another one of its name was marked.
-    last = max((one for one in found if one is not None and one >= known.made), default=None)
+    last = max((one for one in ends if one is not None and one >= known.made), default=None)
     ago = collection.now() - (last or known.made)
     said = f"was marked {_days(ago)} ago" if last else f"was made {_days(ago)} ago and never marked"
     passed = ago <= timedelta(days=days)
-    schedule = names.of("gc_schedule")
+    schedule = collection.names.of("gc_schedule")
     then = "" if passed else f": look at its last runs, and whether {schedule} is on{note}"
     return Freshness(passed, f"{known.name} {said}, {days:g} days are allowed{then}", last)
 
 
-def _last_report(root: ArtifactRoot, known: Known) -> datetime | None:
-    """The end of the last mark that has left artifacts; damaged ones do not count."""
-    marks = earlier(root, known.name, "gc_report", known.namespace, but="")
-    return marks[0].manifest.finished if marks else None
+def _last_report(root: ArtifactRoot, known: Known) -> tuple[datetime | None, str]:
+    """The end of the last mark that has left artifacts, damaged ones do not count; or why not."""
+    try:
+        marks = earlier(root, known.name, "gc_report", known.namespace, but="")
+    except LakegcError as error:
+        return None, f". Its artifacts cannot be read: {error}"
+    return (marks[0].manifest.finished if marks else None), ""
 
 
 def _last_run(instance: dg.DagsterInstance, names: Names, repository: str) -> datetime | None:
@@ -144,7 +143,7 @@ def staleness_check(collection: Collection) -> dg.AssetChecksDefinition:
     def marked_in_time(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         resources = collection.of(context)
         there = [Known.of(one) for one in collected(resources.lakefs.config(), collection.policies)]
-        found = _judge(there, resources.root, context.instance, collection)
+        found, _ = _judge(there, resources.root, context.instance, collection, {}, _all)
         return dg.AssetCheckResult(severity=dg.AssetCheckSeverity.WARN, **_check_result(found))
 
     return marked_in_time
@@ -155,11 +154,47 @@ def _judge(
     root: ArtifactRoot | None,
     instance: dg.DagsterInstance,
     collection: Collection,
-) -> dict[str, Freshness]:
-    """The age of the last mark of each repository, by its name."""
-    look = partial(_freshness, root, instance, collection)
-    known = [one.name for one in there]
-    return dict(zip(known, thread_map(look, there, _THREADS), strict=True))
+    marked: dict[str, str],
+    look: Callable[[Sequence[str], Callable[[str], _Found]], Mapping[str, _Found]],
+) -> tuple[dict[str, Freshness], dict[str, Freshness]]:
+    """The age of the last mark of each repository, by its name; and of those not looked at.
+
+    Dagster's own records answer it of most with a question or two, the artifacts with a read or two
+    of every run: these are asked where the records do not say that all is well.
+
+    Args:
+        there: repositories.
+        root: of the artifacts, which do not count where it is not known.
+        instance: of Dagster.
+        collection: of the component.
+        marked: the ends of marks as artifacts have told them, by repository; changed here.
+        look: calls a function for repositories, as many as there is time for.
+    """
+    known = {one.name: one for one in there}
+
+    def last_run(name: str) -> datetime | None:
+        return _last_run(instance, collection.names, name)
+
+    runs = dict(zip(known, thread_map(last_run, list(known), _THREADS), strict=True))
+    ends = {
+        name: [runs[name], *([datetime.fromisoformat(marked[name])] if name in marked else ())]
+        for name in known
+    }
+    found = {name: _freshness(collection, one, ends[name]) for name, one in known.items()}
+    stale = [name for name, one in found.items() if not one.passed]
+    if root is None:
+        return found, {}
+    looked = look(stale, lambda name: _last_report(root, known[name]))
+    later = {name: found.pop(name) for name in stale if name not in looked}
+    for name, (end, note) in looked.items():
+        found[name] = _freshness(collection, known[name], [*ends[name], end], note)
+        if end is not None:
+            marked[name] = end.isoformat()
+    return found, later
+
+
+def _all(names: Sequence[str], look: Callable[[str], _Found]) -> dict[str, _Found]:
+    return dict(zip(names, thread_map(look, names, _THREADS), strict=True))
 
 
 def _check_result(found: Mapping[str, Freshness], silence: str = "") -> dict[str, Any]:
@@ -203,7 +238,12 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         reported = memory.get("stale", memory.get("told", []))
         outbox = Outbox(ways_of(collection.notices), memory.get("waiting", {}), collection.now())
         there, root, silence = _look(context, collection, memory.get("known", {}))
-        found = _judge(there, root, context.instance, collection)
+        names_there = sorted(one.name for one in there)
+        turns, marked = Turns(memory, collection.now()), dict(memory.get("marked", {}))
+        found, later = _judge(there, root, context.instance, collection, marked, turns.look)
+        # They are as they were, or not known yet: the next tick goes on.
+        found |= {name: one for name, one in later.items() if name in reported}
+        more = f". {counted(len(later), 'more is', 'more are')} to be looked at" if later else ""
         stale = sorted(name for name, one in found.items() if not one.passed)
         for name in stale:
             if name not in reported:
@@ -212,22 +252,29 @@ def staleness_sensor(collection: Collection) -> dg.SensorDefinition:
         outbox.deliver(context.log)
         day = collection.now().date().isoformat()
         known = {one.name: one.to_json() for one in there}
-        cursor = {"known": known, "stale": stale, "day": day, "waiting": outbox.waiting}
+        cursor = {
+            "known": known,
+            "stale": stale,
+            "day": day,
+            "waiting": outbox.waiting,
+            "marked": {name: marked[name] for name in names_there if name in marked},
+            **turns.to_json(names_there),
+        }
         # A check of one partition could be reported once only: Dagster refuses the second result.
         report = (stale, day) != (reported, memory.get("day"))
         evaluation = dg.AssetCheckEvaluation(
             asset_key=names.key(REPOSITORIES),
             check_name=CHECK,
             severity=dg.AssetCheckSeverity.WARN,
-            **_check_result(found, silence),
+            **_check_result(found, f"{silence}{more}"),
         )
         return dg.SensorResult(
             asset_events=[evaluation] if report else [],
             skip_reason=outbox.reason(
-                f"{counted(len(there), 'repository', 'repositories')}{silence}"
+                f"{counted(len(there), 'repository', 'repositories')}{silence}{more}"
             ),
             cursor=json.dumps(cursor, sort_keys=True),
-            dynamic_partitions_requests=[names.repositories.build_add_request(sorted(found))],
+            dynamic_partitions_requests=[names.repositories.build_add_request(names_there)],
         )
 
     return staleness

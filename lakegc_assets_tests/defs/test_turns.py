@@ -1,0 +1,218 @@
+"""Hundreds of repositories: a tick looks at some, the next ones go on, and none hides another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.defs import notices, turns
+from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.pending_marks import waiting_sensor
+from lakegc_assets.defs.policy import NoticeSection
+from lakegc_assets.defs.sensors import approvals_sensor
+from lakegc_assets.defs.staleness import staleness_sensor
+from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
+from lakegc_assets.storage.errors import AccessDeniedError
+from lakegc_assets.sweep.approval import Approval
+from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.running import own_instance
+from lakegc_assets_tests.left import BEGAN, finish, marked
+from lakegc_assets_tests.site import Site
+
+_HOOK = NoticeSection(url="http://127.0.0.1:9/hook")
+_NAMES = [f"repo-{number:02}" for number in range(20)]
+_MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module")
+def repositories(site: Site) -> None:
+    """Twenty of them, made long ago."""
+    site.calendar.days_ago = 240
+    for name in _NAMES:
+        site.client.create_repository(name, f"local://{name}")
+    site.calendar.days_ago = 0
+
+
+@pytest.fixture
+def daemon(
+    site: Site,
+    repositories: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Daemon]:
+    """Without artifacts, and with time for one batch of repositories in each tick."""
+    artifacts = site.root.open()
+    artifacts.delete_many([info.key for info in artifacts.infos("")])
+    monkeypatch.setattr(turns, "BUDGET_S", 0.0)
+    with own_instance() as instance:
+        instance.add_dynamic_partitions("repository", _NAMES)
+        yield Daemon(GarbageCollection().definitions(), instance)
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(notices, "post", lambda _url, made, _form: found.append(made))
+    return found
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the runs of each repository were listed."""
+    found = Counter[str]()
+    listed = ArtifactRoot.runs
+
+    def runs(root: ArtifactRoot, repository: str) -> list[str]:
+        found[repository] += 1
+        return listed(root, repository)
+
+    monkeypatch.setattr(ArtifactRoot, "runs", runs)
+    return found
+
+
+def tick(daemon: Daemon, name: str, at: datetime | None = None) -> list[str]:
+    """One tick of a sensor, at some time."""
+    moment = at or utc_now()
+    collection = replace(GarbageCollection(notices=_HOOK).collection(), now=lambda: moment)
+    make_sensor = {
+        "gc_approvals": approvals_sensor,
+        "gc_staleness": staleness_sensor,
+        "gc_waiting": waiting_sensor,
+    }[name]
+    return daemon.sensor(name, as_defined=make_sensor(collection))
+
+
+def launched(daemon: Daemon, repository: str, run: str) -> str:
+    daemon.instance.add_dynamic_partitions("run", [run])
+    return daemon.launch(dg.RunRequest(partition_key=f"{repository}|{run}"), "gc", {})
+
+
+def to_approve(attempt: AttemptArtifacts) -> None:
+    """A mark as the notice of it reads it."""
+    facts = {"listed": 100, "listed_bytes": 10_000, "spared": {}}
+    attempt.store().delete_many(["deletion_candidates/manifest.json"])
+    by_reason = {"expired": {"objects": 40, "bytes": 4000}}
+    finish(attempt, "deletion_candidates", 0, {**facts, "by_reason": by_reason})
+
+
+def approve(attempt: AttemptArtifacts) -> None:
+    now = utc_now()
+    mark = attempt.recorded("gc_report").sha256
+    ends = now + timedelta(days=7)
+    given = Approval(attempt.repository, attempt.run, mark, "", "Ada", now, ends, 0.5)
+    attempt.store().put("approvals/1.json", given.to_bytes())
+
+
+def test_no_artifacts_are_read_of_what_dagster_knows_to_be_marked(
+    daemon: Daemon, posted: list[dict[str, Any]], looks: Counter[str]
+) -> None:
+    for name in _NAMES:
+        daemon.succeed(launched(daemon, name, "m1"))
+    tick(daemon, "gc_staleness")
+    assert (posted, looks.total()) == ([], 0)
+
+
+def test_each_repository_that_is_stale_is_reported_once_over_several_ticks(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]], looks: Counter[str]
+) -> None:
+    marked(site.root, "repo-19", "m1", (utc_now() - BEGAN) / timedelta(days=1))
+    reported = []
+    for _ in range(4):
+        tick(daemon, "gc_staleness")
+        reported.append(sorted(one["repository"] for one in posted))
+        assert looks.total() <= len(reported) * turns.AT_ONCE
+    assert [len(some) for some in reported] == [8, 16, 19, 19]
+    # Whose mark no run of Dagster tells of is looked at, and not again while that is enough.
+    assert reported[-1] == _NAMES[:-1]
+    assert looks["repo-19"] == 1
+
+
+def test_an_approval_is_found_when_its_turn_comes_and_one_of_a_run_at_once(
+    site: Site, daemon: Daemon, looks: Counter[str]
+) -> None:
+    approve(marked(site.root, "repo-12", "m1"))
+    assert tick(daemon, "gc_approvals") == []
+    assert "8 of 20 repositories were looked at" in daemon.skipped[-1]
+    approve(marked(site.root, "repo-19", "m1"))
+    # The job gc_approve is a run on it.
+    launched(daemon, "repo-19", "m1")
+    runs = tick(daemon, "gc_approvals")
+    found = [daemon.instance.get_run_by_id(run) for run in runs]
+    assert [one.tags["lakegc/repository"] for one in found if one is not None] == [
+        "repo-19",
+        "repo-12",
+    ]
+    assert set(looks.values()) == {1}
+    assert [run for _ in range(4) for run in tick(daemon, "gc_approvals")] == []
+
+
+def test_a_repository_that_cannot_be_read_keeps_no_approval_of_another_from_its_sweep(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approve(marked(site.root, "repo-01", "m1"))
+    listed = ArtifactRoot.runs
+
+    def runs(root: ArtifactRoot, repository: str) -> list[str]:
+        if repository == "repo-00":
+            raise AccessDeniedError("its folder is closed")
+        return listed(root, repository)
+
+    monkeypatch.setattr(ArtifactRoot, "runs", runs)
+    assert len(tick(daemon, "gc_approvals")) == 1
+
+
+def test_a_mark_is_listed_when_its_turn_comes_and_that_of_a_run_at_once(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]], looks: Counter[str]
+) -> None:
+    now = utc_now() - 3 * _MINUTE
+    for name in ("repo-00", "repo-12"):
+        to_approve(marked(site.root, name, "m1"))
+    counts = []
+    for minute in range(3):
+        tick(daemon, "gc_waiting", now + minute * _MINUTE)
+        counts.append(looks.total())
+    assert [one["repository"] for one in posted] == ["repo-00", "repo-12"]
+    assert counts == [8, 16, 20]
+    # One run has ended: its repository is read, and no other.
+    to_approve(marked(site.root, "repo-19", "m1"))
+    daemon.succeed(launched(daemon, "repo-19", "m1"))
+    tick(daemon, "gc_waiting", now + 3.5 * _MINUTE)
+    assert looks.total() == 21
+    keys = ["repo-00|m1", "repo-12|m1", "repo-19|m1"]
+    assert sorted(daemon.instance.get_dynamic_partitions("waiting")) == keys
+    # Nothing has changed, until all are looked at again.
+    tick(daemon, "gc_waiting", now + 4 * _MINUTE)
+    assert looks.total() == 21
+    for minute in range(3):
+        tick(daemon, "gc_waiting", now + (65 + minute) * _MINUTE)
+    assert looks.total() == 41
+    assert sorted(daemon.instance.get_dynamic_partitions("waiting")) == keys
+    assert len(posted) == 3
+    daemon.instance.delete_dynamic_partition("repository", "repo-12")
+    tick(daemon, "gc_waiting", now + 70 * _MINUTE)
+    keys.remove("repo-12|m1")
+    assert sorted(daemon.instance.get_dynamic_partitions("waiting")) == keys
+
+
+def test_a_mark_whose_candidates_cannot_be_read_hides_no_other_that_waits(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("repo-00", "repo-01"):
+        to_approve(marked(site.root, name, "m1"))
+    recorded, asked = AttemptArtifacts.recorded, Counter[str]()
+
+    def closes(attempt: AttemptArtifacts, asset: str) -> Any:
+        asked[asset] += attempt.repository == "repo-00"
+        if attempt.repository == "repo-00" and asset == "deletion_candidates" and asked[asset] > 1:
+            raise AccessDeniedError("it was closed while it was read")
+        return recorded(attempt, asset)
+
+    monkeypatch.setattr(AttemptArtifacts, "recorded", closes)
+    tick(daemon, "gc_waiting")
+    assert [one["repository"] for one in posted] == ["repo-01"]
