@@ -50,9 +50,10 @@ ETAGS: Final = pa.schema([LISTING.field(n) for n in ("hash", "etag_hash", "last_
 ENTRIES: Final = ("range_id", "hash", "size", "etag_hash")
 #: Hashes of the checksums of what was read.
 CONTENTS: Final = schema("address string, content bigint")
-#: What ``etag_evidence`` gives.
+#: Ranges with numbers of their own, and what ``etag_evidence`` gives of each.
+NUMBERED: Final = schema("range_id string, number int")
 EVIDENCE: Final = schema(
-    "range_id string, piece int, agree int, newest timestamp, small_agree int, sizes_agree int"
+    "number int, piece int, agree int, newest timestamp, small_agree int, sizes_agree int"
 )
 
 
@@ -152,10 +153,11 @@ def compare_ranges(
     """Evidence of ranges beside parts of the listing, by the range and the name of the part."""
     table = table_of(((one.range_id, one.entries) for one in ranges), COUNTED)
     entries = range_frame(work.ctx, work.frames, table, ENTRIES)
+    numbers = table_of(((one.range_id, n) for n, one in enumerate(ranges)), NUMBERED)
     listed = [work.read(parts, ETAGS) for parts in pieces.values()]
-    evidence = etag_evidence(entries, listed)
+    evidence = etag_evidence(entries, work.frames.create(numbers), listed)
     rows = work.frames.collect(evidence, EVIDENCE, "compare etags at branch HEADs")
-    compared_ids = set(rows["range_id"].to_pylist())
+    compared_ids = {ranges[number].range_id for number in rows["number"].to_pylist()}
     # That a range says nothing is known only if it was compared, and is cached.
     if missing := {one.range_id for one in ranges if one.entries != 0} - compared_ids:
         raise IntegrityError(
@@ -170,7 +172,7 @@ def compare_ranges(
             agree = None if row["agree"] is None else bool(row["agree"])
             small, sizes = bool(row["small_agree"]), bool(row["sizes_agree"])
             compared = Evidence(agree, row["newest"] or 0, small, sizes)
-            found[row["range_id"], names[row["piece"]]] = compared
+            found[ranges[row["number"]].range_id, names[row["piece"]]] = compared
     return found
 
 

@@ -31,15 +31,17 @@ _KEY: Final = ["size", "signature"]
 
 
 @relation
-def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
+def etag_evidence(entries: DataFrame, ranges: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
     """Agreement of entries with the listed objects they address, in etag and size.
 
     Args:
         entries: those of some ranges.
+        ranges: range_id, number: these ranges, each once. Entries are moved with the number, which
+            is an eighth of the id.
         store: Store DF (hash, etag_hash, last_modified, size), in pieces.
 
     Returns:
-        range_id; piece, the number of the piece; whether all etags agree there, as 1 or 0;
+        number; piece, the number of the piece; whether all etags agree there, as 1 or 0;
         newest, when the last of the objects compared was written; small_agree, whether an object
         that may be read has the etag of its entry, as 1 or 0; sizes_agree, whether all sizes are
         those of the objects, as 1 or 0. Where no etag was compared, agree and newest are null; each
@@ -60,14 +62,15 @@ def etag_evidence(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
     agrees = F.col("etag_hash") == F.col("listed")
     agree = F.when(compared, F.when(agrees, F.lit(1)).otherwise(F.lit(0)))
     small = compared & agrees & (F.col("size") <= SMALL)
-    pairs = entries.join(listed, "hash", "left").select(
-        *("range_id", "piece", "size", "listed_size", "etag_hash", "listed", "last_modified")
+    numbered = entries.join(ranges, "range_id").select("number", "hash", "size", "etag_hash")
+    pairs = numbered.join(listed, "hash", "left").select(
+        *("number", "piece", "size", "listed_size", "etag_hash", "listed", "last_modified")
     )
     # Of what is not listed neither holds.
     same_size = F.when(F.col("size") == F.col("listed_size"), F.lit(1)).when(
         F.col("size") != F.col("listed_size"), F.lit(0)
     )
-    return pairs.groupBy("range_id", "piece").agg(
+    return pairs.groupBy("number", "piece").agg(
         F.min(agree).alias("agree"),
         F.max(F.when(compared, F.col("last_modified"))).alias("newest"),
         F.max(F.when(small, F.lit(1)).otherwise(F.lit(0))).alias("small_agree"),

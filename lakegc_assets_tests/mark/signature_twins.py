@@ -13,23 +13,26 @@ Rows = Sequence[Mapping[str, Any]]
 SMALL = 65_536
 
 
-def etag_evidence(entries: Rows, store: Sequence[Rows]) -> list[Row]:
+def etag_evidence(entries: Rows, ranges: Rows, store: Sequence[Rows]) -> list[Row]:
+    numbers = {row["range_id"]: row["number"] for row in ranges}
     listed = [(number, row) for number, rows in enumerate(store) for row in rows]
-    pairs: dict[tuple[str, int | None], list[tuple[Any, Any]]] = {}
+    pairs: dict[tuple[int, int | None], list[tuple[Any, Any]]] = {}
     for entry in entries:
+        if entry["range_id"] not in numbers:
+            continue
         beside = [(n, row) for n, row in listed if row["hash"] == entry["hash"]]
         nothing: list[tuple[Any, Any]] = [(None, None)]
         for number, row in beside or nothing:
-            pairs.setdefault((entry["range_id"], number), []).append((entry, row))
+            pairs.setdefault((numbers[entry["range_id"]], number), []).append((entry, row))
     found: list[Row] = []
-    for (range_id, piece), some in pairs.items():
+    for (range_number, piece), some in pairs.items():
         compared = [(entry, row) for entry, row in some if row and entry["etag_hash"]]
         agree = [entry["etag_hash"] == row["etag_hash"] for entry, row in compared]
         small = [
             one["size"] <= SMALL for (one, _), same in zip(compared, agree, strict=True) if same
         ]
         found.append({
-            "range_id": range_id,
+            "number": range_number,
             "piece": piece,
             "agree": int(all(agree)) if compared else None,
             "newest": max((row["last_modified"] for _, row in compared), default=None),
@@ -225,5 +228,5 @@ def spared(candidates: Rows, served: Rows, signatures: Rows, doubtful: Rows) -> 
     return [{"address": address, "why": why} for address, why in found.items()]
 
 
-def etag_evidence_of_two(entries: Rows, first: Rows, second: Rows) -> list[Row]:
-    return etag_evidence(entries, [first, second])
+def etag_evidence_of_two(entries: Rows, ranges: Rows, first: Rows, second: Rows) -> list[Row]:
+    return etag_evidence(entries, ranges, [first, second])

@@ -163,8 +163,8 @@ def test_a_range_that_was_not_looked_at_is_not_kept_as_one_that_says_nothing(
     parts = written(told.store, [FIRST])
     relation = etag_evidence
 
-    def lost(entries: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
-        return relation(entries, store).where("range_id <> 'b'")
+    def lost(entries: DataFrame, ranges: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
+        return relation(entries, ranges, store).where("number <> 1")
 
     with monkeypatch.context() as patch:
         patch.setattr(etags, "etag_evidence", lost)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark import signature_relations as relations
-from lakegc_assets.mark.etags import CONTENTS, ETAGS, EVIDENCE
+from lakegc_assets.mark.etags import CONTENTS, ETAGS, EVIDENCE, NUMBERED
 from lakegc_assets.mark.lookups import ASKED, BEFORE, BY_PATHS, PATHS_OF, SERVED_NAMES
 from lakegc_assets.mark.ranges import ROWS
 from lakegc_assets.mark.served import SPARED
@@ -69,6 +69,9 @@ EACH_SIGNATURE = rows("size", "signature", size=SIZE, signature=ETAG_HASHES)
 SOME_MATCHES = rows(
     "range_id", "size", "signature", range_id=IDS, size=SIZE, signature=ETAG_HASHES, entries=COUNT
 )
+NUMBERS = st.permutations(range(3)).map(
+    lambda order: [{"range_id": f"r{n + 1}", "number": number} for n, number in enumerate(order)]
+)
 OF_RANGES = rows("range_id", range_id=IDS, branches=COUNT, pages=COUNT)
 OF_OBJECTS = rows(address=ADDRESSES, size=SIZE, signature=ETAG_HASHES)
 PATHS = rows("size", "signature", size=SIZE, signature=ETAG_HASHES, paths=st.integers(1, 3))
@@ -112,11 +115,12 @@ def _utc(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_etag_evidence(frames: Frames) -> None:
-    def of_pieces(entries: Any, first: Any, second: Any) -> Any:
-        return relations.etag_evidence(entries, [first, second])
+    def of_pieces(entries: Any, ranges: Any, first: Any, second: Any) -> Any:
+        return relations.etag_evidence(entries, ranges, [first, second])
 
     of_pieces.__name__ = "etag_evidence_of_two"
-    holds(frames, of_pieces, [(ROWS, ENTRIES), (ETAGS, LISTED), (ETAGS, LISTED)], EVIDENCE)
+    some = [(ROWS, ENTRIES), (NUMBERED, NUMBERS), (ETAGS, LISTED), (ETAGS, LISTED)]
+    holds(frames, of_pieces, some, EVIDENCE)
 
 
 def test_unclear_entries(frames: Frames) -> None:
