@@ -72,15 +72,18 @@ _SIZES: Final = schema("metarange_id string", _OBJECTS)
 _ENTRIES: Final = ("range_id", "hash", "size", "folder")
 _PRINTS: Final = pa.schema([(name, pa.int64()) for name in relations.PRINTS])
 _RANGES: Final = schema("range_id string", _PRINTS, "oldest bigint")
+#: The folders of entries, and their places in order.
+_FOLDERS: Final = schema("folder string, place bigint")
 #: What entries name, before it is known what of it is listed.
-_NAMED: Final = schema(
-    "hash bigint, entries bigint, entry_size bigint, folder string, oldest bigint", _PRINTS
-)
+_NAMED: Final = schema("hash bigint, entry_size bigint, place bigint, oldest bigint", _PRINTS)
 #: The ranges that hold the objects of each pair of prints.
 _HOLDING: Final = schema(_PRINTS, "range_id string")
 #: Cells before it is known who holds what.
 _PRINTED: Final = schema(
-    (field for field in CELLS if field.name != "holders"), _PRINTS, "object bigint"
+    (field for field in CELLS if field.name not in {"holders", "folder"}),
+    "place bigint",
+    _PRINTS,
+    "object bigint",
 )
 
 
@@ -220,7 +223,9 @@ def _computed(
     )
     kinds = schema(_RANGES, *(f"{word} bigint" for word in words))
     ranges = frames.create(frames.collect(grouped, kinds, _WHAT))
-    named = relations.named_objects(entries, ranges)
+    folders = relations.numbered_folders(entries)
+    folders = frames.read(work.written(folders, "folders", _FOLDERS, _WHAT))
+    named = relations.named_objects(entries, ranges, folders)
     if read != wanted or PATH_RANGES in committed.parts:
         named = relations.with_unread(named, work.read(committed.parts["data"], HASHES))
     objects = frames.read(work.written(named, "named", _NAMED, _WHAT))
@@ -230,7 +235,7 @@ def _computed(
     holding = relations.holding_ranges(entries, cells)
     holding = frames.read(work.written(holding, "holding", _HOLDING, _WHAT))
     holders, folder = relations.holders(holding, ranges, words), f"{ASSET}/data/"
-    found = relations.with_holders(cells, holders)
+    found = relations.with_holders(cells, holders, folders)
     parts = frames.write(found, work.url, folder, CELLS, _WHAT)
     parts = parts or [write_part(attempt.store(), folder, CELLS.empty_table())]
     classes = _classes(frames, Dataset(work.url, parts, CELLS))

@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 
-from lakegc_assets.engine.relation import F, relation
+from lakegc_assets.engine.relation import F, Window, relation
 
 #: Bits of a word; all of them are positive numbers.
 WORD: Final = 62
@@ -45,7 +45,8 @@ AGES: Final = (1, 7, 30, 90, 180, 365, 730)
 SIZES: Final = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30, 1 << 34)
 ABOVE: Final = -1
 _AGE_COLUMNS: Final = {f"since_{days}": days for days in AGES}
-_CELL: Final = ("class", "why", "also_needed", "folder", "age", "size_class", "oldest")
+#: What cells are told apart by, besides their folders and holders.
+_CELL: Final = ("class", "why", "also_needed", "age", "size_class", "oldest")
 
 
 def words_of(groups: int) -> list[str]:
@@ -83,22 +84,36 @@ def range_groups(
 
 
 @relation
-def named_objects(entries: DataFrame, ranges: DataFrame) -> DataFrame:
+def numbered_folders(entries: DataFrame) -> DataFrame:
+    """The folders of entries, each once, with their places in order from 1 on (folder, place).
+
+    Objects have the places of their folders: Spark has to sort them for the least of several texts,
+    and not for that of several numbers.
+    """
+    named = entries.where(F.col("folder").isNotNull()).select("folder").distinct()
+    place = F.row_number().over(Window.orderBy("folder"))
+    return named.select("folder", place.cast("bigint").alias("place"))
+
+
+@relation
+def named_objects(entries: DataFrame, ranges: DataFrame, folders: DataFrame) -> DataFrame:
     """The objects that entries name.
 
     Args:
         entries: range_id, hash, size, folder: the entries of the live ranges.
         ranges: as ``range_groups`` returns them: one for each of the entries.
+        folders: as ``numbered_folders`` returns them.
 
     Returns:
-        hash; entries (how many name it); entry_size (bytes); folder (of several the first); oldest,
-        null where no active commit has such a range; and the sums of the prints of the ranges.
+        hash; entry_size (bytes); place, of its folder, of several the first, null where there is
+        none; oldest, null where no active commit has such a range; and the sums of the prints of
+        the ranges.
     """
     named = entries.join(ranges.select("range_id", *PRINTS, "oldest"), "range_id")
+    named = named.join(folders, "folder", "left")
     return named.groupBy("hash").agg(
-        F.count(F.lit(1)).alias("entries"),
         F.max("size").alias("entry_size"),
-        F.min("folder").alias("folder"),
+        F.min("place").alias("place"),
         F.min("oldest").alias("oldest"),
         *(F.sum(name).cast("bigint").alias(name) for name in PRINTS),
     )
@@ -113,33 +128,26 @@ def with_unread(named: DataFrame, committed: DataFrame) -> DataFrame:
         committed: hash: Committed DF, as often as its files have it.
 
     Returns:
-        The columns of ``named``; in the added rows entries is 0, and the others are null.
+        The columns of ``named``; in the added rows all but the hash are null.
     """
     unread = committed.select("hash").distinct().join(named.select("hash"), "hash", "left_anti")
-    nobody = {"entry_size": "bigint", "folder": "string", "oldest": "bigint"}
-    nobody |= dict.fromkeys(PRINTS, "bigint")
-    return named.select("hash", "entries", *nobody).unionByName(
-        unread.select(
-            "hash",
-            F.lit(0).cast("bigint").alias("entries"),
-            *(F.lit(None).cast(kind).alias(name) for name, kind in nobody.items()),
-        )
-    )
+    nobody = ("entry_size", "place", "oldest", *PRINTS)
+    nothing = (F.lit(None).cast("bigint").alias(name) for name in nobody)
+    return named.select("hash", *nobody).unionByName(unread.select("hash", *nothing))
 
 
 @relation
 def needs(staged: DataFrame, referenced: DataFrame) -> DataFrame:
-    """The class of what is needed by something else than a commit (hash, need): each hash once.
+    """Objects needed by something else than a commit (hash, is_staged): each hash once.
 
     Args:
-        staged: hash: Uncommitted DF.
-        referenced: hash: addresses that other repositories name.
+        staged: hash: Uncommitted DF; is_staged is 1 of these.
+        referenced: hash: addresses that other repositories name; 0 of these if not staged, too.
     """
-    named = staged.select("hash", F.lit(STAGED).alias("need")).unionByName(
-        referenced.select("hash", F.lit(REFERENCED).alias("need"))
+    named = staged.select("hash", F.lit(1).alias("is_staged")).unionByName(
+        referenced.select("hash", F.lit(0).alias("is_staged"))
     )
-    # By the alphabet: what is both is staged.
-    return named.groupBy("hash").agg(F.max("need").alias("need"))
+    return named.groupBy("hash").agg(F.max("is_staged").alias("is_staged"))
 
 
 @relation
@@ -182,7 +190,7 @@ def classified(
     Args:
         listing: address, hash, size, last_modified, in_place: Store DF.
         named: as ``named_objects`` returns them.
-        needs: hash, need: as ``needs`` returns it.
+        needs: hash, is_staged: as ``needs`` returns it.
         garbage: address, hash, reason: the candidates, each once.
         exceptions: address, spared_why, is_swept: as ``exceptions`` returns them.
         moments: one row with ``cutoff``, and with the columns of ``moments_of``. Times are columns
@@ -191,17 +199,17 @@ def classified(
 
     Returns:
         class, why, size, also_needed (true where it is listed, and something else than a commit
-        needs it, too), folder, oldest, age (the most days; null of what is not listed), size_class
+        needs it, too), place, oldest, age (the most days; null of what is not listed), size_class
         (the most bytes), the prints, and object: the hash of what a commit holds. A row for each
         listed object, and one for each address of a commit that is not listed, with the size that
         its entry says.
     """
     # Of what is not listed SQLFrame has no hash behind an outer join.
     held = named.withColumn("object", F.col("hash"))
-    explained = with_reasons(listing, needs, garbage, exceptions)
+    explained = with_reasons(listing, garbage, exceptions)
     # Addresses and times end here: what is listed and what is named are both large, so the rows of
     # their join are short.
-    listed = without_holders(explained, moments, otherwise)
+    listed = with_needs(without_needs(explained, moments, otherwise), needs)
     return of_one_class(listed.join(held, "hash", "full_outer"))
 
 
@@ -209,25 +217,22 @@ def classified(
 
 
 @relation
-def with_reasons(
-    listing: DataFrame, needs: DataFrame, garbage: DataFrame, exceptions: DataFrame
-) -> DataFrame:
-    """Listed objects with what else needs each, why it is garbage, and what is exceptional."""
-    found = listing.join(needs, "hash", "left").join(garbage, ["hash", "address"], "left")
+def with_reasons(listing: DataFrame, garbage: DataFrame, exceptions: DataFrame) -> DataFrame:
+    """Listed objects with the reason why each is garbage, and what is exceptional of it."""
+    found = listing.join(garbage, ["hash", "address"], "left")
     return found.join(exceptions, "address", "left")
 
 
 @relation
-def without_holders(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
-    """The first class that fits each listed object if no commit holds it, and why.
+def without_needs(found: DataFrame, moments: DataFrame, otherwise: str) -> DataFrame:
+    """The first class that fits each listed object if nothing needs it, and why.
 
     Returns:
-        hash, size, age, need, why, and unheld: that class.
+        hash, size, age, why, and unneeded: that class.
     """
     modified = F.col("last_modified")
-    unheld = (
+    unneeded = (
         F.when(F.col("is_swept"), F.lit(SWEPT))
-        .when(F.col("need").isNotNull(), F.col("need"))
         .when(F.col("reason").isNotNull(), F.lit(GARBAGE))
         .when(F.col("spared_why").isNotNull(), F.lit(SPARED))
         .when(F.col("address") == F.lit("dummy"), F.lit(LAKEFS))
@@ -237,41 +242,50 @@ def without_holders(found: DataFrame, moments: DataFrame, otherwise: str) -> Dat
     )
     ages = [(modified >= F.col(name), days) for name, days in _AGE_COLUMNS.items()]
     judged = found.crossJoin(moments).select(
-        *("hash", "size", "need", "reason", "spared_why"),
+        *("hash", "size", "reason", "spared_why"),
         _class_of(ages).alias("age"),
-        unheld.alias("unheld"),
+        unneeded.alias("unneeded"),
     )
-    why = F.when(F.col("unheld") == F.lit(GARBAGE), F.col("reason")).when(
-        F.col("unheld") == F.lit(SPARED), F.col("spared_why")
+    why = F.when(F.col("unneeded") == F.lit(GARBAGE), F.col("reason")).when(
+        F.col("unneeded") == F.lit(SPARED), F.col("spared_why")
     )
-    return judged.select("hash", "size", "need", "age", "unheld", why.alias("why"))
+    return judged.select("hash", "size", "age", "unneeded", why.alias("why"))
+
+
+@relation
+def with_needs(listed: DataFrame, needs: DataFrame) -> DataFrame:
+    """Listed objects, and whether something else than a commit needs each."""
+    return listed.join(needs, "hash", "left")
 
 
 @relation
 def of_one_class(found: DataFrame) -> DataFrame:
     """The class of each object, listed or held; see ``classified``."""
-    unheld, is_held = F.col("unheld"), F.col("entries").isNotNull()
+    unneeded, is_staged = F.col("unneeded"), F.col("is_staged")
     kind = (
-        F.when(unheld.isNull(), F.lit(NOT_LISTED))
-        .when(is_held & (unheld != F.lit(SWEPT)), F.lit(COMMITTED))
-        .otherwise(unheld)
+        F.when(unneeded.isNull(), F.lit(NOT_LISTED))
+        .when(unneeded == F.lit(SWEPT), unneeded)
+        .when(F.col("object").isNotNull(), F.lit(COMMITTED))
+        .when(is_staged == 1, F.lit(STAGED))
+        .when(is_staged == 0, F.lit(REFERENCED))
+        .otherwise(unneeded)
     )
     size = F.coalesce(F.col("size"), F.col("entry_size"), F.lit(0).cast("bigint"))
     judged = found.select(
-        *("need", "age", "why", "object", "folder", "oldest", *PRINTS),
+        *("is_staged", "age", "why", "object", "place", "oldest", *PRINTS),
         kind.alias("class"),
         size.alias("size"),
     )
     is_live = F.col("class").isin(COMMITTED, NOT_LISTED)
     return judged.select(
         "class",
-        F.when(~is_live, F.col("why")).alias("why"),
+        F.when(F.col("class").isin(GARBAGE, SPARED), F.col("why")).alias("why"),
         "size",
         *(
             F.when(is_live, F.col(name)).alias(name)
-            for name in ("object", "folder", "oldest", *PRINTS)
+            for name in ("object", "place", "oldest", *PRINTS)
         ),
-        (is_live & F.col("need").isNotNull()).alias("also_needed"),
+        (is_live & is_staged.isNotNull()).alias("also_needed"),
         "age",
         _class_of([(F.col("size") <= F.lit(most), most) for most in SIZES]).alias("size_class"),
     )
@@ -296,10 +310,10 @@ def cells(objects: DataFrame) -> DataFrame:
         objects: as ``classified`` returns them.
 
     Returns:
-        class, why, also_needed, folder, age, size_class, oldest, the prints, object (one of those
+        class, why, also_needed, age, size_class, oldest, place, the prints, object (one of those
         that a commit holds), objects, bytes.
     """
-    return objects.groupBy(*_CELL, *PRINTS).agg(
+    return objects.groupBy(*_CELL, "place", *PRINTS).agg(
         F.min("object").alias("object"),
         F.count(F.lit(1)).alias("objects"),
         F.sum("size").cast("bigint").alias("bytes"),
@@ -343,19 +357,20 @@ def holders(holding: DataFrame, ranges: DataFrame, words: Sequence[str]) -> Data
 
 
 @relation
-def with_holders(cells: DataFrame, holders: DataFrame) -> DataFrame:
-    """Objects and bytes of the cells with the same holders in place of the prints.
+def with_holders(cells: DataFrame, holders: DataFrame, folders: DataFrame) -> DataFrame:
+    """Objects and bytes of the cells, with the same holders in place of the prints.
 
     Args:
         cells: as ``cells`` returns them.
         holders: as ``holders`` returns them.
+        folders: as ``numbered_folders`` returns them.
 
     Returns:
-        class, why, also_needed, folder, age, size_class, oldest, holders (null of what no range is
+        class, why, also_needed, age, size_class, oldest, folder, holders (null of what no range is
         known to name), objects, bytes.
     """
-    named = cells.join(holders, list(PRINTS), "left")
-    return totals(named, [*_CELL, "holders"])
+    named = cells.join(holders, list(PRINTS), "left").join(folders, "place", "left")
+    return totals(named, [*_CELL, "folder", "holders"])
 
 
 def _class_of(limits: Sequence[tuple[Column, int]]) -> Column:

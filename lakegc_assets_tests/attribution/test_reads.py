@@ -59,22 +59,22 @@ def _planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return planned
 
 
-def test_an_attribution_takes_seven_queries_and_plans_each_relation_once(
+def test_an_attribution_takes_eight_queries_and_plans_each_relation_once(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = lake.context(spark)
     planned = _planned(monkeypatch)
     computed = _recorded(monkeypatch, EmbeddedSession, "compute")
     attribute(ctx)
-    # The groups of ranges, what entries name, the cells without holders, the ranges that hold one
-    # object of each, the cells with holders, totals of their classes, and the sizes of commits.
-    assert len(computed) == 7
+    # The groups of ranges, folders, what entries name, the cells without holders, the ranges that
+    # hold one object of each, the cells with holders, totals of their classes, sizes of commits.
+    assert len(computed) == 8
     # Totals are made by the columns of a cell, by class and by metarange; ranges and metaranges are
     # united.
     assert Counter(planned) == {"totals": 3, "union_all": 2} | dict.fromkeys(
-        ("range_groups", "named_objects", "needs", "exceptions", "classified", "with_reasons",
-         "without_holders", "of_one_class", "cells", "holding_ranges", "holders", "with_holders",
-         "commit_sizes"),
+        ("range_groups", "numbered_folders", "named_objects", "needs", "exceptions", "classified",
+         "with_reasons", "without_needs", "with_needs", "of_one_class", "cells",
+         "holding_ranges", "holders", "with_holders", "commit_sizes"),
         1,
     )  # fmt: skip
     again = replace(ctx, run="again")
@@ -96,7 +96,7 @@ def test_files_between_its_steps_are_gone_when_it_ends_and_when_it_fails(
 
     def write(self: EmbeddedSession, frame: Any, url: str, folder: str, *more: Any) -> Any:
         written.append(folder)
-        if folder == f"{ASSET}/data/" and len(written) == 4:
+        if folder == f"{ASSET}/data/" and len(written) == 5:
             raise StoreUnavailableError("it does not answer")
         return original(self, frame, url, folder, *more)
 
@@ -105,7 +105,7 @@ def test_files_between_its_steps_are_gone_when_it_ends_and_when_it_fails(
         attribute(ctx)
     assert [*attempt.store().infos(f"{ASSET}/")] == []
     assert len(attribute(ctx).parts["data"]) == 1
-    assert len({folder for folder in written if "/working-" in folder}) == 6
+    assert len({folder for folder in written if "/working-" in folder}) == 8
     assert not [one.key for one in attempt.store().infos(f"{ASSET}/working-")]
 
 

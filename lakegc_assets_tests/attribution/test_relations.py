@@ -30,8 +30,7 @@ PRINT = pa.schema([("print_0", pa.int64()), ("print_1", pa.int64())])
 RANGE = pa.schema([("range_id", pa.string()), *PRINT])
 GROUPED = pa.schema([*RANGE, ("oldest", pa.int64()), *_BITS])
 NAMED = pa.schema(
-    [*HASH, ("entries", pa.int64()), ("entry_size", pa.int64()), ("folder", pa.string()),
-     ("oldest", pa.int64()), *PRINT]
+    [*HASH, ("entry_size", pa.int64()), ("place", pa.int64()), ("oldest", pa.int64()), *PRINT]
 )  # fmt: skip
 LISTED = pa.schema(
     [*ADDRESS, *HASH, ("size", pa.int64()), ("last_modified", _TIME), ("in_place", pa.bool_())]
@@ -39,16 +38,18 @@ LISTED = pa.schema(
 DEAD = pa.schema([*ADDRESS, *HASH, ("reason", pa.string())])
 OUTCOME = pa.schema([*ADDRESS, ("outcome", pa.string())])
 SPARED = pa.schema([*ADDRESS, ("why", pa.string())])
-NEED = pa.schema([*HASH, ("need", pa.string())])
+NEED = pa.schema([*HASH, ("is_staged", pa.int32())])
+PLACED = pa.schema([("folder", pa.string()), ("place", pa.int64())])
 EXCEPTION = pa.schema([*ADDRESS, ("spared_why", pa.string()), ("is_swept", pa.bool_())])
 OBJECT = pa.schema(
     [("class", pa.string()), ("why", pa.string()), ("size", pa.int64()),
-     ("object", pa.int64()), ("also_needed", pa.bool_()), ("folder", pa.string()),
+     ("object", pa.int64()), ("also_needed", pa.bool_()), ("place", pa.int64()),
      ("age", pa.int64()), ("size_class", pa.int64()), ("oldest", pa.int64()), *PRINT]
 )  # fmt: skip
 PRINTED = pa.schema(
-    [*(field for field in CELLS if field.name != "holders"), *PRINT, ("object", pa.int64())]
-)
+    [*(field for field in CELLS if field.name not in {"folder", "holders"}),
+     ("place", pa.int64()), *PRINT, ("object", pa.int64())]
+)  # fmt: skip
 HOLDING = pa.schema([*PRINT, ("range_id", pa.string())])
 HOLDER = pa.schema([*PRINT, ("holders", pa.string())])
 FOLDER = pa.schema([("folder", pa.string()), *_TOTAL])
@@ -66,11 +67,11 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "word_0": st.sampled_from([0, 1, 2, 5, 2**61]),
     "word_1": st.sampled_from([0, 1, 2**61]),
     "size": st.sampled_from([0, 1, 1 << 10, (1 << 10) + 1, 1 << 40]),
-    "entries": st.integers(0, 2),
+    "place": st.one_of(st.none(), st.integers(1, 3)),
     "print_0": st.sampled_from([None, 0, 1, 2**36 - 1]),
     "print_1": st.sampled_from([0, 1]),
     "object": st.sampled_from([None, 0, 1, -(2**63)]),
-    "need": st.sampled_from(["staged", "named by other repositories"]),
+    "is_staged": st.integers(0, 1),
     "spared_why": st.sampled_from([None, "a", "b'\""]),
     "is_swept": st.sampled_from([None, True]),
     "entry_size": st.one_of(st.none(), st.integers(0, 5)),
@@ -145,8 +146,16 @@ def test_range_groups(frames: Frames) -> None:
 
 
 def test_named_objects(frames: Frames) -> None:
-    some = [(ENTRY, rows(ENTRY)), (GROUPED, rows(GROUPED, "range_id", known=RANGE.names))]
+    some = [
+        (ENTRY, rows(ENTRY)),
+        (GROUPED, rows(GROUPED, "range_id", known=RANGE.names)),
+        (PLACED, rows(PLACED, "folder", known=PLACED.names)),
+    ]
     holds(frames, relations.named_objects, some, NAMED)
+
+
+def test_numbered_folders(frames: Frames) -> None:
+    holds(frames, relations.numbered_folders, [(ENTRY, rows(ENTRY))], PLACED)
 
 
 def test_with_unread(frames: Frames) -> None:
@@ -168,7 +177,11 @@ def test_holders(frames: Frames) -> None:
 
 
 def test_with_holders(frames: Frames) -> None:
-    some = [(PRINTED, rows(PRINTED)), (HOLDER, rows(HOLDER, *PRINT.names, known=PRINT.names))]
+    some = [
+        (PRINTED, rows(PRINTED)),
+        (HOLDER, rows(HOLDER, *PRINT.names, known=PRINT.names)),
+        (PLACED, rows(PLACED, "place", known=PLACED.names)),
+    ]
     holds(frames, relations.with_holders, some, CELLS)
 
 

@@ -39,15 +39,24 @@ def range_groups(ranges: Rows, pairs: Rows, commits: Rows, words: Sequence[str])
     return [{**row, **of_range(row["range_id"])} for row in ranges]
 
 
-def named_objects(entries: Rows, ranges: Rows) -> list[Row]:
+def numbered_folders(entries: Rows) -> list[Row]:
+    folders = sorted({row["folder"] for row in entries if row["folder"] is not None})
+    return [{"folder": one, "place": place} for place, one in enumerate(folders, start=1)]
+
+
+def named_objects(entries: Rows, ranges: Rows, folders: Rows) -> list[Row]:
     of = {row["range_id"]: row for row in ranges}
-    named = [{**of[row["range_id"]], **row} for row in entries if row["range_id"] in of]
+    places = {row["folder"]: row["place"] for row in folders}
+    named = [
+        {**of[row["range_id"]], **row, "place": places.get(row["folder"])}
+        for row in entries
+        if row["range_id"] in of
+    ]
     return [
         {
             "hash": key,
-            "entries": len(rows),
             "entry_size": _least(rows, "size", max),
-            "folder": _least(rows, "folder"),
+            "place": _least(rows, "place"),
             "oldest": _least(rows, "oldest"),
             **{name: sum(row[name] for row in rows) for name in _PRINTS},
         }
@@ -57,15 +66,14 @@ def named_objects(entries: Rows, ranges: Rows) -> list[Row]:
 
 def with_unread(named: Rows, committed: Rows) -> list[Row]:
     unread = {row["hash"] for row in committed} - {row["hash"] for row in named}
-    nothing = dict.fromkeys(("entry_size", "folder", "oldest", *_PRINTS))
-    added = ({"hash": one, "entries": 0, **nothing} for one in unread)
+    nothing = dict.fromkeys(("entry_size", "place", "oldest", *_PRINTS))
+    added = ({"hash": one, **nothing} for one in unread)
     return [*({**row} for row in named), *added]
 
 
 def needs(staged: Rows, referenced: Rows) -> list[Row]:
-    found = {row["hash"]: "named by other repositories" for row in referenced}
-    found |= {row["hash"]: "staged" for row in staged}
-    return [{"hash": key, "need": need} for key, need in found.items()]
+    found = {row["hash"]: 0 for row in referenced} | {row["hash"]: 1 for row in staged}
+    return [{"hash": key, "is_staged": is_staged} for key, is_staged in found.items()]
 
 
 def exceptions(spared: Rows, *sweeps: Rows) -> list[Row]:
@@ -88,8 +96,9 @@ def classified(
     otherwise: str,
 ) -> list[Row]:
     held = {row["hash"]: {**row, "object": row["hash"]} for row in named}
-    of_entry = ("object", "folder", "oldest", *_PRINTS)
-    needed = {row["hash"]: row["need"] for row in needs}
+    of_entry = ("object", "place", "oldest", *_PRINTS)
+    kinds = ("named by other repositories", "staged")
+    needed = {row["hash"]: kinds[row["is_staged"]] for row in needs}
     dead = {(row["address"], row["hash"]): row["reason"] for row in garbage}
     why = {row["address"]: row["spared_why"] for row in exceptions}
     gone = {row["address"] for row in exceptions if row["is_swept"]}
@@ -144,11 +153,11 @@ def classified(
     return [*map(of, listing), *(not_listed(r) for key, r in held.items() if key not in there)]
 
 
-_CELL = ("class", "why", "also_needed", "folder", "age", "size_class", "oldest")
+_CELL = ("class", "why", "also_needed", "age", "size_class", "oldest")
 
 
 def cells(objects: Rows) -> list[Row]:
-    columns = (*_CELL, *_PRINTS)
+    columns = (*_CELL, "place", *_PRINTS)
     return [
         {
             **dict(zip(columns, key, strict=True)),
@@ -181,10 +190,18 @@ def holders(holding: Rows, ranges: Rows, words: Sequence[str]) -> list[Row]:
     return found
 
 
-def with_holders(cells: Rows, holders: Rows) -> list[Row]:
+def with_holders(cells: Rows, holders: Rows, folders: Rows) -> list[Row]:
     of = {tuple(row[name] for name in _PRINTS): row["holders"] for row in holders}
-    held = [{**row, "holders": of.get(tuple(row[name] for name in _PRINTS))} for row in cells]
-    return totals(held, [*_CELL, "holders"])
+    folder_at = {row["place"]: row["folder"] for row in folders}
+    held = [
+        {
+            **row,
+            "holders": of.get(tuple(row[name] for name in _PRINTS)),
+            "folder": folder_at.get(row["place"]),
+        }
+        for row in cells
+    ]
+    return totals(held, [*_CELL, "folder", "holders"])
 
 
 def _bytes(rows: Rows, name: str = "bytes") -> int:
