@@ -1,4 +1,4 @@
-"""Schedules and sensors that are on, and which of their ticks failed."""
+"""Schedules and sensors that are on, which of their ticks failed, and which sensors only fail."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from lakegc_assets.defs.failures import first_cause
 _ON: Final = ("RUNNING", "DECLARED_IN_CODE")
 #: A sensor that has not ticked for so long is none any more: its code location has gone.
 _TICKING: Final = timedelta(minutes=10)
+#: Of ticks; one that has started and not ended is neither.
+_ENDED_WELL: Final = ("SUCCESS", "SKIPPED")
 
 
 def schedules_on(
@@ -70,9 +72,9 @@ def locations_of(
 
 @dataclass(frozen=True)
 class FailedTick:
-    """A tick of a schedule that failed: at which time it was due, UTC, and the error's message."""
+    """A tick that failed: its schedule or sensor, when it was due, UTC, and the error's message."""
 
-    schedule: str
+    name: str
     at: datetime
     error: str
 
@@ -84,14 +86,48 @@ def failed_ticks(
 
     None as ``location`` stands for schedules of all code locations.
     """
-    found = []
+    found: list[FailedTick] = []
     for state in _on(instance, "SCHEDULE", location):
         ticks = instance.get_ticks(
             state.instigator_origin_id, state.selector_id, after=since.timestamp() - 1
         )
-        for tick in ticks:
-            if tick.status.value == "FAILURE":
-                at = datetime.fromtimestamp(tick.timestamp, timezone.utc)
-                why = first_cause(tick.error) if tick.error else "its cause is not known"
-                found.append(FailedTick(state.instigator_name, at, why))
+        name = state.instigator_name
+        found += [_failed(name, tick) for tick in ticks if tick.status.value == "FAILURE"]
     return sorted(found, key=lambda one: one.at)
+
+
+#: From the first to the last of the ticks that failed, one after the other.
+_FAILING: Final = timedelta(hours=1)
+#: In this time each sensor of ours ticks more than once.
+_TICKS_BACK: Final = timedelta(hours=3)
+
+
+def failing_sensors(
+    instance: dg.DagsterInstance, location: str | None, now: datetime
+) -> dict[str, FailedTick]:
+    """The sensors whose ticks have failed for an hour, one after the other: the last of each.
+
+    None as ``location`` stands for sensors of all code locations.
+    """
+    found: dict[str, FailedTick] = {}
+    for state in _on(instance, "SENSOR", location):
+        ticks = instance.get_ticks(
+            state.instigator_origin_id,
+            state.selector_id,
+            after=(now - _TICKS_BACK).timestamp(),
+        )
+        failed = []
+        for tick in sorted(ticks, key=lambda one: one.timestamp):
+            if tick.status.value == "FAILURE":
+                failed.append(tick)
+            elif tick.status.value in _ENDED_WELL:
+                failed.clear()
+        if failed and failed[-1].timestamp - failed[0].timestamp >= _FAILING.total_seconds():
+            found[state.instigator_name] = _failed(state.instigator_name, failed[-1])
+    return found
+
+
+def _failed(name: str, tick: Any) -> FailedTick:  # noqa: ANN401 - Dagster has no public name for it
+    at = datetime.fromtimestamp(tick.timestamp, timezone.utc)
+    why = first_cause(tick.error) if tick.error else "its cause is not known"
+    return FailedTick(name, at, why)

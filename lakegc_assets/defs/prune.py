@@ -127,8 +127,9 @@ class DagsterRecords:
 
     def _used_elsewhere(self, run: str) -> bool:
         """True if another repository has this run, which may be a wave that several joined."""
-        runs = self._found(tags={RUN_TAG: run})
-        if any(one.dagster_run.tags.get(REPOSITORY_TAG) != self.repository for one in runs):
+        of_all, own = {RUN_TAG: run}, {RUN_TAG: run, REPOSITORY_TAG: self.repository}
+        # Counted, since a wave has a run of each of hundreds of repositories.
+        if self._count(of_all) != self._count(own):
             return True
         # A listing alone is not believed: each repository that anything names is asked for.
         known = self.instance.get_dynamic_partitions(self.component.of(REPOSITORY))
@@ -140,6 +141,9 @@ class DagsterRecords:
 
     def _found(self, **chosen: Any) -> Sequence[dg.RunRecord]:  # noqa: ANN401 - of RunsFilter
         return self.instance.get_run_records(dg.RunsFilter(**chosen))
+
+    def _count(self, tags: Mapping[str, str]) -> int:
+        return self.instance.get_runs_count(dg.RunsFilter(tags=tags))
 
     def _is_ours(self, record: dg.RunRecord) -> bool:
         return self.component.owns_at(record.dagster_run, self.location)

@@ -12,7 +12,7 @@ from typing import Final
 
 import dagster as dg
 
-from lakegc_assets.defs.automation_state import FailedTick, failed_ticks
+from lakegc_assets.defs.automation_state import FailedTick, failed_ticks, failing_sensors
 from lakegc_assets.defs.collection import Collection, collected, keys_of, remembered
 from lakegc_assets.defs.names import (
     OWN_REPOSITORY_TAG,
@@ -89,7 +89,9 @@ def _schedule(collection: Collection, zone: str, crons: Sequence[str]) -> dg.Sch
         at = context.scheduled_execution_time
         requests = requests_of_wave(context.instance, repositories, collection, zone, at)
         of = counted(len(repositories), "repository", "repositories")
-        return requests or dg.SkipReason(f"of {of} none is due, or all that are were started")
+        return requests or dg.SkipReason(
+            f"of {of} none is due, or all that are were started, or wait in the queue"
+        )
 
     return wave
 
@@ -108,6 +110,7 @@ def requests_of_wave(
     """
     names, requests = collection.names, []
     joined: dict[str, set[str]] = {}
+    waits = _queued(instance, names, at)
     for repository in repositories:
         policy = collection.policies.of(repository.id)
         due = _due(repository, policy, at) if policy.time_zone == zone else None
@@ -115,7 +118,7 @@ def requests_of_wave(
             continue
         if due not in joined:
             joined[due] = _joined(instance, names, due)
-        if repository.id in joined[due]:
+        if repository.id in joined[due] or repository.id in waits:
             continue
         key, tags = f"{due}/{repository.id}", {WAVE_TAG: due}
         requests.append(collection.request(repository.id, due, run_key=key, job="gc", tags=tags))
@@ -181,6 +184,21 @@ def _joined(instance: dg.DagsterInstance, names: Names, wave: str) -> set[str]:
     return {one.dagster_run.tags.get(OWN_REPOSITORY_TAG, "") for one in records}
 
 
+def _queued(instance: dg.DagsterInstance, names: Names, at: datetime) -> set[str]:
+    """The repositories whose run of another wave waits in Dagster's queue, for a week at most.
+
+    It marks them as of when it begins. Where a wave takes longer than the next one takes to come,
+    the queue would grow with each.
+    """
+    queued = dg.RunsFilter(
+        job_name=names.of("gc"),
+        statuses=[dg.DagsterRunStatus.QUEUED],
+        created_after=at - 7 * OPEN,
+    )
+    tags = (record.dagster_run.tags for record in instance.get_run_records(queued))
+    return {one.get(OWN_REPOSITORY_TAG, "") for one in tags if WAVE_TAG in one}
+
+
 def next_run(
     on: Mapping[str, Sequence[str]],
     policies: Policies,
@@ -200,6 +218,11 @@ def next_run(
     return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)
 
 
+#: Sensors without which something stops that nobody would hear of.
+_SENSORS: Final = (
+    *("gc_repositories", "gc_rules", "gc_approvals", "gc_resume", "gc_waiting", "gc_staleness"),
+    *("gc_failures", "gc_metrics"),
+)
 #: What became of a failed tick.
 _MADE_UP: Final = "made up"
 _WAITS: Final = "waits"
@@ -215,7 +238,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         "gc_waves",
         300,
         "Starts what a failed tick of gc_schedule should have started, for 24 hours; posts to a "
-        "URL, or mails, which waves were lost.",
+        "URL, or mails, which waves were lost, and which sensors have failed for an hour.",
         running=True,
         job_name=names.of("gc"),
     )
@@ -225,7 +248,7 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         outbox = Outbox(ways_of(collection.notices), before, moment)
         location = location_of(context.code_location_origin)
         ticks = failed_ticks(context.instance, moment - 2 * OPEN, location)
-        failed = {_tick_key(tick): tick for tick in ticks if tick.schedule in zones}
+        failed = {_tick_key(tick): tick for tick in ticks if tick.name in zones}
         states = {key: state for key, state in seen.items() if key in failed}
         pending = [t for key, t in failed.items() if states.get(key) not in (_MADE_UP, _LOST)]
         requests, error = _made_up(context.instance, collection, zones, pending)
@@ -237,15 +260,24 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
                 outbox.add(f"{key} {states[key]}", document=made)
                 context.log.error("%s", made["text"])
         states = {key: state for key, state in states.items() if state}
+        failing = failing_sensors(context.instance, location, moment)
+        reported = known.get("sensors", [])
+        ours = sorted(failing.keys() & {names.of(sensor) for sensor in _SENSORS})
+        for name in ours:
+            if name not in reported:
+                outbox.add(f"sensor {name}", document=_sensor_notice(failing[name], policies))
         outbox.deliver(context.log)
         # What waits for a person fails the tick, once its notice is delivered.
-        if error and not error.transient and (states, outbox.waiting) == (seen, before):
+        now_known = (states, outbox.waiting, ours)
+        if error and not error.transient and now_known == (seen, before, reported):
             raise error
         otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else outbox.reason(otherwise),
-            cursor=json.dumps({"ticks": states, "waiting": outbox.waiting}, sort_keys=True),
+            cursor=json.dumps(
+                {"ticks": states, "waiting": outbox.waiting, "sensors": ours}, sort_keys=True
+            ),
         )
 
     return waves
@@ -280,7 +312,7 @@ def _made_up(
     try:
         there = collected(collection.lakefs(), collection.policies)
         for name, zone in zones.items():
-            if missed := {wave_at(tick.at) for tick in ticks if tick.schedule == name}:
+            if missed := {wave_at(tick.at) for tick in ticks if tick.name == name}:
                 found += requests_of_wave(instance, there, collection, zone, now, missed)
     except LakegcError as error:
         return [], error
@@ -288,7 +320,7 @@ def _made_up(
 
 
 def _tick_key(tick: FailedTick) -> str:
-    return f"{tick.schedule} {wave_at(tick.at)}"
+    return f"{tick.name} {wave_at(tick.at)}"
 
 
 def _wave_notice(
@@ -304,8 +336,20 @@ def _wave_notice(
     return document(
         "wave",
         f"wave {wave} {what}",
-        f"{tick.schedule} {how}",
+        f"{tick.name} {how}",
         f"mend what the sentence says: {then}",
         wave=wave,
+        owners=policies.for_all.owners,
+    )
+
+
+def _sensor_notice(tick: FailedTick, policies: Policies) -> Document:
+    return document(
+        "sensor",
+        f"the sensor {tick.name} fails",
+        f"no tick of {tick.name} has ended well for an hour or more, so that nothing is done of "
+        f"what it does. The last one: {tick.error}",
+        'mend what the sentence says; Dagster shows all of its ticks ("Automation")',
+        sensor=tick.name,
         owners=policies.for_all.owners,
     )

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime, timedelta, timezone
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import dagster as dg
@@ -36,7 +37,7 @@ from lakegc_assets.defs.names import (
     tag_value,
 )
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.turns import Turns
+from lakegc_assets.defs.turns import BUDGET_S, Turns
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
@@ -347,8 +348,12 @@ def _continued(
     requests: list[dg.RunRequest] = []
     problems: list[LakegcError] = []
     waiting: list[datetime] = []
-    latest = since
+    latest, deadline = since, monotonic() + BUDGET_S
     for record in _failed_since(context.instance, since):
+        if requests and monotonic() >= deadline:
+            # The next tick looks at all of them again, and passes over those that go on.
+            latest = since
+            break
         run, at = record.dagster_run, record.update_timestamp
         latest, ago = max(latest, at), collection.now() - at
         # A Dagster has thousands of failed runs of others, and a tick has a minute.

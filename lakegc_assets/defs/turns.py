@@ -33,7 +33,7 @@ _LOOKED: Final = "looked"
 
 
 class Turns:
-    """When each repository was looked at last, as the cursor of a sensor keeps it.
+    """The time of the last look at each repository, as the cursor of a sensor keeps it.
 
     Attributes:
         looked: seconds since 1970, by name; a repository without an entry was never looked at.

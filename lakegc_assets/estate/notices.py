@@ -53,7 +53,7 @@ def document(
     link: str | None = None,
     **values: object,
 ) -> Document:
-    """A notice of an event (failed, waiting, stale, or wave), as JSON values.
+    """A notice of an event (failed, waiting, stale, wave, or sensor), as JSON values.
 
     ``link`` leads to a page of Dagster's interface; ``values`` are other facts, by name.
     """

@@ -14,6 +14,7 @@ from dagster._core.execution.plan.objects import StepFailureData, UserFailureDat
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
     RemoteInstigatorOrigin,
+    RemoteJobOrigin,
     RemoteRepositoryOrigin,
 )
 from dagster._core.scheduler.instigation import (
@@ -52,8 +53,10 @@ def code_location(name: str) -> InProcessCodeLocationOrigin:
     )
 
 
-def ticked(instance: dg.DagsterInstance, sensor: str, location: str, at: datetime) -> None:
-    """Let Dagster know a sensor that is on as it is defined, and one tick of it."""
+def ticked(
+    instance: dg.DagsterInstance, sensor: str, location: str, at: datetime, error: str = ""
+) -> None:
+    """Let Dagster know a sensor that is on as it is defined, and one tick of it, which may fail."""
     state = InstigatorState(
         _origin(sensor, location), InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, None
     )
@@ -64,17 +67,20 @@ def ticked(instance: dg.DagsterInstance, sensor: str, location: str, at: datetim
         instigator_origin_id=state.instigator_origin_id,
         instigator_name=sensor,
         instigator_type=InstigatorType.SENSOR,
-        status=TickStatus.SKIPPED,
+        status=TickStatus.FAILURE if error else TickStatus.SKIPPED,
         timestamp=at.timestamp(),
         selector_id=state.selector_id,
+        error=SerializableErrorInfo(error, [], "Error") if error else None,
     )
     instance.create_tick(tick)
 
 
 def _origin(name: str, location: str) -> RemoteInstigatorOrigin:
-    return RemoteInstigatorOrigin(
-        RemoteRepositoryOrigin(code_location(location), "repository"), name
-    )
+    return RemoteInstigatorOrigin(_repository(location), name)
+
+
+def _repository(location: str) -> RemoteRepositoryOrigin:
+    return RemoteRepositoryOrigin(code_location(location), "repository")
 
 
 @dataclass
@@ -89,6 +95,7 @@ class Daemon:
         skipped: why ticks were skipped.
         names: of the component; ticks are asked for by their plain names.
         failed: why ticks of ``gc_schedule`` failed.
+        status: of a run that was started.
     """
 
     definitions: dg.Definitions
@@ -98,6 +105,7 @@ class Daemon:
     skipped: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     names: Names = PLAIN
+    status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED
 
     def schedule(
         self, at: datetime, *, dies_after: int | None = None, **resources: Any
@@ -226,7 +234,8 @@ class Daemon:
                 **partitions.get_tags_for_partition_key(key),
                 "dagster/partition": key,
             },
-            status=dg.DagsterRunStatus.STARTED,
+            status=self.status,
+            remote_job_origin=RemoteJobOrigin(_repository("here"), name),
             asset_selection=frozenset(request.asset_selection or ()) or None,
         )
         return str(run.run_id)

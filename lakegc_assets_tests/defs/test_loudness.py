@@ -29,7 +29,7 @@ from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedError, LakeFSError
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
-from lakegc_assets_tests.defs.daemon import Daemon
+from lakegc_assets_tests.defs.daemon import Daemon, ticked
 from lakegc_assets_tests.defs.running import own_instance
 from lakegc_assets_tests.defs.test_week import make, remove
 from lakegc_assets_tests.site import Site
@@ -177,6 +177,37 @@ def test_a_wave_that_nobody_could_start_in_a_day_is_reported_as_lost(
     assert one["title"] == "wave 20260301T020000Z was lost"
     assert "Connection refused" in one["sentence"]
     assert [source for _, _, source in daemon.log] == []
+
+
+def test_a_sensor_that_has_failed_for_an_hour_is_reported_once_until_it_does_not(
+    daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    """Dagster ends a tick after a minute, say, and tells nobody."""
+    now = utc_now()
+
+    def tick(name: str, hours: float, error: str = "") -> None:
+        ticked(daemon.instance, name, "here", now + hours * _HOUR, error)
+
+    for hours in (0.1, 0.6, 1.0):
+        tick("gc_approvals", hours, "DagsterUserCodeUnreachableError: it took over 60 seconds\n")
+        tick("gc_waiting", hours, "" if hours == 0.6 else "RefusedError: no\n")
+        tick("somebody_s", hours, "Error: no\n")
+    waves(daemon, now + 1.05 * _HOUR)
+    assert posted == []
+    tick("gc_approvals", 1.1, "DagsterUserCodeUnreachableError: it took over 60 seconds\n")
+    for hours in (1.15, 1.2):
+        waves(daemon, now + hours * _HOUR)
+        assert [one["sensor"] for one in posted] == ["gc_approvals"]
+    assert posted[0]["event"] == "sensor"
+    assert posted[0]["sentence"].endswith("The last one: it took over 60 seconds")
+    tick("gc_approvals", 1.3)
+    waves(daemon, now + 1.4 * _HOUR)
+    tick("gc_approvals", 1.5, "RefusedError: no\n")
+    waves(daemon, now + 1.6 * _HOUR)
+    assert len(posted) == 1
+    tick("gc_approvals", 2.5, "RefusedError: no\n")
+    waves(daemon, now + 2.6 * _HOUR)
+    assert [one["sentence"][-2:] for one in posted[1:]] == ["no"]
 
 
 def test_staleness_is_known_and_reported_without_lakefs(

@@ -108,6 +108,26 @@ def test_a_key_stays_that_another_repository_uses(records: DagsterRecords) -> No
     assert {r.tags["dagster/partition/repository"] for r in instance.get_runs()} == {"beta"}
 
 
+def test_the_runs_of_others_in_a_wave_are_counted_and_not_read(
+    records: DagsterRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = records.instance
+    for name in ("alpha", *(f"other-{number}" for number in range(20))):
+        started(instance, name, "w1", 60)
+    read: list[dg.RunRecord] = []
+    asked = instance.get_run_records
+
+    def counting(*chosen: Any, **more: Any) -> Any:
+        found = asked(*chosen, **more)
+        read.extend(found)
+        return found
+
+    monkeypatch.setattr(instance, "get_run_records", counting)
+    records.forget("w1")
+    assert len(read) == 1
+    assert instance.get_dynamic_partitions("run") == ["w1"]
+
+
 def test_what_is_not_over_and_what_is_not_ours_stays(records: DagsterRecords) -> None:
     instance = records.instance
     busy = started(instance, "alpha", "w1", 60, status=dg.DagsterRunStatus.STARTED)

@@ -227,6 +227,33 @@ def test_a_repository_joins_a_wave_for_a_day_only(site: Site, daemon: Daemon) ->
     assert daemon.schedule(_SUNDAY + timedelta(hours=23, minutes=30)) == []
 
 
+def test_a_repository_that_waits_in_the_queue_joins_no_other_wave(
+    site: Site, daemon: Daemon
+) -> None:
+    """Or the queue would grow with each wave that takes longer than the next takes to come."""
+    make(site, "daily", _SUNDAY - timedelta(days=1))
+    daemon.status = dg.DagsterRunStatus.QUEUED
+    (waits,) = daemon.schedule(_SUNDAY)
+    assert daemon.schedule(_SUNDAY + timedelta(days=1)) == []
+    assert "or wait in the queue" in daemon.skipped[-1]
+    make(site, "fresh", _SUNDAY + timedelta(days=1))
+    assert len(daemon.schedule(_SUNDAY + timedelta(days=2))) == 1
+    daemon.succeed(waits)
+    daemon.schedule(_SUNDAY + timedelta(days=3))
+    started = [key for _, key, _ in daemon.log]
+    assert started == [f"daily|{wave(0)}", f"fresh|{wave(2)}", f"daily|{wave(3)}"]
+
+
+def test_those_that_a_tick_had_no_time_for_go_on_at_the_next_one(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors, "BUDGET_S", 0.0)
+    kill_two(site, daemon)
+    assert [len(daemon.sensor("gc_resume")) for _ in range(3)] == [1, 1, 0]
+    resumed = {key for _, key, source in daemon.log if source == "gc_resume"}
+    assert resumed == {f"closed|{wave(0)}", f"weekly|{wave(0)}"}
+
+
 def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
     site: Site, daemon: Daemon
 ) -> None:
