@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,6 +31,7 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
+from lakegc_assets.sweep.status import with_restores
 
 _THREADS: Final = 8
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -154,12 +155,14 @@ def known_runs() -> list[dict[str, Any]]:
 
     def look(repository: Repository) -> dict[str, Any]:
         guards = read_guards(repository.storage_namespace, site.stores)
+        runs = runs_by_begin(site.root, repository.id)
+        others = with_restores([one.attempt for one in runs if isinstance(one, RunManifests)])
         return {
             "repository": repository.id,
             "storage_namespace": repository.storage_namespace,
             "read_only": repository.read_only,
             "on_hold": guards.hold is not None,
-            "runs": [_described(one, guards) for one in runs_by_begin(site.root, repository.id)],
+            "runs": [_described(one, guards, others) for one in runs],
         }
 
     return thread_map(look, found, _THREADS)
@@ -173,12 +176,17 @@ def last_marked(repository: str) -> str | None:
     return next((one.attempt.run for one in marked), None)
 
 
-def _described(one: RunManifests | Unread, guards: Guards) -> dict[str, str]:
-    """The state of a run; unreadable, with the reason, where it is unknown."""
+def _described(
+    one: RunManifests | Unread, guards: Guards, others: Sequence[AttemptArtifacts]
+) -> dict[str, str]:
+    """The state of a run; unreadable, with the reason, where it is unknown.
+
+    ``others``: the runs of the repository that restored something.
+    """
     if isinstance(one, Unread):
         return _unreadable(one.run, one.error)
     try:
-        found = run_state(one, guards)
+        found = run_state(one, guards, others)
     except LakegcError as error:
         return _unreadable(one.attempt.run, error)
     shown = {"state": found.state, "summary": found.summary, "because": found.because}

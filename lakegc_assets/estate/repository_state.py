@@ -33,6 +33,7 @@ from lakegc_assets.estate.run_state import (
 )
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
 from lakegc_assets.sweep.approval import approval_of, how_to_approve
+from lakegc_assets.sweep.status import with_restores
 
 UNREADABLE: Final = "unreadable"
 WAITING: Final = "waiting for approval"
@@ -209,7 +210,9 @@ def read_runs(root: ArtifactRoot, repository: str) -> Runs:
     found = runs_by_begin(root, repository)
     runs = [one for one in found if isinstance(one, RunManifests)]
     guards = _guards(root, runs)
-    states = {one.attempt.run: run_state(one, guards) for one in runs if one.begun or one.swept}
+    swept = [one for one in runs if one.begun or one.swept]
+    others = with_restores([one.attempt for one in runs]) if swept else []
+    states = {one.attempt.run: run_state(one, guards, others) for one in swept}
     return Runs(runs, [one for one in found if isinstance(one, Unread)], guards, states)
 
 

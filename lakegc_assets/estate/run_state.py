@@ -164,8 +164,12 @@ class RunManifests:
         )
 
 
-def run_state(found: RunManifests, guards: Guards) -> RunState:
+def run_state(
+    found: RunManifests, guards: Guards, others: Sequence[AttemptArtifacts] | None = None
+) -> RunState:
     """Derive the state of a run by what it left and the guards of its repository.
+
+    ``others``: the runs of the repository that restored something; None to look for them.
 
     Raises:
         IntegrityError: the record of its checks is damaged.
@@ -182,14 +186,16 @@ def run_state(found: RunManifests, guards: Guards) -> RunState:
     sweep, unread = _recorded(found)
     sweep = replace(sweep, marked=marked, unread=unread)
     state = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
-    return _with_restored(state, found)
+    return _with_restored(state, found, others)
 
 
-def _with_restored(known: RunState, found: RunManifests) -> RunState:
+def _with_restored(
+    known: RunState, found: RunManifests, others: Sequence[AttemptArtifacts] | None
+) -> RunState:
     """A state with what was restored; where nobody can read that, as it is."""
     back = None
     with suppress(LakegcError):
-        back = restored(found.attempt) if known.outcomes else None
+        back = restored(found.attempt, others) if known.outcomes else None
     if back is None:
         return known
     state = RESTORED if known.state == SWEPT and back.whole else known.state

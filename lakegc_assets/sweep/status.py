@@ -9,7 +9,7 @@ what was deleted is in the ledger.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.mark.marked_objects import published_mark
 from lakegc_assets.recovery.restore_record import recorded, restores
@@ -40,6 +41,7 @@ _MADE: Final = "was made: nothing that is needed is gone"
 _NOT_MADE: Final = "was not made"
 #: Where tries are, below the attempt.
 FOLDER: Final = "sweep_tries/"
+_THREADS: Final = 8
 #: By how much the clocks of the machines that swept and restored may differ.
 _SKEW: Final = timedelta(minutes=5)
 
@@ -295,33 +297,71 @@ class Restored(NamedTuple):
         return f"restored {self.objects:,} of {self.deleted:,} on {on}"
 
 
-def restored(attempt: AttemptArtifacts) -> Restored | None:
-    """The result of the restores of a run, finished or not; None without any.
+def restored(
+    attempt: AttemptArtifacts, others: Sequence[AttemptArtifacts] | None = None
+) -> Restored | None:
+    """What restores brought back of what a run deleted, finished or not; None without any.
+
+    Another mark may name the same objects, and bring them back: ``others`` are runs of the
+    repository that restored something, as ``with_restores`` finds them; None to look for them.
 
     Raises:
         IntegrityError: the ledger of the sweep is damaged.
         StorageError: the store of the artifacts did not answer.
     """
-    rows = [recorded(attempt, one) for one in restores(attempt)]
-    if not rows:
+    if others is None:
+        others = with_restores(_other_attempts(attempt))
+    others = [one for one in others if one.url != attempt.url]
+    # Through this mark it came back after the sweep, whatever the clocks say; through another one
+    # it may have come back, and gone again.
+    rows = [*_brought_back([attempt], _SKEW), *_brought_back(others, timedelta())]
+    if not any(one.num_rows for one in rows):
         return None
-    back = pa.concat_tables(rows)
-    back = back.filter(pc.equal(back["outcome"], "restored"))
-    if not back.num_rows:
-        return None
-    back = back.group_by("address").aggregate([("at", "max")])
+    back = pa.concat_tables(rows).group_by("address").aggregate([("at", "max"), ("until", "max")])
     swept = ledger.recorded(attempt)
     gone = swept.filter(pc.is_in(swept["outcome"], pa.array(GONE)))
     gone = gone.select(["address", "size", "at", "outcome"])
     both = gone.join(back, "address", join_type="inner")
     # What was deleted again after it had been restored is not back.
-    came = both.filter(pc.greater(pc.add(both["at_max"], pa.scalar(_SKEW)), both["at"]))
+    came = both.filter(pc.greater(both["until_max"], both["at"]))
     if not came.num_rows:
         return None
     size, last = pc.sum(came["size"]).as_py(), pc.max(came["at_max"]).as_py()
     deleted = pc.sum(pc.equal(swept["outcome"], "deleted")).as_py()
     found = pc.sum(pc.not_equal(came["outcome"], "deleted")).as_py()
     return Restored(came.num_rows, size, deleted + found, last)
+
+
+def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iterator[pa.Table]:
+    """What each restore of some runs brought back: address, at, and until, which is later."""
+    for one in attempts:
+        for restore_id in restores(one):
+            rows = recorded(one, restore_id)
+            rows = rows.filter(pc.equal(rows["outcome"], "restored")).select(["address", "at"])
+            yield rows.append_column("until", pc.add(rows["at"], pa.scalar(skew)))
+
+
+def with_restores(attempts: Sequence[AttemptArtifacts]) -> list[AttemptArtifacts]:
+    """Those of some runs through which something was restored.
+
+    Raises:
+        StorageError: the store of the artifacts did not answer.
+    """
+    found = thread_map(restores, attempts, _THREADS)
+    return [one for one, some in zip(attempts, found, strict=True) if some]
+
+
+def _other_attempts(attempt: AttemptArtifacts) -> list[AttemptArtifacts]:
+    """The other runs of a repository; those that are damaged are left out."""
+
+    def read(run: str) -> AttemptArtifacts | None:
+        with suppress(IntegrityError, RefusedError):
+            return root.attempt(attempt.repository, run)
+        return None
+
+    root = attempt.root
+    runs = [run for run in root.runs(attempt.repository) if run != attempt.run]
+    return [one for one in thread_map(read, runs, _THREADS) if one is not None]
 
 
 def unswept_mark(ctx: RunContext) -> tuple[AttemptArtifacts, Mapping[str, Manifest]]:

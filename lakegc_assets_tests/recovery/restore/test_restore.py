@@ -13,6 +13,8 @@ import requests
 
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.estate.explanation import explain as why
+from lakegc_assets.estate.repository_state import read_runs
+from lakegc_assets.estate.run_state import state_of
 from lakegc_assets.lakefs.errors import GoneError
 from lakegc_assets.recovery import undeletion
 from lakegc_assets.recovery.backup_creation import make_backup
@@ -362,6 +364,32 @@ def test_what_is_back_of_a_sweep_is_told_and_what_was_deleted_again_is_not(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "recorded", lambda _attempt: later)
         assert restored(attempt) is None
+
+
+def test_what_came_back_through_another_mark_is_told_of_the_one_that_deleted_it(
+    swept: Swept, marked: Marked
+) -> None:
+    place, _ = swept
+    lake, first = place.lake, place.context().root.attempt(REPOSITORY, RUN)
+    lost = min(marked.candidates)
+    restore(place.context(pin_days=0), Choice(addresses=(lost,)))
+    age(lake, {lost})
+    third, fourth = (mark(place.context(run, clean=True)) for run in ("third", "fourth"))
+    for one in (third, fourth):
+        if one.settings.backup_url:
+            make_backup(one)
+    assert candidates(third) == candidates(fourth) == {lost}
+    sweep(third)
+    swept_again = third.root.attempt(REPOSITORY, "third")
+    # What came back before is gone again.
+    assert state_of(swept_again).gone.objects == 1
+    restore(fourth, Choice(addresses=(lost,)))
+    state = state_of(swept_again)
+    assert (state.state, state.gone.objects) == ("restored", 0)
+    assert state.summary.startswith("restored 1 of 1 on 20")
+    states = read_runs(third.root, REPOSITORY).states
+    assert states["third"] == state
+    assert states[RUN] == state_of(first)
 
 
 def test_what_a_sweep_found_missing_is_told_where_it_is_back(
