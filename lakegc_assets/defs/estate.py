@@ -52,14 +52,14 @@ def of_overview(found: Overview, links: Mapping[str, Mapping[str, str]]) -> dict
             ("repository", "state", "because"),
             [(*row.cells()[:2], row.standing.because) for row in found.rows if row.needs_person],
         ),
-        "bytes freed by week": _weeks(found),
+        "bytes deleted by week": _weeks(found),
         "notes": "\n".join(found.notes) or "none",
         **found.figures(),
     }
 
 
 def _weeks(found: Overview) -> Any:  # noqa: ANN401 - metadata
-    """Bytes freed in each week, of those repositories that freed most, and of all others."""
+    """Bytes deleted in each week, of those repositories that deleted most, and of all others."""
     weeks = last_weeks(found.at)
     rows = [
         (f"{week:%Y-%m-%d}", repository, human_bytes(freed[week]))
@@ -67,7 +67,7 @@ def _weeks(found: Overview) -> Any:  # noqa: ANN401 - metadata
         for repository, freed in largest(freed_by_week(found.freed(), weeks))
         if freed[week]
     ]
-    return table(("week from its Monday on", "repository", "freed"), rows)
+    return table(("week from its Monday on", "repository", "deleted"), rows)
 
 
 def _table(rows: Sequence[Row], links: Mapping[str, Mapping[str, str]]) -> Any:  # noqa: ANN401 - metadata

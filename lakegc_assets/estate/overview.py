@@ -16,7 +16,7 @@ COLUMNS: Final = (
     "state",
     "size",
     "garbage",
-    "freed",
+    "deleted",
     "last mark",
     "last sweep",
     "next run",

@@ -134,7 +134,7 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
     assert rows["refused"]["because"] == "mark m1: candidate_share: 80 of 100 objects"
     assert "swept_set/manifest.json is damaged" in rows["damaged"]["because"]
     waits = rows["waits"]
-    assert (waits["size"], waits["garbage"], waits["freed"]) == ("9.8 KiB", "3.9 KiB", "0 B")
+    assert (waits["size"], waits["garbage"], waits["deleted"]) == ("9.8 KiB", "3.9 KiB", "0 B")
     assert (waits["last mark"], waits["last sweep"]) == ("2026-03-01 02:01 UTC", "never")
     assert (waits["owners"], waits["tags"]) == ("team:data", "cost=42")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d 02:00 UTC", waits["next run"])
@@ -145,8 +145,8 @@ def test_the_asset_has_a_row_for_each_repository(instance: dg.DagsterInstance) -
     assert figures["repositories on hold"] == 0
     assert figures["bytes stored"] == 10_000 + 10_000 + 6000
     assert (figures["bytes of garbage"], figures["bytes freed"]) == (4000, 4000)
-    (freed,) = (one.data for one in shown["bytes freed by week"].records)
-    assert (freed["repository"], freed["freed"]) == ("swept", "3.9 KiB")
+    (freed,) = (one.data for one in shown["bytes deleted by week"].records)
+    assert (freed["repository"], freed["deleted"]) == ("swept", "3.9 KiB")
     assert shown["notes"] == "none"
     assert (
         "| waits [objects in lakeFS](https://lakefs.example.com/repositories/waits/objects) "
@@ -161,7 +161,7 @@ def test_an_empty_estate_is_reported_in_words(
     # This one knows no schedules.
     with dg.DagsterInstance.ephemeral() as instance:
         shown = materialized(GarbageCollection(), instance)
-    assert shown["estate"] == shown["bytes freed by week"] == shown["need a person"] == "nothing"
+    assert shown["estate"] == shown["bytes deleted by week"] == shown["need a person"] == "nothing"
     assert shown["repositories"] == 0
 
 
