@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final
@@ -24,6 +24,7 @@ from lakegc_assets.mark.commits import RULE
 from lakegc_assets.mark.comparison_relations import MISSING, STAGED
 from lakegc_assets.mark.earlier_marks import FORGOTTEN
 from lakegc_assets.mark.holders import path_holder, paths_in, ranges_naming, unreachable_holder
+from lakegc_assets.mark.incremental_listing import GONE
 from lakegc_assets.mark.inventory import MODE as INVENTORY
 from lakegc_assets.mark.live_ranges import every_range
 from lakegc_assets.mark.marked_objects import require_candidates
@@ -52,7 +53,7 @@ class Explanation:
     """Explanation of one object by a mark."""
 
     address: str
-    #: One of candidate, spared, live, too young, outside data, not adopted, unknown.
+    #: One of candidate, spared, swept, live, too young, outside data, not adopted, unknown.
     verdict: str
     because: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -159,7 +160,7 @@ def _explained(asked: _Asked) -> Explanation:
     whole = missing_from(asked.chain[_LISTING]) == MISSING
     # What is not in a part of the store may be there all the same, and needed.
     behind = (_not_listed, *live) if whole else (*live, _not_listed)
-    ask = (_candidate, _named_by_adopted, _spared, *behind)
+    ask = (_candidate, _named_by_adopted, _spared, _swept_since, *behind)
     found = next((one for function in ask if (one := function(asked)) is not None), None)
     if found is not None or asked.listed is None:
         return found or asked.is_because("unknown", _NOTHING)
@@ -242,6 +243,25 @@ def _named_by_adopted(asked: _Asked) -> Explanation | None:
 def _spared(asked: _Asked) -> Explanation | None:
     row = asked.row(_CANDIDATES, "spared")
     return asked.is_because("spared", row["why"]) if row else None
+
+
+def _swept_since(asked: _Asked) -> Explanation | None:
+    """Explain an object that was carried forward from an earlier listing, and swept since that."""
+    ctx, listing = asked.work.ctx, asked.chain[_LISTING]
+    runs = [run for run, _ in listing.facts.get("swept_since", ())]
+    if not runs or asked.row(_LISTING, "carried") is None:
+        return None
+    for run in runs:
+        swept = row_of(ctx, ctx.root.attempt(ctx.repository, run), asked.address, "swept_set")
+        if swept is None or swept["outcome"] not in GONE:
+            continue
+        done = "deleted it" if swept["outcome"] == GONE[0] else "found it missing"
+        because = f"the sweep of run {run!r} {done}, before this mark was made"
+        live = (ask(asked) for ask in (_committed, _staged, _referenced))
+        if (held := next(filter(None, live), None)) is not None:
+            return replace(held, because=f"{held.because}; but {because}: it is gone")
+        return asked.is_because("swept", because, run=run)
+    return None
 
 
 def _not_listed(asked: _Asked) -> Explanation | None:

@@ -19,6 +19,7 @@ from lakegc_assets.embedded.lake.layouts import Layout, set_layout
 from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import etags
+from lakegc_assets.mark.explanation import explain_object
 from lakegc_assets.mark.incremental_listing import settled, settled_before
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.clocks import Clocks
@@ -196,6 +197,12 @@ def test_what_was_swept_is_not_marked_again(marked: SmallLake, spark: Session) -
     clean = mark(marked, spark, "clean", clean=True)
     assert candidates(clean) == set()
     assert listing(clean).rows == listing(third).rows - 1
+    (one,) = dead
+    for ctx in (second, third):
+        told = explain_object(ctx, one)
+        said = "the sweep of run 'first' deleted it, before this mark was made"
+        assert (told.verdict, told.because) == ("swept", said)
+    assert explain_object(clean, one).because == "the store did not hold it when it was listed"
     # What a mark says that it has listed and keeps is what the store has.
     assert listed(second) == listed(third) == listed(clean)
 
