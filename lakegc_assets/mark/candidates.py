@@ -245,17 +245,19 @@ def _totals(work: SessionFolder, listing: Manifest) -> dict[str, int]:
 
     What was carried forward and swept since is not counted: the store has it no more.
     """
-    parts, store = listing.parts["data"], None
-    if swept := sweeps_since(work.ctx, listing):
-        carried = listing.parts["carried"]
-        parts = [part for part in parts if part not in carried]
-        outcomes = [work.frames.read(one) for one in swept]
-        store = relations.without_swept(work.read(carried, CARRIED), outcomes)
-        store = store.select(*SUMMED.names)
-    listed = work.read(parts, SUMMED)
-    totals = relations.listing_totals(
-        listed if store is None else listed.unionAll(store), listing.cutoff
-    )
+    parts, swept = listing.parts["data"], sweeps_since(work.ctx, listing)
+    if not swept:
+        return _counted(work, work.read(parts, SUMMED), listing.cutoff)
+    carried = listing.parts["carried"]
+    anew = work.read([part for part in parts if part not in carried], SUMMED)
+    outcomes = [work.frames.read(one) for one in swept]
+    kept = relations.without_swept(work.read(carried, CARRIED), outcomes)
+    both = [_counted(work, store, listing.cutoff) for store in (anew, kept)]
+    return {name: sum(one[name] for one in both) for name in TOTALS.names}
+
+
+def _counted(work: SessionFolder, store: DataFrame, cutoff: datetime) -> dict[str, int]:
+    totals = relations.listing_totals(store, cutoff)
     (row,) = work.collect(totals, TOTALS, "count what is listed")
     return {name: row[name] or 0 for name in TOTALS.names}
 
