@@ -52,6 +52,7 @@ TAGGED: Final = "tagged_commits_whole"
 
 CANDIDATES: Final = schema("address string, size bigint, etag string")
 _STORE: Final = schema("address string, size bigint, last_modified timestamp")
+_SWEPT: Final = schema("address string, outcome string")
 #: What HEADs name and the listing has otherwise: the size that is listed, or null.
 UNLIKE: Final = schema("address string, listed bigint")
 _COUNTS: Final = schema("check string, name string, objects bigint")
@@ -243,6 +244,25 @@ class Case:
         """Store DF: what is listed."""
         return self.dataset(self.chain["store_listing"].parts["data"], _STORE)
 
+    @cached_property
+    def _there(self) -> DataFrame:
+        """Store DF, without what was carried forward from an earlier listing and swept since.
+
+        A HEAD may need that, as of a branch that was made from an old commit since.
+        """
+        listing = self.chain["store_listing"]
+        if not (runs := listing.facts.get("swept_since", ())):
+            return self.store
+        attempts = [self.ctx.root.attempt(self.ctx.repository, run) for run, _ in runs]
+        sweeps = [
+            self.frames.read(Dataset(one.url, one.manifest("swept_set").parts["data"], _SWEPT))
+            for one in attempts
+        ]
+        carried = listing.parts["carried"]
+        anew = [part for part in listing.parts["data"] if part not in carried]
+        listed, taken = (self.dataset(parts, _STORE) for parts in (anew, carried))
+        return relations.still_there(listed, taken, sweeps)
+
     @property
     def by_name(self) -> bool:
         """Return whether the listing has only addresses of expired ranges, not the whole store."""
@@ -285,7 +305,7 @@ class Case:
 
         def compare() -> Sequence[Part]:
             entries = self._held(["address", "modified", "size"])
-            found = relations.unlike(entries, self.store, self._before)
+            found = relations.unlike(entries, self._there, self._before)
             return self.write(self._in_listed_slices(found), UNLIKE, "check what is listed")
 
         return self.from_cache(compare)

@@ -180,6 +180,22 @@ def unlike(entries: DataFrame, store: DataFrame, before: datetime | None) -> Dat
 
 
 @relation
+def still_there(anew: DataFrame, carried: DataFrame, sweeps: Sequence[DataFrame]) -> DataFrame:
+    """Store DF (address, size) without what was carried forward from an earlier listing and swept.
+
+    Args:
+        anew: what was listed anew.
+        carried: what was carried forward.
+        sweeps: address and outcome of what sweeps since then did.
+    """
+    for one in sweeps:
+        gone = one.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
+        carried = carried.join(gone, "address", "left_anti")
+    columns = ("address", "size")
+    return anew.select(*columns).unionAll(carried.select(*columns))
+
+
+@relation
 def distinct(addresses: DataFrame) -> DataFrame:
     """Addresses, each once."""
     return addresses.select("address").distinct()

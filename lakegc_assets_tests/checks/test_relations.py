@@ -54,6 +54,7 @@ FIELDS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "folder": (pa.string(), st.sampled_from(["data/a/", "data//", "data/b/", "other/"])),
     "objects": (pa.int64(), st.integers(0, 5)),
     "listed": (pa.int64(), st.none() | SIZES),
+    "outcome": (pa.string(), st.sampled_from(["deleted", "already_missing", "spared", ""])),
 }
 ENTRY = ("range_id", "number", "address", "modified", "size", "etag")
 
@@ -151,6 +152,13 @@ def test_what_is_in_no_unlisted_slice_is_its_twin(frames: Frames) -> None:
         held_together(frames, "outside_slices", inputs, (some, ("folder",)), some)
 
 
+def test_what_sweeps_deleted_since_is_its_twin(frames: Frames) -> None:
+    listed, outcomes = ("address", "size"), ("address", "outcome")
+    inputs = {"anew": rows(*listed), "carried": rows(*listed), "sweeps": rows(*outcomes)}
+    columns = (listed, listed, outcomes)
+    held_together(frames, "still_there", inputs, columns, listed, last_is_sequence=True)
+
+
 @pytest.mark.parametrize(("name", "address"), [("first", MAYBE), ("sample", ADDRESSES)])
 def test_what_is_shown_or_asked_for_is_its_twin(
     name: str, address: st.SearchStrategy[Any], frames: Frames
@@ -187,5 +195,5 @@ def test_each_relation_has_a_twin_that_is_compared() -> None:
         for name, value in vars(relations).items()
         if isinstance(value, FunctionType) and hasattr(value, "__wrapped__")
     }
-    others = {"outside_slices", "first", "sample", "questions"}
+    others = {"outside_slices", "first", "sample", "questions", "still_there"}
     assert own == {name for name, *_ in PURE} | others

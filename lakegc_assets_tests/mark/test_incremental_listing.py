@@ -207,6 +207,27 @@ def test_what_was_swept_is_not_marked_again(marked: SmallLake, spark: Session) -
     assert listed(second) == listed(third) == listed(clean)
 
 
+def test_what_a_new_branch_needs_of_what_was_swept_is_not_said_to_be_there(
+    marked: SmallLake, spark: Session
+) -> None:
+    """What was listed before is carried forward, and the store has it no more."""
+    first = first_mark(marked, spark)
+    (dead,) = candidates(first)
+    sweep(first)
+    marked.client.create_branch(REPOSITORY, "old", "main~1")
+    second = mark(marked, spark, "second")
+    assert listing(second).facts["mode"] == "optimized"
+    held = next(one for one in evaluate(second) if one.name == "listing_holds_heads")
+    assert held.passed
+    assert held.facts["deleted_before"] == 1
+    assert f"was deleted by earlier runs, for example {dead!r} (run first)" in held.summary
+    told = explain_object(second, dead)
+    assert told.verdict == "live"
+    assert told.because.endswith(
+        "; but the sweep of run 'first' deleted it, before this mark was made: it is gone"
+    )
+
+
 def test_a_slice_that_a_sweep_has_emptied_is_no_reason_for_a_clean_run(
     lake: SmallLake, spark: Session
 ) -> None:
