@@ -22,8 +22,7 @@ from lakegc_assets.mark import comparison_relations
 from lakegc_assets.mark.comparison_relations import (
     BOTH,
     FIRST,
-    NOT_LOOKED_AT,
-    NOT_REPORTED,
+    MISSING,
     SECOND,
     STAGED,
 )
@@ -122,7 +121,8 @@ class Total:
 class Difference:
     """The objects that only one of two marks names."""
 
-    #: Of all of it; what is not in the store counts for no bytes.
+    #: Of all of it; what is not in the store counts for no bytes, and where some of it was not
+    #: listed, nobody knows them.
     total: Total
     #: By the reason of the run that marked it; empty for a foreign mark.
     marked: Mapping[str, Total]
@@ -257,13 +257,13 @@ def _total(rows: Iterator[Mapping[str, Any]]) -> Total:
 def _by(pairs: Iterator[tuple[str | None, Mapping[str, Any]]]) -> dict[str, Total]:
     """Objects and bytes by a key; what has none, or is not in the store, counts for nothing.
 
-    Of what nobody looked at no bytes are known.
+    Of what is in no listing else no bytes are known.
     """
     found: dict[str, Total] = {}
     for key, row in pairs:
         if key is not None:
-            unknown = row.get("kind") in {NOT_LOOKED_AT, NOT_REPORTED}
-            total = Total(row["objects"], None if unknown else row["bytes"] or 0)
+            known = row["sized"] == row["objects"] or row.get("kind") == MISSING
+            total = Total(row["objects"], row["bytes"] or 0 if known else None)
             found[key] = found.get(key, Total()) + total
     return dict(sorted(found.items(), key=lambda pair: (-pair[1].objects, pair[0])))
 

@@ -180,12 +180,13 @@ _STORE: Final = pa.schema(
 )
 _FOLDERS: Final = schema("folder string")
 _SURVIVOR_TOTALS: Final = schema(
-    (SURVIVORS.field(name) for name in ("kind", "why")), "objects bigint, bytes bigint"
+    (SURVIVORS.field(name) for name in ("kind", "why")),
+    "objects bigint, sized bigint, bytes bigint",
 )
 
 
-#: Objects of a list that survive a run (``SURVIVORS``); and totals: kind, why, objects, and bytes,
-#: which are null where the store holds nothing of them.
+#: Objects of a list that survive a run (``SURVIVORS``); and totals: kind, why, objects, how many of
+#: these were listed, and the bytes of those, which are null where none was.
 Survivors = tuple[Dataset, Sequence[Mapping[str, Any]]]
 
 

@@ -184,7 +184,9 @@ def test_what_is_needed_and_lost_is_named_with_who_needs_it(
         for address in (staged, held):
             recorded.remove("small", address)
         recorded.mark(replace(copy, run="after", settings=copy.settings.changed(clean=True)))
-        kept = named(compare(copy, "after", "made", ALL).only_other)
+        only = compare(copy, "after", "made", ALL).only_other
+    kept = named(only)
+    assert {total.bytes for total in only.kept.values()} == {only.total.bytes} == {None}
     assert kept[held].endswith(" holds it, and it is not in the run's listing of the store")
     assert kept[staged].startswith("it is staged on branch ")
 
