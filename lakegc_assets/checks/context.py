@@ -192,7 +192,10 @@ class Case:
     @cached_property
     def _entries(self) -> dict[str, int]:
         of_commits = {i: count for of in self.refs.ranges.values() for i, count in of.items()}
-        return {**self.below.entries, **of_commits}
+        entries, first_paths = {**self.below.entries, **of_commits}, self.refs.first_paths
+        # Versions of one range begin alike, and name nearly the same.
+        ordered = sorted(entries, key=lambda i: (first_paths.get(i, b""), i))
+        return {range_id: entries[range_id] for range_id in ordered}
 
     @cached_property
     def _pairs(self) -> DataFrame:
@@ -211,6 +214,10 @@ class Case:
     def _held(self, columns: Sequence[str]) -> DataFrame:
         """Some columns of the entries of HEADs."""
         return self.witnessed.frame(self.frames, self.head_ranges, columns)
+
+    def _named(self, columns: Sequence[str]) -> DataFrame:
+        """Some columns of what HEADs name (``witness.named``)."""
+        return self.witnessed.named(self.frames, self.head_ranges, columns)
 
     def from_cache(self, compute: Callable[[], T]) -> T:
         """Compute something of entries; once more, if what was cached of them is damaged."""
@@ -287,7 +294,7 @@ class Case:
 
     def expected(self) -> DataFrame:
         """Addresses of HEADs that the store must have, except for slices that were not listed."""
-        found = relations.expected(self._held(["address", "modified"]), self._before)
+        found = relations.expected(self._named(["address", "modified"]), self._before)
         return self._in_listed_slices(found)
 
     def _in_listed_slices(self, addresses: DataFrame) -> DataFrame:
@@ -304,7 +311,7 @@ class Case:
             return []
 
         def compare() -> Sequence[Part]:
-            entries = self._held(["address", "modified", "size"])
+            entries = self._named(["address", "modified", "size"])
             found = relations.unlike(entries, self._there, self._before)
             return self.write(self._in_listed_slices(found), UNLIKE, "check what is listed")
 
@@ -334,7 +341,7 @@ class Case:
         """Addresses that no candidate may have, by what names them; only of what names any."""
         # First, since that reads the cache as well, and forgets what is damaged there.
         served_now = self.served
-        found = {HELD: self._held(["address"])} if self.head_ranges else {}
+        found = {HELD: self._named(["address"])} if self.head_ranges else {}
         retained = []
         if range_ids := self.refs.of("retained").keys() - self.head_ranges:
             retained.append(self.witnessed.frame(self.frames, range_ids, ["address"]))

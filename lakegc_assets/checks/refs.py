@@ -18,7 +18,7 @@ from lakegc_assets.checks.witness import KIND
 from lakegc_assets.engine.datasets import Part
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.engine.tasks import thread_each
-from lakegc_assets.graveler.ranges import read_metarange
+from lakegc_assets.graveler.ranges import RangeInfo, read_metarange
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage.base import ObjectStore
@@ -46,6 +46,8 @@ class Refs:
 
     #: Of all commits of a role, with the number of entries that metaranges tell.
     ranges: Mapping[Role, Mapping[str, int]]
+    #: The first path of each of them.
+    first_paths: Mapping[str, bytes]
     #: Files of ``PAIRS``: the ranges of each commit, which thousands of branches share.
     pairs: Sequence[Part]
     #: Files of the addresses that are staged, in every spelling.
@@ -70,18 +72,21 @@ def read_refs(
     connections = scratch.connections
     commits = {commit: roles for commit, roles in named if roles}
     ranges: dict[Role, dict[str, int]] = {}
+    first_paths: dict[str, bytes] = {}
 
     def pairs() -> Iterator[pa.Table]:
         read = partial(_ranges, connections, repository)
-        for commit_id, found in thread_each(read, [*commits], _THREADS, _AT_ONCE):
+        for commit_id, infos in thread_each(read, [*commits], _THREADS, _AT_ONCE):
             for role in commits[commit_id]:
-                ranges.setdefault(role, {}).update(found)
-            yield pa.table([[*found], [commit_id] * len(found)], schema=PAIRS)
+                ranges.setdefault(role, {}).update((info.id, info.count) for info in infos)
+            first_paths.update((info.id, info.min_key) for info in infos)
+            ids = [info.id for info in infos]
+            yield pa.table([ids, [commit_id] * len(ids)], schema=PAIRS)
 
     written = scratch.write(PAIRS, pairs())
     lists = (key for key, roles in named if not roles)
     staged = write_addresses(scratch, (some for key in lists for some in _staged(connections, key)))
-    return Refs(ranges, written, staged)
+    return Refs(ranges, first_paths, written, staged)
 
 
 def write_addresses(folder: Folder, addresses: Iterable[pa.Array]) -> list[Part]:
@@ -96,17 +101,17 @@ def united(found: Sequence[Refs]) -> Refs:
     for one in found:
         for role, of in one.ranges.items():
             ranges.setdefault(role, {}).update(of)
+    first_paths = {i: path for one in found for i, path in one.first_paths.items()}
     pairs = [part for one in found for part in one.pairs]
-    return Refs(ranges, pairs, [part for one in found for part in one.staged])
+    return Refs(ranges, first_paths, pairs, [part for one in found for part in one.staged])
 
 
-def _ranges(connections: Connections, repository: str, commit_id: str) -> dict[str, int]:
+def _ranges(connections: Connections, repository: str, commit_id: str) -> list[RangeInfo]:
     metarange_id = connections.client().commit(repository, commit_id).meta_range_id
     if not metarange_id:
-        return {}
+        return []
     data = connections.fetch_table(metarange_id)
-    infos = read_metarange(data, connections.table_url(metarange_id))
-    return {info.id: info.count for info in infos}
+    return read_metarange(data, connections.table_url(metarange_id))
 
 
 def _staged(connections: Connections, key: str) -> Iterator[pa.Array]:

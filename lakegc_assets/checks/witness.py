@@ -24,11 +24,9 @@ from lakegc_assets.graveler.namespace import StorageNamespace, UnresolvableAddre
 from lakegc_assets.graveler.sstable import Blocks, read_blocks
 from lakegc_assets.run.table_cache import Decoded, Kind
 
-#: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
-KIND: Final = Kind("witness", 4, "range_id")
 #: A row for each relative address that an entry may mean.
 ENTRIES: Final = schema(
-    f"{KIND.id_column} string",
+    "range_id string",
     # Of the entry in its range, from 0.
     "number bigint",
     # Null where the entry means none, or it is unclear which.
@@ -38,6 +36,8 @@ ENTRIES: Final = schema(
     # Null of what is no MD5, or of an object that is not placed here.
     "etag string",
 )
+#: What of ``ENTRIES`` tells which addresses are named, and of which sizes and since when.
+NAMED: Final = ("address", "modified", "size")
 _MD5: Final = "^[0-9a-f]{32}$"
 #: Bytes of an entry in a block: lengths, the key's kind, and lengths within the value.
 _SMALLEST_ENTRY: Final = 13
@@ -46,6 +46,22 @@ _MOST_SECONDS: Final = 9_000_000_000_000
 
 _Bytes = npt.NDArray[np.uint8]
 _Longs = npt.NDArray[np.int64]
+
+
+def named(entries: pa.Table) -> pa.Table:
+    """Addresses that entries name, once for each size, with the earliest time of such an entry.
+
+    ``entries``: ``NAMED``, and perhaps more. The columns of what is returned are ``NAMED``: whether
+    an address is named, whether in another size than some, and whether by an entry of before some
+    time, is the same by these rows as by all. An address that is null names nothing.
+    """
+    placed = entries.select(NAMED).filter(entries["address"].is_valid())
+    least = placed.group_by(["address", "size"], use_threads=False).aggregate([("modified", "min")])
+    return least.select(["address", "modified_min", "size"]).rename_columns(NAMED)
+
+
+#: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
+KIND: Final = Kind("witness", 5, "range_id", file_rows=2_000_000, summarize=named)
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:

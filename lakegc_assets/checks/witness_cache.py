@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import fsum
 from typing import Final
 
 from pyspark.sql import DataFrame
 
 from lakegc_assets.checks.witness import ENTRIES, KIND, witness
 from lakegc_assets.engine.session import Session
-from lakegc_assets.engine.tasks import Tasks, thread_each
+from lakegc_assets.engine.tasks import Tasks, pack_in_order, thread_each
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.errors import FormatError
 from lakegc_assets.run.connections import Connections
@@ -45,9 +46,24 @@ class Witnessed:
         Raises:
             IntegrityError: the cache is damaged, here or when the frame is computed.
         """
+        return self._frame(frames, range_ids, columns, summarized=False)
+
+    def named(self, frames: Session, range_ids: Iterable[str], columns: Sequence[str]) -> DataFrame:
+        """Rows that tell of what some ranges name what all their entries do (``witness.named``).
+
+        ``columns``: of ``witness.NAMED``.
+
+        Raises:
+            IntegrityError: as ``frame``.
+        """
+        return self._frame(frames, range_ids, columns, summarized=True)
+
+    def _frame(
+        self, frames: Session, range_ids: Iterable[str], columns: Sequence[str], *, summarized: bool
+    ) -> DataFrame:
         slots = {range_id: self.slots[range_id] for range_id in range_ids}
-        cache = TableCache(self.connections.cache(), KIND)
-        return cache.frame(frames, self.connections.cache_url, slots, ENTRIES, columns)
+        cache, url = TableCache(self.connections.cache(), KIND), self.connections.cache_url
+        return cache.frame(frames, url, slots, ENTRIES, columns, summarized=summarized)
 
 
 def witnessed(
@@ -55,16 +71,17 @@ def witnessed(
 ) -> Witnessed:
     """Witness ranges, in tasks, but for those that were witnessed before.
 
-    ``entries``: how many each range holds by the metarange's word, by its id.
+    ``entries``: how many each range holds by the metarange's word, by its id. Ranges that name much
+    of the same should follow each other, since they share a file.
 
     Raises:
         IntegrityError: a range is missing, damaged, or not of the length that its metarange says.
     """
     slots = TableCache(connections.cache(), KIND).compact() if entries else {}
-    missing = [range_id for range_id in sorted(entries) if range_id not in slots]
+    missing = [range_id for range_id in entries if range_id not in slots]
     costs = [_FETCH_S + entries[range_id] * _WITNESS_S for range_id in missing]
-    task = partial(_witness_and_cache, connections)
-    for new in tasks.run_grouped("check what HEADs hold", task, missing, costs, most):
+    task, groups = partial(_witness_and_cache, connections), pack_in_order(missing, costs, most)
+    for new in tasks.run("check what HEADs hold", task, groups, fsum(costs)):
         slots |= new
     for range_id, count in entries.items():
         found = slots[range_id].facts["entries"]

@@ -63,6 +63,9 @@ class Kind(NamedTuple):
     id_column: str
     #: Rows of a file of several tables, about: what a reader holds at a time.
     file_rows: int = 1_000_000
+    #: Makes of all rows of a file those that stand for them where it does not matter which table
+    #: they are of: fewer, where tables share most of their rows. They are cached beside the file.
+    summarize: Callable[[pa.Table], pa.Table] | None = None
 
     @property
     def folder(self) -> str:
@@ -79,6 +82,13 @@ class CacheFile:
     part: Part = field(compare=False)
     #: Of the tables whose rows it holds, in their order.
     table_ids: tuple[str, ...] = field(compare=False)
+    #: The file with what stands for its rows, where its kind has such.
+    summary: Part | None = field(default=None, compare=False)
+
+    @property
+    def parts(self) -> list[Part]:
+        """The files of its rows."""
+        return [self.part] if self.summary is None else [self.part, self.summary]
 
     @property
     def weight(self) -> int:
@@ -123,18 +133,24 @@ class TableCache:
         """Cache some tables of the same columns; a reader finds all of their slots or none."""
         # A table that stands twice in a file would be read twice.
         tables = list({table.table_id: table for table in tables}.values())
-        part = write_part(self._store, self._kind.folder, self._joined(tables), plain=True)
+        rows = self._joined(tables)
+        parts = {"file": self._write(rows)}
+        if self._kind.summarize is not None:
+            parts["summary"] = self._write(self._kind.summarize(rows))
         index = pa.table(
             {
                 "table_id": [table.table_id for table in tables],
                 "rows": pa.array([table.rows.num_rows for table in tables], pa.int64()),
                 "facts": [json.dumps(table.facts) for table in tables],
             }
-        ).replace_schema_metadata({"file": json.dumps(part)})
+        ).replace_schema_metadata({name: json.dumps(part) for name, part in parts.items()})
         data = parquet.encode(index)
         key = f"{self._kind.folder}{hashlib.sha256(data).hexdigest()}{_SUFFIX}"
         self._store.put(key, data)
         return _slots_of(key, index)
+
+    def _write(self, rows: pa.Table) -> Part:
+        return write_part(self._store, self._kind.folder, rows, plain=True)
 
     def write_all(self, tables: Iterable[Decoded]) -> Iterator[tuple[Decoded, Slot]]:
         """Cache tables as they come, in files of several; each with its slot."""
@@ -217,6 +233,16 @@ class TableCache:
         offsets, rows = np.cumsum(chosen) - chosen, whole.filter(pa.array(chosen))
         return [rows.slice(offsets[slot.offset] if slot.rows else 0, slot.rows) for slot in slots]
 
+    def is_whole(self, file: CacheFile) -> bool:
+        """Return whether a file and what stands for its rows are whole; else it is forgotten."""
+        try:
+            for part in file.parts:
+                read_part(self._store, part, [])
+        except IntegrityError:
+            self.forget([file])
+            return False
+        return True
+
     def frame(
         self,
         frames: Session,
@@ -224,10 +250,13 @@ class TableCache:
         slots: Mapping[str, Slot],
         schema: pa.Schema,
         columns: Sequence[str],
+        *,
+        summarized: bool = False,
     ) -> DataFrame:
         """The rows of some tables, all of them and no others, of the cache at ``url``.
 
         ``schema``: of the files.
+        ``summarized``: whether what stands for the rows will do, of files with no other tables.
 
         Raises:
             IntegrityError: a file is missing or damaged; where the session compares files later,
@@ -238,7 +267,11 @@ class TableCache:
         for files, ids in _read_together(slots):
             names = list(columns) if ids is None else list(dict.fromkeys([id_column, *columns]))
             kinds = pa.schema([schema.field(name) for name in names])
-            frame = frames.read(Dataset(url, [file.part for file in files], kinds))
+            parts = [
+                file.summary if summarized and ids is None and file.summary else file.part
+                for file in files
+            ]
+            frame = frames.read(Dataset(url, parts, kinds))
             if ids is not None:
                 chosen = pa.table({id_column: pa.array(sorted(ids), pa.string())})
                 frame = _of_tables(frame, frames.create(chosen), id_column, *columns)
@@ -303,7 +336,7 @@ class TableCache:
             if not key.endswith(_SUFFIX) or not key.startswith(self._kind.folder):
                 continue
             slots = self._index(key)
-            files = {slot.file.part.key for slot in (slots or {}).values()}
+            files = {part.key for slot in (slots or {}).values() for part in slot.file.parts}
             if key not in sizes or not wanted.isdisjoint(slots or {}):
                 named |= {key, *files}
             elif slots:
@@ -371,7 +404,7 @@ def forget_damaged(
 def _are_damaged(connections: Connections, kind: Kind, files: Sequence[CacheFile]) -> bool:
     cache = TableCache(connections.cache(), kind)
     # All of them, so that each that is damaged is forgotten.
-    return None in [cache.read(file, [], []) for file in files]
+    return False in [cache.is_whole(file) for file in files]
 
 
 def _read_together(
@@ -413,9 +446,13 @@ def _chosen(indexes: Mapping[CacheFile, Mapping[str, Slot]]) -> dict[str, Slot]:
 
 
 def _slots_of(key: str, index: pa.Table) -> dict[str, Slot]:
-    part = Part(*json.loads(index.schema.metadata[b"file"]))
+    parts = {
+        name.decode(): Part(*json.loads(text))
+        for name, text in index.schema.metadata.items()
+        if name in {b"file", b"summary"}
+    }
     ids, rows, facts = (index[name].to_pylist() for name in ("table_id", "rows", "facts"))
-    file = CacheFile(key, part, tuple(ids))
+    file = CacheFile(key, parts["file"], tuple(ids), parts.get("summary"))
     slots: dict[str, Slot] = {}
     offset = 0
     for table_id, count, known in zip(ids, rows, facts, strict=True):

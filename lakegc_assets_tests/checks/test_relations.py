@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
 from lakegc_assets.checks import relations
+from lakegc_assets.checks.witness import named
 from lakegc_assets_tests.checks import twins
 from lakegc_assets_tests.frames import Frames, same
 
@@ -197,3 +198,18 @@ def test_each_relation_has_a_twin_that_is_compared() -> None:
     }
     others = {"outside_slices", "first", "sample", "questions", "still_there"}
     assert own == {name for name, *_ in PURE} | others
+
+
+@given(rows(*ENTRY), rows("address", "size"), st.none() | TIMES)
+def test_what_stands_for_entries_tells_of_addresses_what_all_of_them_do(
+    entries: list[dict[str, Any]], store: list[dict[str, Any]], before: datetime | None
+) -> None:
+    fewer = named(pa.Table.from_pylist(entries, schema(*ENTRY))).to_pylist()
+    assert {row["address"] for row in fewer} == {row["address"] for row in entries} - {None}
+    assert len(fewer) == len({(row["address"], row["size"]) for row in fewer})
+    assert same(twins.unlike(fewer, store, before), twins.unlike(entries, store, before))
+    assert addresses(twins.expected(fewer, before)) == addresses(twins.expected(entries, before))
+
+
+def addresses(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["address"] for row in rows}

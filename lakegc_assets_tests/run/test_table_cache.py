@@ -143,6 +143,66 @@ def test_a_frame_of_a_damaged_file_cannot_be_read(store: ObjectStore, frames: Fr
         framed(store, frames, [ONE])
 
 
+# Rows that stand for those of a file
+
+
+def least(rows: pa.Table) -> pa.Table:
+    """Each key once."""
+    return rows.group_by("key", use_threads=False).aggregate([]).select(["key"])
+
+
+SUMMARIZED = Kind("summarized", 1, "range_id", summarize=least)
+SHARED = {ONE: ["a", "b"], TWO: ["b", "c"]}
+
+
+@pytest.fixture
+def shared(store: ObjectStore) -> TableCache:
+    cache = TableCache(store, SUMMARIZED)
+    cache.write([decoded(*one) for one in SHARED.items()])
+    return cache
+
+
+def summary(cache: TableCache, store: ObjectStore, frames: Frames, *ids: str) -> list[str]:
+    slots = {i: slot for i, slot in cache.slots().items() if i in ids}
+    frame = cache.frame(frames.session, store.url, slots, ROWS, ["key"], summarized=True)
+    return sorted(row["key"] for row in frames.rows(frame, ROWS.remove(0)))
+
+
+def test_what_stands_for_a_file_is_read_where_all_of_its_tables_are(
+    store: ObjectStore, shared: TableCache, frames: Frames
+) -> None:
+    assert summary(shared, store, frames, ONE, TWO) == ["a", "b", "c"]
+    assert [summary(shared, store, frames, i) for i in SHARED] == [["a", "b"], ["b", "c"]]
+    shared.write([decoded(THREE, ["c", "d"])])
+    assert summary(shared, store, frames, ONE, TWO, THREE) == ["a", "b", "c", "c", "d"]
+    assert summary(shared, store, frames, TWO, THREE) == ["b", "c", "c", "d"]
+    whole = shared.frame(frames.session, store.url, shared.slots(), ROWS, ["key"])
+    assert len(frames.rows(whole, ROWS.remove(0))) == 6
+
+
+def test_what_stands_for_a_file_is_damaged_goes_and_is_made_again_with_it(
+    store: ObjectStore, shared: TableCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = {slot.file for slot in shared.slots().values()}
+    assert file.summary is not None
+    assert set(gone_of(shared, store)) == {file.index, file.part.key, file.summary.key}
+    assert gone_of(shared, store, TWO) == []
+    monkeypatch.setattr(table_cache, "MANY_FILES", 1)
+    shared.write([decoded(THREE, ["d"])])
+    (together,) = {slot.file for slot in shared.compact().values()}
+    assert together.summary is not None
+    assert (together.part.rows, together.summary.rows) == (5, 4)
+    content = store.get(together.summary.key)
+    store.put(together.summary.key, content[:-9] + b"x" + content[-8:])
+    assert not shared.is_whole(together)
+    assert shared.slots() == {}
+
+
+def gone_of(cache: TableCache, store: ObjectStore, *wanted: str) -> list[str]:
+    when = store.server_time() + timedelta(days=1)
+    return [key for key, _ in cache.unneeded(set(wanted), when)]
+
+
 # Written together
 
 
