@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.checks.evaluation import check_candidates, evaluate
+from lakegc_assets.checks.witness import NAMED
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets_tests.checks.handmade import Lab
 
@@ -20,13 +25,23 @@ def test_changed_rows_are_not_checked(asset: str, lab: Lab) -> None:
         check_candidates(marked.ctx)
 
 
-def test_a_damaged_cache_changes_nothing(lab: Lab) -> None:
+def is_summary(path: Path) -> bool:
+    return path.suffix == ".parquet" and pq.read_schema(path).names == list(NAMED)
+
+
+def is_any(_: Path) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("is_damaged", [is_any, is_summary])
+def test_a_damaged_cache_changes_nothing(is_damaged: Callable[[Path], bool], lab: Lab) -> None:
     marked = lab.mark()
     results = evaluate(marked.ctx)
     folder = lab.folder / "artifacts" / "retention" / "_cache"
     files = sorted(path for path in folder.glob("*/witness/**/*") if path.is_file())
-    assert files
-    for path in files:
+    damaged = [path for path in files if is_damaged(path)]
+    assert damaged
+    for path in damaged:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(bytes(content))
