@@ -300,7 +300,7 @@ class Restored(NamedTuple):
 def restored(
     attempt: AttemptArtifacts, others: Sequence[AttemptArtifacts] | None = None
 ) -> Restored | None:
-    """What restores brought back of what a run deleted, finished or not; None without any.
+    """The outcomes of restores of what a run deleted, finished or not; None without any.
 
     Another mark may name the same objects, and bring them back: ``others`` are runs of the
     repository that restored something, as ``with_restores`` finds them; None to look for them.
@@ -333,7 +333,7 @@ def restored(
 
 
 def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iterator[pa.Table]:
-    """What each restore of some runs brought back: address, at, and until, which is later."""
+    """The objects that each restore of some runs brought back: address, at, and until, later."""
     for one in attempts:
         for restore_id in restores(one):
             rows = recorded(one, restore_id)
