@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,16 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import Copied, copy_object
 from lakegc_assets.sweep.sweep import sweep
-from lakegc_assets_tests.lake import REPOSITORY, RUN, SmallLake, mark, running
+from lakegc_assets_tests.lake import (
+    REPOSITORY,
+    RUN,
+    Marked,
+    SmallLake,
+    copy_lake,
+    copy_of,
+    mark,
+    running,
+)
 from lakegc_assets_tests.marked import few_tasks, lake
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import stand_in
@@ -111,15 +121,26 @@ def place(lake: SmallLake, spark: Session, tmp_path: Path) -> Place:
 
 
 #: For tests of what is decided, which is the same wherever the backups are.
-anywhere_the_same = pytest.mark.parametrize("anywhere", ["local"], indirect=True)
+anywhere_the_same = pytest.mark.parametrize("where", ["local"])
+#: For tests of which others show more quickly that an S3 server is no different.
+on_s3_later = pytest.mark.parametrize(
+    "where", ["local", pytest.param("s3", marks=pytest.mark.conformance)]
+)
 
 
 @pytest.fixture(params=["local", "s3"])
+def where(request: pytest.FixtureRequest) -> str:
+    """Whether backups are in a folder or in a bucket of an S3 server."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
 def anywhere(
-    request: pytest.FixtureRequest, lake: SmallLake, spark: Session, tmp_path: Path
+    request: pytest.FixtureRequest, where: str, lake: SmallLake, spark: Session, tmp_path: Path
 ) -> Place:
     """Backups in a folder, or in a bucket of an S3 server."""
-    if request.param == "local":
+    if where == "local":
         return Place(lake, lake.root, str(tmp_path / "backups"), spark)
     endpoint, bucket = (request.getfixturevalue(name) for name in ("s3_server", "s3_bucket"))
     stores = replace(lake.root.stores, endpoint_url=endpoint)
@@ -143,11 +164,36 @@ def make_odd(folder: Path, spark: Session) -> None:
         mark(lake.context(spark, max_candidate_share=1.0))
 
 
+@pytest.fixture(scope="session")
+def backed_up_and_swept(
+    marked: Marked, tmp_path_factory: pytest.TempPathFactory, spark: Session
+) -> Path:
+    """A folder with a lake whose mark was swept, and its backups beside it, to be copied."""
+    folder = tmp_path_factory.mktemp("swept")
+    with running(copy_of(marked, folder)) as lake:
+        _back_up_and_sweep(Place(lake, lake.root, str(folder / "backups"), spark))
+    return folder
+
+
 @pytest.fixture
-def swept(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+def swept(
+    request: pytest.FixtureRequest, where: str, spark: Session, tmp_path: Path
+) -> Iterator[Place]:
     """A place with the backup of a mark that was swept."""
-    make_backup(anywhere.context())
-    with monkeypatch.context() as patch:
+    if where == "s3":
+        place: Place = request.getfixturevalue("anywhere")
+        _back_up_and_sweep(place)
+        yield place
+        return
+    source: Path = request.getfixturevalue("backed_up_and_swept")
+    # Etags tell which file it is: copies of objects are the same files under other names.
+    shutil.copytree(source / "backups", tmp_path / "backups", copy_function=os.link)
+    with running(copy_lake(source / "lake", tmp_path / "lake")) as lake:
+        yield Place(lake, lake.root, str(tmp_path / "backups"), spark)
+
+
+def _back_up_and_sweep(place: Place) -> None:
+    make_backup(place.context())
+    with pytest.MonkeyPatch.context() as patch:
         stand_in(patch)
-        sweep(anywhere.context())
-    return anywhere
+        sweep(place.context())

@@ -43,7 +43,7 @@ from lakegc_assets.sweep.lease import leased_to_prune, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, SECRET_KEY, Marked, mark, running
-from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same
+from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same, on_s3_later
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune, pruning
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import stand_in
@@ -225,6 +225,7 @@ def test_while_a_sweep_or_restore_is_at_work_anywhere_backups_stay(swept: Place)
     assert taken == ["0 left"]
 
 
+@on_s3_later
 def test_a_backup_in_which_a_repository_lies_stays(
     swept: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

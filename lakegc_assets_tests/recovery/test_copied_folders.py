@@ -16,7 +16,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked, mark
-from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same
+from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same, on_s3_later
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune
 
 COPY = f"{REPOSITORY}/copy"
@@ -39,6 +39,7 @@ def count(store: ObjectStore) -> int:
     return sum(page.num_rows for page in store.list())
 
 
+@on_s3_later
 def test_a_copied_folder_goes_by_its_own_name_only(swept: Place) -> None:
     copied, before = copy_folder(swept, "copy"), swept.contents()
     all_of_it = left(swept)

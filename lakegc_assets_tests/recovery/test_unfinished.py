@@ -23,7 +23,7 @@ from lakegc_assets.sweep.lease import leased_to_prune
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, Marked
-from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same
+from lakegc_assets_tests.recovery.conftest import Place, anywhere_the_same, on_s3_later
 from lakegc_assets_tests.recovery.prunes import NAME, left, prune, pruning
 from lakegc_assets_tests.sweep.stand_ins import stand_in
 
@@ -137,6 +137,7 @@ def test_an_interrupted_prune_believes_no_listing_that_ends_early(
     assert swept.contents() == before
 
 
+@on_s3_later
 def test_an_interrupted_prune_goes_on_and_looks_again(swept: Place, marked: Marked) -> None:
     first, *others = sorted(marked.candidates)
     interrupt_prune(swept, *others)
