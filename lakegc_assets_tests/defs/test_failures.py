@@ -216,7 +216,13 @@ def test_other_errors_stay_as_they_are() -> None:
         raise KeyError("x")
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, dg.DagsterExecutionInterruptedError])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(KeyboardInterrupt, marks=pytest.mark.conformance),
+        dg.DagsterExecutionInterruptedError,
+    ],
+)
 def test_an_interrupted_sweep_says_how_far_it_came(
     site: Site,
     instance: dg.DagsterInstance,

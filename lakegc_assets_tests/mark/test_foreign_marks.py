@@ -66,7 +66,14 @@ def read(small: Golden, mark: str = "m") -> tuple[Dataset, set[str], dict[str, s
     return named, inside, elsewhere
 
 
-@pytest.mark.parametrize("repository", ["small", "retention", "orderhz", "identical"])
+@pytest.mark.parametrize(
+    "repository",
+    [
+        "small",
+        "orderhz",
+        *(pytest.param(one, marks=pytest.mark.conformance) for one in ("retention", "identical")),
+    ],
+)
 def test_recorded_marks_are_read(repository: str, golden: Goldens) -> None:
     one = golden(repository)
     with recorded.preserved(repository):

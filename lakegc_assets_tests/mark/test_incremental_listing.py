@@ -557,6 +557,7 @@ def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Ses
     assert tell(tmp_path, spark, 0, collections=3).optimized >= 1
 
 
+@pytest.mark.conformance
 def test_of_a_sharded_repository_every_run_collects_all(tmp_path: Path, spark: Session) -> None:
     """No name tells when something was written, so that nothing is skipped or carried forward."""
     history = tell(tmp_path, spark, 1, Layout.SHARDED, collections=3)

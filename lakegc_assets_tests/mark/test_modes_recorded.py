@@ -112,7 +112,9 @@ def test_what_was_looked_at_one_by_one_is_swept(
 # Where committed and uncommitted are not unified: docs/operations.md names these, too
 
 
-@pytest.mark.parametrize("earlier", ["unified", "committed"])
+@pytest.mark.parametrize(
+    "earlier", ["unified", pytest.param("committed", marks=pytest.mark.conformance)]
+)
 def test_an_upload_in_parts_ages_from_the_first_look_of_any_mode(
     earlier: Mode, golden: Goldens, s3_server: str, tmp_path: Path, spark: Session
 ) -> None:

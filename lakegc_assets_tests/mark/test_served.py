@@ -100,7 +100,9 @@ def test_etags_that_are_no_checksums_are_not_compared(golden: Goldens, tmp_path:
     assert told == golden("identical").marked.spared
 
 
-@pytest.mark.parametrize("name", ["identical", "small"])
+@pytest.mark.parametrize(
+    "name", ["identical", pytest.param("small", marks=pytest.mark.conformance)]
+)
 def test_a_sweep_compares_only_ranges_that_its_mark_has_not_compared(
     name: str, golden: Goldens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

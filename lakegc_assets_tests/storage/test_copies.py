@@ -97,7 +97,7 @@ def part(store: ObjectStore) -> int:
     return in_small_parts(store)
 
 
-@pytest.mark.parametrize("if_absent", [False, True])
+@pytest.mark.parametrize("if_absent", [pytest.param(False, marks=pytest.mark.conformance), True])
 def test_sizes_around_those_of_parts_are_written_and_read(
     store: ObjectStore, part: int, *, if_absent: bool
 ) -> None:
@@ -200,7 +200,7 @@ def test_odd_keys_are_copied(
         assert done.verified_by == ("size" if store.url.startswith("file") else "md5")
 
 
-@pytest.mark.parametrize("if_absent", [False, True])
+@pytest.mark.parametrize("if_absent", [pytest.param(False, marks=pytest.mark.conformance), True])
 def test_sizes_around_those_of_parts_are_copied(
     store: ObjectStore, part: int, *, if_absent: bool
 ) -> None:

@@ -88,8 +88,15 @@ def lake(tmp_path: Path) -> Iterator[SmallLake]:
         yield found
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["overwritten", "deleted"])
-@pytest.mark.parametrize("waits", [True, False], ids=["it is waited for", "it is not"])
+@pytest.mark.parametrize(
+    ("deleted", "waits"),
+    [
+        pytest.param(False, True, id="overwritten, it is waited for"),
+        pytest.param(True, False, id="deleted, it is not"),
+        pytest.param(True, True, id="deleted, it is waited for", marks=pytest.mark.conformance),
+        pytest.param(False, False, id="overwritten, it is not", marks=pytest.mark.conformance),
+    ],
+)
 def test_a_commit_that_was_under_way_at_the_mark_keeps_what_it_commits(
     lake: SmallLake,
     spark: Session,

@@ -48,6 +48,12 @@ def outcomes(ctx: RunContext, manifest: Manifest) -> dict[str, tuple[str, str | 
 Swept = tuple[Place, Mapping[str, bytes]]
 
 
+#: For tests of what follows, which is the same wherever it came from.
+from_anywhere_the_same = pytest.mark.parametrize(
+    "swept", ["trash", pytest.param("backup", marks=pytest.mark.conformance)], indirect=True
+)
+
+
 @pytest.fixture(scope="session")
 def swept_once(
     marked: Marked, tmp_path_factory: pytest.TempPathFactory, spark: Session

@@ -45,6 +45,7 @@ from lakegc_assets_tests.recovery.restore.swept import (
     Swept,
     age,
     backed_up,
+    from_anywhere_the_same,
     outcomes,
     swept,
     swept_once,
@@ -88,6 +89,7 @@ def test_one_that_is_interrupted_brings_no_other_batch_back_and_goes_on_later(
     assert place.lake.keys() == marked.live | marked.candidates
 
 
+@from_anywhere_the_same
 def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
     swept: Swept, marked: Marked
 ) -> None:
@@ -115,6 +117,7 @@ def test_restored_objects_are_pinned_and_the_next_mark_leaves_them_alone(
         assert candidates(mark(place.context(run))) == marked.candidates
 
 
+@from_anywhere_the_same
 def test_a_sweep_of_another_mark_spares_what_was_restored_since(
     swept: Swept, marked: Marked
 ) -> None:
@@ -160,6 +163,7 @@ def test_only_what_is_asked_for_comes_back(swept: Swept, marked: Marked) -> None
     assert len(ids) == 4
 
 
+@from_anywhere_the_same
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
@@ -231,6 +235,7 @@ def test_from_wherever_the_backup_is(anywhere: Place, marked: Marked) -> None:
     assert manifest.facts["outcomes"].keys() == {"restored"}
 
 
+@from_anywhere_the_same
 def test_a_hold_asks_for_a_restore(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     hold = place.lake.objects / HOLD
@@ -257,6 +262,7 @@ def test_a_repository_made_anew_elsewhere_gets_nothing(swept: Swept, marked: Mar
     assert not (place.lake.server.objects_dir / "another" / PINS).exists()
 
 
+@from_anywhere_the_same
 def test_nobody_restores_while_another_sweeps(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     store = place.lake.store
@@ -313,6 +319,7 @@ def test_without_a_backup_a_restore_says_so(place: Place, marked: Marked) -> Non
     assert "there is no finished backup of 'mark-1'" in manifest.facts["warnings"][0]
 
 
+@from_anywhere_the_same
 def test_addresses_are_pinned_as_they_are(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     some = tuple(sorted(marked.candidates))[:3]
@@ -337,6 +344,7 @@ def test_what_came_back_without_a_pin_is_listed_again(place: Place, marked: Mark
     assert facts["because"] == "objects were restored since the last clean run"
 
 
+@from_anywhere_the_same
 def test_what_is_back_of_a_sweep_is_told_and_what_was_deleted_again_is_not(
     swept: Swept, marked: Marked
 ) -> None:
