@@ -82,7 +82,7 @@ settings.register_profile(
     "thorough", deadline=None, max_examples=50, suppress_health_check=_SUPPRESSED
 )
 # What a rule gets wrong, few examples mostly show, and each run has others.
-settings.register_profile("patient", settings.get_profile("thorough"), max_examples=25)
+settings.register_profile("patient", settings.get_profile("thorough"), max_examples=16)
 settings.load_profile("patient")
 
 # What imports and the collection make stays to the end: to search it for garbage, each time that

@@ -98,20 +98,23 @@ _ENGINES: Final = (
     ["connect"]
     if CONNECT_VARIABLE in os.environ
     # A query of Spark's takes a hundred times as long, and engines seldom come to differ.
-    else ["embedded", pytest.param("spark", marks=pytest.mark.conformance)]
+    else [
+        "embedded",
+        *(pytest.param(one, marks=pytest.mark.conformance) for one in ("thorough", "spark")),
+    ]
 )
 
 
-#: Examples of a property: what engines differ in, few show, and Connect has the engine of Spark;
-#: the first one is empty.
-_EXAMPLES: Final = {"embedded": 16, "spark": 5, "connect": 2}
+#: Examples of a property, of which each run has others: what engines differ in, few show, and
+#: Connect has the engine of Spark; the first one is empty.
+_EXAMPLES: Final = {"embedded": 8, "thorough": 32, "spark": 5, "connect": 2}
 
 
 @pytest.fixture(scope="module", params=_ENGINES)
 def frames(request: pytest.FixtureRequest) -> Iterator[Frames]:
     """Data frames of each engine, for the tests of a module."""
     another: Callable[[], Session] = partial(EmbeddedSession, open_store, None)
-    if request.param != "embedded":
+    if request.param in {"spark", "connect"}:
         start: sessions.Session = _connected
         if request.param == "spark":
             start = request.getfixturevalue("spark")

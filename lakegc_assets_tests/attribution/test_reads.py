@@ -63,6 +63,9 @@ def test_an_attribution_takes_eight_queries_and_plans_each_relation_once(
     lake: SmallLake, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = lake.context(spark)
+    again = replace(ctx, run="again")
+    for stage in STAGES:
+        stage(again)
     planned = _planned(monkeypatch)
     computed = _recorded(monkeypatch, EmbeddedSession, "compute")
     attribute(ctx)
@@ -77,9 +80,6 @@ def test_an_attribution_takes_eight_queries_and_plans_each_relation_once(
          "holding_ranges", "holders", "with_holders", "commit_sizes"),
         1,
     )  # fmt: skip
-    again = replace(ctx, run="again")
-    for stage in STAGES:
-        stage(again)
     planned.clear()
     attribute(again)
     # No time of a run is a part of a plan.

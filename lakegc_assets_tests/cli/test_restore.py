@@ -179,7 +179,7 @@ def test_pins_of_nothing(repository: str) -> None:
 @pytest.mark.usefixtures("reported")
 def test_pins_that_ended_are_removed(site: Site) -> None:
     site.tell("short")
-    done("lakegc run short --run first")
+    done("lakegc mark short --run first")
     done("lakegc restore short --run first --all --set pin_days=0.000001")
     (pin,) = json.loads(done("lakegc pins short --json"))
     assert pin["state"] == "ended"
@@ -189,7 +189,7 @@ def test_pins_that_ended_are_removed(site: Site) -> None:
 
 def test_what_nobody_has_is_a_failure_which_a_dry_run_names(site: Site) -> None:
     lost = site.tell("losing")
-    done("lakegc run losing --run r --set trash_days=0")
+    done("lakegc run losing --run r --set trash_days=0 --set attribution=false")
     dry = follow("lakegc restore losing --run r --all --dry-run")
     assert dry.exit_code == 1
     said = [" ".join(line.split()) for line in dry.stdout.splitlines()]

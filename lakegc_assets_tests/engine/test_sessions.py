@@ -206,9 +206,9 @@ def test_a_table_without_rows_is_known_by_its_columns() -> None:
 def test_the_embedded_engine_spills_and_says_where_memory_ends(
     store: ObjectStore,
 ) -> None:
-    table = rows(200_000)
+    table = rows(100_000)
     part = write_part(store, "some/", table)
-    with EmbeddedSession(open_store, 64 << 20) as session:
+    with EmbeddedSession(open_store, 32 << 20) as session:
         frame = session.read(Dataset(store.url, [part], SCHEMA))
         for _ in range(4):
             frame = frame.unionAll(frame)

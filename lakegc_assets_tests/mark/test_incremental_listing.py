@@ -554,7 +554,7 @@ def tell(
 
 
 def test_optimized_runs_collect_what_clean_ones_would(tmp_path: Path, spark: Session) -> None:
-    assert tell(tmp_path, spark, 0, collections=3).optimized >= 1
+    assert tell(tmp_path, spark, 0, collections=2).optimized >= 1
 
 
 @pytest.mark.conformance

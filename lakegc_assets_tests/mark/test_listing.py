@@ -102,7 +102,7 @@ KEY = st.one_of(
 ).filter(bool)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(KEY, max_size=40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
 def test_every_key_is_listed_once(keys: list[str], flat: int, each: int, many: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -237,7 +237,7 @@ def test_what_an_earlier_listing_saw_to_be_large_is_cut(
     assert max(found) <= 200
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @example(["data/_/0", "data/", "data/0"], frozenset({"_"}), 1)
 @given(st.lists(KEY, max_size=40), st.frozensets(SLICE, max_size=6), st.integers(1, 12))
 def test_all_but_known_slices_is_listed_once(
