@@ -27,6 +27,7 @@ from lakegc_assets.defs.policy import Policies, Policy
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.lakefs.models import Repository
+from lakegc_assets.run.command_line import in_dagster
 from lakegc_assets.wording import counted
 
 NAME: Final = "gc_schedule"
@@ -328,11 +329,12 @@ def _wave_notice(
 ) -> Document:
     wave, until = wave_at(tick.at), f"{tick.at + OPEN:%Y-%m-%d %H:%M} UTC"
     what, how = "could not be started", f"could not start it: {error}"
-    then = f"gc_waves then starts the wave, until {until}"
+    waves, job = in_dagster("gc_waves"), in_dagster("gc")
+    then = f"{waves} then starts the wave, until {until}"
     if lost:
         what = "was lost"
-        how = f"could not start it, nor could gc_waves in the 24 hours after it: {tick.error}"
-        then = "repositories are collected with the next wave, or by the job gc"
+        how = f"could not start it, nor could {waves} in the 24 hours after it: {tick.error}"
+        then = f"repositories are collected with the next wave, or by the job {job}"
     return document(
         "wave",
         f"wave {wave} {what}",

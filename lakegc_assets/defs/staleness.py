@@ -24,6 +24,7 @@ from lakegc_assets.estate.notices import Document, Outbox, document
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.command_line import command_line, in_dagster
 from lakegc_assets.run.history import earlier
 from lakegc_assets.wording import counted
 
@@ -312,7 +313,8 @@ def _notice(repository: str, sentence: str, policies: Policies) -> Document:
         "stale",
         f"{repository} was not marked for too long",
         sentence,
-        "look at its last runs and at the ticks of gc_schedule; `lakegc mark` marks it now",
+        f"look at its last runs and at the ticks of {in_dagster('gc_schedule')}; "
+        f"`{command_line('mark', repository)}` marks it now",
         repository=repository,
         owners=policies.of(repository).owners,
     )

@@ -226,6 +226,7 @@ def test_staleness_is_known_and_reported_without_lakefs(
     assert (one["event"], one["repository"]) == ("stale", "forgotten")
     assert "forgotten was made 16.0 days ago and never marked" in one["sentence"]
     assert "lakeFS does not list its repositories" in one["sentence"]
+    assert "; `lakegc mark forgotten` marks it now" in one["what_to_do"]
     passed, said = results(daemon)[0]
     assert not passed
     assert "1 of 2 repositories was not marked for too long: forgotten. lakeFS does not" in said
