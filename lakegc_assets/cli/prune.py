@@ -19,6 +19,7 @@ from lakegc_assets.cli.options import (
 )
 from lakegc_assets.cli.output import echo_json, say
 from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _pruned(
     there = list(site.lakefs.connect().repositories())
     if unknown := sorted(set(repositories) - {one.id for one in there}):
         raise ConfigurationError(
-            f"there is no repository {unknown[0]!r}: `lakegc repositories` lists them"
+            f"there is no repository {unknown[0]!r}: `{command_line('repositories')}` lists them"
         )
     names = list(dict.fromkeys(repositories)) or [one.id for one in there if not one.read_only]
     with open_instance() as instance:

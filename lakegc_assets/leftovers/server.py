@@ -14,6 +14,7 @@ from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.recovery.backup_location import repository_at
 from lakegc_assets.run.artifacts import ArtifactRoot
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -92,7 +93,8 @@ class Server:
         found = self.repositories()
         if unknown := sorted(set(names) - {one.id for one in found}):
             raise ConfigurationError(
-                f"there is no repository {unknown[0]!r}: `lakegc repositories` lists them"
+                f"there is no repository {unknown[0]!r}: `{command_line('repositories')}` lists "
+                "them"
             )
         return [one for one in found if not names or one.id in names]
 

@@ -47,6 +47,7 @@ from lakegc_assets.recovery.backups import (
 from lakegc_assets.recovery.copies import shown_copies
 from lakegc_assets.recovery.portions import TASK_S, Cost, costs_of, cut_portions
 from lakegc_assets.recovery.workspace import LACKING, Workspace
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest, key_digest
@@ -121,8 +122,8 @@ def _begin(ctx: RunContext, store: ObjectStore, subject: Subject, *, swept: bool
     known.require_of(subject)
     if known.state == "being removed":
         raise RefusedError(
-            f"{store.url} is being removed: let `lakegc backups prune` finish that, or choose "
-            "another backup_url"
+            f"{store.url} is being removed: let `{command_line('backups', 'prune')}` finish that, "
+            "or choose another backup_url"
         )
     if swept and known.state == "unfinished":
         raise RefusedError(
@@ -314,8 +315,9 @@ class _Creation:
         """Refuse what was removed before its manifest was written: this process was suspended."""
         if backup_at(self.store) != Backup(self.store, record, "finished"):
             raise RefusedError(
-                f"{self.store.url} was removed while it was made: let `lakegc backups prune` "
-                f"remove the rest, then back {self.ctx.run!r} up again"
+                f"{self.store.url} was removed while it was made: let "
+                f"`{command_line('backups', 'prune')}` remove the rest, then back "
+                f"{self.ctx.run!r} up again"
             )
 
     def _require_whole(self, total: Summary, digest: str) -> None:

@@ -31,6 +31,7 @@ from typing_extensions import Self
 from lakegc_assets.engine.datasets import Part, read_parts, read_values
 from lakegc_assets.engine.ddl import schema
 from lakegc_assets.errors import ConfigurationError, IntegrityError, RefusedError
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import HASHES
 from lakegc_assets.run.json_record import JsonRecord, Moment
 from lakegc_assets.run.settings import Mode
@@ -269,7 +270,7 @@ class ArtifactRoot:
         except ObjectNotFoundError as error:
             raise RefusedError(
                 f"there is no mark {run!r} of repository {repository!r} ({where} does not exist): "
-                "`lakegc repositories` lists those that there are",
+                f"`{command_line('repositories')}` lists those that there are",
             ) from error
         try:
             values = json.loads(recorded)

@@ -28,6 +28,7 @@ from lakegc_assets.run.artifacts import (
     located,
     validate_run_id,
 )
+from lakegc_assets.run.command_line import Source, printing
 from lakegc_assets.run.history import Earlier
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.errors import StoreUnavailableError
@@ -352,6 +353,12 @@ def test_a_run_is_read_in_its_own_folder_only(run: str, tmp_path: Path) -> None:
 
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="there is no mark 'run1' of repository 'small'"):
+        root_at(tmp_path).attempt("small", "run1")
+    # The command does what the run of a component would, as all that are printed.
+    with (
+        printing(Source(definitions="defs/collection")),
+        pytest.raises(RefusedError, match="`lakegc --defs defs/collection repositories` lists"),
+    ):
         root_at(tmp_path).attempt("small", "run1")
 
 

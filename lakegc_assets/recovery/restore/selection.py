@@ -21,6 +21,7 @@ from lakegc_assets.recovery import relations
 from lakegc_assets.recovery.backups import Backup
 from lakegc_assets.recovery.workspace import Workspace
 from lakegc_assets.run.artifacts import LISTING, Manifest
+from lakegc_assets.run.command_line import command_line
 from lakegc_assets.run.hashing import KeyDigest
 from lakegc_assets.run.records import RecordFiles
 from lakegc_assets.sweep import relations as of_sweep
@@ -130,7 +131,7 @@ def _shown(client: LakeFSClient, space: Workspace, marked: Dataset, choice: Choi
             f"the mark names nothing of what lakeFS shows at {where}"
             + (f" below {choice.prefix!r}" if choice.prefix else "")
             + f" ({counted(count, 'object')}), so that it deleted nothing of that. "
-            "`lakegc repositories` lists the other runs"
+            f"`{command_line('repositories')}` lists the other runs"
         )
     return some
 
