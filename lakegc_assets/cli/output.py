@@ -86,7 +86,7 @@ def summary(found: dict[str, Any]) -> Iterator[str]:
     yield f"repository {found['repository']}, mark {found['run']}{mode}"
     yield f"  slices made after the cutoff, not listed: {found['skipped_slices']:,}"
     (listed, *of_listing), kept, garbage = totals(found)
-    yield figures("looked at" if found["mode"] == "committed" else listed, *of_listing)
+    yield figures(listed, *of_listing)
     yield figures(*kept)
     for name, objects in kept_because(found):
         yield figures(name, objects, indent=6)

@@ -59,6 +59,7 @@ PERSON: Final = STATES[:5]
 #: Looser than lakeFS, but nothing that Dagster would drop or that would leave the artifact root.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REPOSITORIES: Final = 4
+_NOTHING: Final = Total(0, 0)
 _RUNS: Final = 8
 
 
@@ -289,11 +290,25 @@ def _finished(manifest: Manifest | None) -> datetime:
 def _held(
     runs: Sequence[RunManifests], states: Mapping[str, RunState]
 ) -> tuple[int | None, int | None]:
-    """Objects and bytes of the last listing of all that the store held."""
+    """Objects and bytes of the last listing of all that the store held, without what is gone.
+
+    Several sweeps may name the same objects: what one deleted another one found missing.
+    """
     for one in reversed(runs):
         if one.candidates is not None and one.candidates.mode != "committed":
-            facts, state = one.candidates.facts, states.get(one.attempt.run)
-            objects, size = (0, 0) if state is None else state.gone
+            facts, own = one.candidates.facts, states.get(one.attempt.run)
+            since = [
+                state.still_deleted
+                for run, state in states.items()
+                if run != one.attempt.run
+                and state.recorded
+                and state.recorded > one.candidates.started
+            ]
+            deleted, gone = (_NOTHING, _NOTHING) if own is None else (own.still_deleted, own.gone)
+            objects, size = (
+                deleted[n] + max(gone[n] - deleted[n], sum(other[n] for other in since))
+                for n in range(2)
+            )
             return facts["listed"] - objects, facts["listed_bytes"] - size
     return None, None
 

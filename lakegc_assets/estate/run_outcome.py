@@ -153,10 +153,11 @@ def commands_of(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def totals(found: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Objects and bytes that a mark has listed, that it keeps, and that it names."""
+    """Objects and bytes that a mark has listed, or looked at; that it keeps; and that it names."""
     listed, garbage = (found["listed"], found["listed_bytes"]), (found["objects"], found["bytes"])
     kept = (listed[0] - garbage[0], listed[1] - garbage[1])
-    return [("listed", *listed), ("kept", *kept), ("garbage", *garbage)]
+    seen = "looked at" if found["mode"] == "committed" else "listed"
+    return [(seen, *listed), ("kept", *kept), ("garbage", *garbage)]
 
 
 def done_by_sweep(found: dict[str, Any]) -> Iterator[tuple[str, str, int, int | None]]:

@@ -93,6 +93,11 @@ class RunState:
         return gone if back is None else Total(gone.objects - back.objects, gone.size - back.size)
 
     @property
+    def still_deleted(self) -> Total:
+        """Of what is gone, what its sweep has deleted itself."""
+        return Total(*map(min, self.deleted, self.gone))
+
+    @property
     def done(self) -> Total:
         """Objects that are finished: gone, spared, locked, or put back."""
         return self._total(DONE)

@@ -120,6 +120,20 @@ def test_what_was_swept_is_no_garbage_and_is_counted_as_freed(root: ArtifactRoot
     assert found.last_sweep == found.freed[-1].at
 
 
+def test_what_another_mark_swept_since_the_last_listing_is_not_there(root: ArtifactRoot) -> None:
+    first, last = marked(root, "repo", "m1"), marked(root, "repo", "m2", 7)
+    assert (look(root).objects, look(root).size) == (100, 10_000)
+    total = {"objects": 40, "bytes": 4000}
+    finish(first, "swept_set", 14, {"outcomes": {"deleted": total}})
+    assert (look(root).objects, look(root).size) == (60, 6000)
+    # Both name the same, which is gone once.
+    finish(last, "swept_set", 21, {"outcomes": {"already_missing": total}})
+    assert (look(root).objects, look(root).size) == (60, 6000)
+    # A listing after them lacks it.
+    marked(root, "repo", "m3", 28)
+    assert (look(root).objects, look(root).size) == (100, 10_000)
+
+
 def test_a_listing_by_name_says_nothing_of_the_size(root: ArtifactRoot) -> None:
     marked(root, "repo", "m1")
     attempt = begun(root, "repo", "m2", 7)
