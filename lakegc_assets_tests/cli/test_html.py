@@ -200,7 +200,7 @@ def test_the_page_of_a_run_says_what_the_command_says() -> None:
     # Of the store itself nothing is listed in this mode.
     by_name = outcome("repo") | {"mode": "committed"}
     shown = " ".join(" ".join(Read(page_of_run(by_name, _SERVER)).text).split())
-    assert "looked at 1000 B 10 objects" in shown
+    assert "looked at 1,000 B 10 objects" in shown
 
 
 def test_the_page_of_a_stopped_sweep_says_so_first_and_what_goes_on() -> None:
