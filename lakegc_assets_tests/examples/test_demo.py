@@ -104,6 +104,9 @@ def test_it_ends_with_an_undo(ran: tuple[Path, str]) -> None:
     assert "was gone (410), reads" in text
     assert "pinned until" in text
     assert "garbage 0 objects" in text
+    assert "485 objects written, 384 live paths on 4 branches" in text
+    assert "all 384 live objects on all branches read exactly as before" in text
+    assert f"make ui DAGSTER_HOME={ran[0] / 'dagster'}" in text
     assert "and the next mark names none of them: they are pinned (docs/undo.md)." in text
 
 
@@ -118,6 +121,7 @@ def test_it_shows_who_holds_the_storage_and_what_other_rules_would_free(
     assert "in 7 days 21 objects 65.2 KiB (at least)" in text
 
 
+@pytest.mark.conformance
 def test_it_can_be_run_twice_in_a_row(
     ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,8 +95,24 @@ def test_a_mark_that_failed_is_refused(small: Golden) -> None:
             find(small, mark)
 
 
-@pytest.mark.parametrize("text_only", [False, True])
-@pytest.mark.parametrize("form", ["unified", "uncommitted", "mark_id", "run_id"])
+@pytest.mark.parametrize(
+    ("form", "text_only"),
+    [
+        ("unified", False),
+        ("uncommitted", True),
+        ("mark_id", False),
+        ("run_id", True),
+        *(
+            pytest.param(form, text_only, marks=pytest.mark.conformance)
+            for form, text_only in (
+                ("unified", True),
+                ("uncommitted", False),
+                ("mark_id", True),
+                ("run_id", False),
+            )
+        ),
+    ],
+)
 def test_every_form_is_read_whatever_the_names(form: str, text_only: bool, small: Golden) -> None:  # noqa: FBT001 - a parameter
     with recorded.preserved("small"):
         if form in {"unified", "uncommitted"}:

@@ -204,7 +204,16 @@ KILLED_IN: Mapping[Mode, list[tuple[str, str, int]]] = {
 
 @pytest.mark.parametrize(
     ("mode", "name", "what", "number"),
-    [(mode, *fault) for mode in MODES for fault in [*KILLED, *KILLED_IN[mode]]],
+    [
+        *(("unified", *fault) for fault in KILLED),
+        *((mode, *fault) for mode in MODES for fault in KILLED_IN[mode]),
+        *(
+            pytest.param(mode, *fault, marks=pytest.mark.conformance)
+            for mode in MODES
+            for fault in KILLED
+            if mode != "unified"
+        ),
+    ],
     indirect=["mode"],
 )
 def test_what_a_killed_publication_left_is_swept_by_nobody(

@@ -25,7 +25,14 @@ from lakegc_assets.storage.values import Lost, UndeleteOutcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
-from lakegc_assets_tests.recovery.restore.swept import ALL, Swept, backed_up, swept, swept_once
+from lakegc_assets_tests.recovery.restore.swept import (
+    ALL,
+    Swept,
+    backed_up,
+    from_anywhere_the_same,
+    swept,
+    swept_once,
+)
 
 __all__ = ["swept", "swept_once"]
 
@@ -90,6 +97,7 @@ def test_it_only_reads_the_artifacts(
     assert not any(Path(folder).exists() for folder in made)
 
 
+@from_anywhere_the_same
 def test_on_spark_it_says_that_it_must_write(swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
     place, _ = swept
     _refuse_writes(place, monkeypatch)

@@ -133,6 +133,7 @@ def test_a_sweep_of_another_mark_spares_what_was_restored_since(
     assert place.lake.keys() == marked.live | {pinned}
 
 
+@from_anywhere_the_same
 def test_only_what_is_asked_for_comes_back(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     lake = place.lake
@@ -400,6 +401,7 @@ def test_what_came_back_through_another_mark_is_told_of_the_one_that_deleted_it(
     assert states[RUN] == state_of(first)
 
 
+@from_anywhere_the_same
 def test_what_a_sweep_found_missing_is_told_where_it_is_back(
     swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

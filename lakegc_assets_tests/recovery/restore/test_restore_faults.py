@@ -25,6 +25,7 @@ from lakegc_assets_tests.recovery.restore.swept import (
     ALL,
     Swept,
     backed_up,
+    from_anywhere_the_same,
     outcomes,
     swept,
     swept_once,
@@ -33,6 +34,7 @@ from lakegc_assets_tests.recovery.restore.swept import (
 __all__ = ["swept", "swept_once"]
 
 
+@from_anywhere_the_same
 def test_a_damaged_mark_restores_nothing(swept: Swept, marked: Marked) -> None:
     place, _ = swept
     attempt = place.lake.root.attempt(REPOSITORY, RUN)
