@@ -123,7 +123,7 @@ def test_sweeping_again_tells_the_same_and_deletes_nothing(
 def test_a_mark_of_one_mode_says_so(reported: Completed) -> None:
     result = lakegc("mark", "alpha", "--run", "c1", "--mode", "committed")
     say(result, 0, "repository alpha, mark c1 (committed)", "looked at")
-    say(lakegc("why", "alpha", reported.live, "--run", "c1"), 0, "it was not looked at")
+    say(lakegc("why", "alpha", reported.live, "--run", "c1"), 0, "live: the active commit ")
     say(lakegc("mark", "alpha", "--mode", "all"), 2, "--mode")
 
 
