@@ -76,17 +76,13 @@ class Floors:
         gone = attempt.manifest("store_listing").facts["carried_and_gone"]
         staged = attempt.read("uncommitted_snapshot", columns=["address"])["address"]
         ranges = attempt.read("committed_addresses", "ranges", ["range_id"])["range_id"]
-        seconds = math.fsum(
+        return math.fsum(
             (
                 self._listing(ctx.connections, addresses, gone),
                 self._decoding(ctx.connections, ranges.to_pylist()),
                 self._sets(addresses, staged),
             )
         )
-        del addresses, staged, ranges
-        # The memory of what comes next is measured in this process.
-        pa.default_memory_pool().release_unused()
-        return seconds
 
     def _listing(self, connections: Connections, addresses: pa.ChunkedArray, gone: int) -> float:
         inside = addresses.filter(pc.starts_with(addresses, "data/"))

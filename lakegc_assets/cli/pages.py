@@ -52,8 +52,6 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
-#: Marks that are drawn, the last ones.
-_MARKS: Final = 26
 #: Bars of a chart of ages.
 _BARS: Final = 50
 #: Is shown below the state.
@@ -280,9 +278,8 @@ def _ages(rows: Sequence[Sequence[Any]]) -> Chart | None:
 
 def _history(marks: Sequence[MarkFigures]) -> Chart | None:
     """The bytes of the last marks and their sweeps."""
-    shown = marks[-_MARKS:]
-    series = {"marked": [one.marked for one in shown], "deleted": [one.deleted for one in shown]}
-    names = [f"{one.at:%d %b}" for one in shown]
+    series = {"marked": [one.marked for one in marks], "deleted": [one.deleted for one in marks]}
+    names = [f"{one.at:%d %b}" for one in marks]
     return bar_chart("bytes of the last marks", names, series, stacked=False)
 
 

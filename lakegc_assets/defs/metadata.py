@@ -284,7 +284,7 @@ def of_rules(rules: dict[str, Any] | None) -> Any:  # noqa: ANN401 - metadata
 
 
 def of_report(manifest: Manifest, marks: Sequence[MarkFigures] = ()) -> dict[str, Any]:
-    """Metadata of ``gc_report``; ``marks`` are all of the repository, the oldest first."""
+    """Metadata of ``gc_report``; ``marks`` are the last of the repository, the oldest first."""
     facts = manifest.facts
     return {
         **mark_figures(facts),

@@ -180,8 +180,8 @@ def _stages(runs: Runs, last: RunManifests | None) -> dict[str, StageMetrics]:
     if last is not None:
         for asset in STAGES[:-1]:
             with suppress(IntegrityError):
-                if last.attempt.has(asset):
-                    manifests.append(last.attempt.recorded(asset))
+                if (found := last.attempt.recorded_if_finished(asset)) is not None:
+                    manifests.append(found)
     sweeps = [one.swept for one in runs.read if one.swept is not None]
     if sweeps:
         manifests.append(max(sweeps, key=lambda one: one.finished))

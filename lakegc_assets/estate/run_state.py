@@ -151,7 +151,7 @@ class RunManifests:
             StorageError: the store of the artifacts did not answer.
         """
         candidates, report, swept = (
-            attempt.recorded(asset) if attempt.has(asset) else None
+            attempt.recorded_if_finished(asset)
             for asset in ("deletion_candidates", "gc_report", ASSET)
         )
         if report is None or swept is not None:

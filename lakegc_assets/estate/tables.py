@@ -30,6 +30,8 @@ _DIMENSIONS: Final = {
 _BY_DAYS: Final = ("slice age", "age in days")
 #: Upper ends of the classes of ages, in days.
 _AGES: Final = (7, 30, 90, 180, 365, 730)
+#: Marks that are shown, the last ones.
+MARKS: Final = 26
 #: Rows of tables that show the largest only.
 _MOST: Final = 10
 
@@ -46,20 +48,22 @@ class MarkFigures:
 def marks_over_time(
     root: ArtifactRoot, repository: str, namespace: str | None = None
 ) -> list[MarkFigures]:
-    """The finished marks of a repository, the oldest first; damaged ones do not count.
+    """The last finished marks of a repository, the oldest first; damaged ones do not count.
 
     None as ``namespace`` stands for any that the repository had.
     """
-    found = []
-    for one in reversed(earlier(root, repository, "gc_report", namespace, but="")):
+    found: list[MarkFigures] = []
+    for one in earlier(root, repository, "gc_report", namespace, but=""):
+        if len(found) == MARKS:
+            break
         try:
-            swept = one.attempt.recorded(ASSET) if one.attempt.has(ASSET) else None
+            swept = one.attempt.recorded_if_finished(ASSET)
             outcomes = swept.facts["outcomes"] if swept is not None else {}
             deleted = outcomes.get("deleted", {"bytes": 0})["bytes"]
             found.append(MarkFigures(one.manifest.finished, one.manifest.facts["bytes"], deleted))
         except LakegcError:
             continue
-    return found
+    return found[::-1]
 
 
 def last_weeks(now: datetime) -> list[date]:
@@ -115,7 +119,7 @@ class Table:
 
 
 def report_tables(facts: Mapping[str, Any], marks: Sequence[MarkFigures]) -> dict[str, Table]:
-    """The tables of a report; ``marks`` are all of the repository, the oldest first."""
+    """The tables of a report; ``marks`` are the last of the repository, the oldest first."""
     rows = facts["breakdown"]
     paths = facts.get("largest_paths", {})
     largest_marked = [

@@ -216,8 +216,8 @@ def _marks(ctx: RunContext, *, but_present: bool = False) -> list[Earlier | Inte
         found: list[Earlier | IntegrityError] = []
         for attempt in attempts[1:] if but_present and run == ctx.run else attempts:
             try:
-                if attempt.has(ASSET):
-                    found.append(Earlier(attempt, attempt.recorded(ASSET)))
+                if (manifest := attempt.recorded_if_finished(ASSET)) is not None:
+                    found.append(Earlier(attempt, manifest))
             except IntegrityError as error:
                 found.append(error)
         # What was at another namespace was another repository of the same name.

@@ -83,8 +83,8 @@ def _look_at(root: ArtifactRoot, repository: str, name: str) -> Run | None:
     needed = ""
     for asset in (*MARK_ASSETS, SWEPT):
         try:
-            if attempt.has(asset):
-                manifests[asset] = attempt.recorded(asset)
+            if (manifest := attempt.recorded_if_finished(asset)) is not None:
+                manifests[asset] = manifest
         except IntegrityError as error:
             needed = needed or _unclear(error)
     listing = None

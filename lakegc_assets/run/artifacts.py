@@ -407,13 +407,26 @@ class AttemptArtifacts:
         Raises:
             IntegrityError: it is missing, damaged, or of another attempt.
         """
+        found = self.recorded_if_finished(asset)
+        if found is None:
+            raise IntegrityError(
+                f"{asset} did not finish ({self.url}/{asset}/manifest.json does not exist): "
+                "materialize it, or mark again",
+            )
+        return found
+
+    def recorded_if_finished(self, asset: str) -> Manifest | None:
+        """As ``recorded``, with one request; None where the asset did not finish.
+
+        Raises:
+            IntegrityError: it is damaged, or of another attempt.
+        """
         where = f"{self.url}/{asset}/manifest.json"
         try:
-            manifest = Manifest.from_bytes(self.store().get(f"{asset}/manifest.json"), where)
-        except ObjectNotFoundError as error:
-            raise IntegrityError(
-                f"{asset} did not finish ({where} does not exist): materialize it, or mark again",
-            ) from error
+            recorded = self.store().get(f"{asset}/manifest.json")
+        except ObjectNotFoundError:
+            return None
+        manifest = Manifest.from_bytes(recorded, where)
         expected = (asset, self.repository, self.run, self.attempt)
         found = (manifest.asset, manifest.repository, manifest.run, manifest.attempt)
         if found != expected:

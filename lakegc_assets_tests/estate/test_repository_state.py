@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate.repository_state import STATES, Standing, estate, standing
+from lakegc_assets.estate.tables import MARKS, marks_over_time
 from lakegc_assets.run.artifacts import PROTECTION, ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.errors import StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
@@ -270,3 +274,41 @@ def test_a_root_that_cannot_be_listed_is_told_and_known_names_have_rows(
     rows, notes = estate(root, ["known"], lambda _: "auto", _NOW)
     assert [(one.repository, one.state) for one in rows] == [("known", "swept")]
     assert "cannot be listed (no answer)" in notes[0]
+
+
+def test_each_manifest_of_a_run_is_asked_for_once(
+    root: ArtifactRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An estate has hundreds of repositories with a thousand runs each."""
+    for day in range(3):
+        swept(root, "repo", f"m{day}", day)
+    asked = Counter[str]()
+    for name in ("get", "head"):
+        monkeypatch.setattr(LocalStore, name, counting(getattr(LocalStore, name), asked, root))
+    look(root)
+    assert asked["get gc_report/manifest.json"] == 3
+    assert [one for one in asked if one.startswith("head ")] == []
+
+
+def test_the_last_marks_are_shown_and_no_sweep_of_others_is_read(
+    root: ArtifactRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(MARKS + 10):
+        swept(root, "repo", f"m{day:03}", day, size=1000 + day)
+    asked = Counter[str]()
+    monkeypatch.setattr(LocalStore, "get", counting(LocalStore.get, asked, root))
+    found = marks_over_time(root, "repo")
+    assert [one.deleted for one in found] == [1000 + day for day in range(10, MARKS + 10)]
+    assert asked["get swept_set/manifest.json"] == MARKS
+
+
+def counting(
+    method: Callable[..., Any], asked: Counter[str], root: ArtifactRoot
+) -> Callable[..., Any]:
+    """A method of a store that is counted where it is about the artifacts."""
+
+    def counted(store: LocalStore, key: str) -> Any:
+        asked[f"{method.__name__} {key}"] += root.url in store.url
+        return method(store, key)
+
+    return counted
