@@ -228,12 +228,11 @@ def _computed(
     named = relations.named_objects(entries, ranges, folders)
     if read != wanted or PATH_RANGES in committed.parts:
         named = relations.with_unread(named, work.read(committed.parts["data"], HASHES))
-    objects = frames.read(work.written(named, "named", _NAMED, _WHAT))
-    objects = _classified(work, chain, objects)
+    objects = _classified(work, chain, work.step(named, "named", _NAMED, _WHAT))
     cells = frames.read(work.written(relations.cells(objects), "cells", _PRINTED, _WHAT))
     # Written down, since few entries are left: DuckDB would unite the groups of all entries first.
     holding = relations.holding_ranges(entries, cells)
-    holding = frames.read(work.written(holding, "holding", _HOLDING, _WHAT))
+    holding = work.step(holding, "holding", _HOLDING, _WHAT)
     holders, folder = relations.holders(holding, ranges, words), f"{ASSET}/data/"
     found = relations.with_holders(cells, holders, folders)
     parts = frames.write(found, work.url, folder, CELLS, _WHAT)

@@ -96,6 +96,16 @@ class Session(ABC):
             IntegrityError: a file of a dataset is missing or changed.
         """
 
+    def step(
+        self, frame: DataFrame, url: str, folder: str, schema: pa.Schema, what: str
+    ) -> DataFrame:
+        """The rows of a frame of which one more frame is made, for which alone it is there.
+
+        Written first, so that an engine does not hold what both take; where it holds little of
+        either, the frame itself. Arguments and errors are those of ``write``.
+        """
+        return self.read(Dataset(url, self.write(frame, url, folder, schema, what), schema))
+
     @abstractmethod
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> pa.Table:
         """Compute a frame of few rows, such as counts, and give them to this process.

@@ -46,6 +46,10 @@ class SessionFolder:
         """As ``write``; returns a dataset."""
         return Dataset(self.url, self.write(frame, name, schema, what), schema)
 
+    def step(self, frame: DataFrame, name: str, schema: pa.Schema, what: str) -> DataFrame:
+        """The rows of a frame of which one more is made; written as ``write`` does, or not."""
+        return self.frames.step(frame, self.url, f"{self.folder}{name}/", schema, what)
+
     def collect(self, frame: DataFrame, schema: pa.Schema, what: str) -> list[dict[str, Any]]:
         """Compute a frame of few rows; ``what`` names the job."""
         return self.frames.collect_rows(frame, schema, what)

@@ -100,6 +100,18 @@ def test_frames_that_are_put_together_have_all_rows(frames: Frames, store: Objec
     assert frames.session.collect(again, SCHEMA, "a test").num_rows == 93_000
 
 
+def test_a_step_is_written_where_an_engine_would_hold_it(
+    frames: Frames, store: ObjectStore
+) -> None:
+    few = pa.schema([SCHEMA.field(name) for name in ("hash", "odd")])
+    some = frames.session.create(rows(4))
+    step = frames.session.step(some, store.url, "step/", few, "a test")
+    assert sorted(step.columns) == sorted(few.names)
+    assert frames.session.collect(step, few, "a test").equals(rows(4).select(few.names))
+    is_embedded = isinstance(frames.session, EmbeddedSession)
+    assert len(list(store.infos("step/"))) == is_embedded
+
+
 def test_nothing_is_written_of_an_empty_frame(frames: Frames, store: ObjectStore) -> None:
     nothing = frames.session.read(Dataset(store.url, [], SCHEMA))
     assert frames.session.collect(nothing, SCHEMA, "a test").num_rows == 0
