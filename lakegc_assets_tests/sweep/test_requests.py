@@ -35,8 +35,9 @@ _ASKED = {
     # and the delete of it are of the checks' pairs of HEADs and ranges. Two reads are of the HEADs
     # and of the further dates of the mark, which tell until when commits stay; two lists ask what
     # follows the last run, so that none hides what only a mark knows, and one what follows the last
-    # note of a task, so that none hides a request that may be on its way.
-    "artifacts": {"time": 1, "list": 38, "read": 52, "head": 2, "put": 15, "delete many": 1},
+    # note of a task, so that none hides a request that may be on its way. One read is of what
+    # addresses the checks have cached beside the entries of a file.
+    "artifacts": {"time": 1, "list": 38, "read": 53, "head": 2, "put": 15, "delete many": 1},
     "backups": {"list": 1, "read": 5},
 }  # fmt: skip
 
