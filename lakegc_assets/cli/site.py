@@ -31,7 +31,7 @@ from lakegc_assets.run.settings import Settings
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.sweep.status import with_restores
+from lakegc_assets.sweep.status import Restoring, with_restores
 
 _THREADS: Final = 8
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -177,7 +177,7 @@ def last_marked(repository: str) -> str | None:
 
 
 def _described(
-    one: RunManifests | Unread, guards: Guards, others: Sequence[AttemptArtifacts]
+    one: RunManifests | Unread, guards: Guards, others: Sequence[Restoring]
 ) -> dict[str, str]:
     """The state of a run; unreadable, with the reason, where it is unknown.
 

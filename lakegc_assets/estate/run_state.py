@@ -25,7 +25,7 @@ from lakegc_assets.sweep.approval import refusal_of, when
 from lakegc_assets.sweep.lease_record import describe
 from lakegc_assets.sweep.ledger import ASSET, DONE, GONE
 from lakegc_assets.sweep.rate_limit import killed_since
-from lakegc_assets.sweep.status import Restored, SweepTry, last_try, restored
+from lakegc_assets.sweep.status import Restored, Restoring, SweepTry, last_try, restored
 from lakegc_assets.wording import counted
 
 UNFINISHED: Final = "unfinished"
@@ -170,7 +170,7 @@ class RunManifests:
 
 
 def run_state(
-    found: RunManifests, guards: Guards, others: Sequence[AttemptArtifacts] | None = None
+    found: RunManifests, guards: Guards, others: Sequence[Restoring] | None = None
 ) -> RunState:
     """Derive the state of a run by what it left and the guards of its repository.
 
@@ -195,7 +195,7 @@ def run_state(
 
 
 def _with_restored(
-    known: RunState, found: RunManifests, others: Sequence[AttemptArtifacts] | None
+    known: RunState, found: RunManifests, others: Sequence[Restoring] | None
 ) -> RunState:
     """A state with what was restored; where nobody can read that, as it is."""
     back = None

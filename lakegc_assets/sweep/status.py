@@ -297,8 +297,20 @@ class Restored(NamedTuple):
         return f"restored {self.objects:,} of {self.deleted:,} on {on}"
 
 
+class Restoring(NamedTuple):
+    """A run through which something was restored.
+
+    Attributes:
+        attempt: the present one.
+        seen: since when the store was listed for its mark, UTC; None where nobody can tell.
+    """
+
+    attempt: AttemptArtifacts
+    seen: datetime | None
+
+
 def restored(
-    attempt: AttemptArtifacts, others: Sequence[AttemptArtifacts] | None = None
+    attempt: AttemptArtifacts, others: Sequence[Restoring] | None = None
 ) -> Restored | None:
     """The outcomes of restores of what a run deleted, finished or not; None without any.
 
@@ -311,10 +323,9 @@ def restored(
     """
     if others is None:
         others = with_restores(_other_attempts(attempt))
-    others = [one for one in others if one.url != attempt.url]
     # Through this mark it came back after the sweep, whatever the clocks say; through another one
     # it may have come back, and gone again.
-    rows = [*_brought_back([attempt], _SKEW), *_brought_back(others, timedelta())]
+    rows = [*_brought_back([attempt], _SKEW), *_brought_back(_naming(attempt, others), timedelta())]
     if not any(one.num_rows for one in rows):
         return None
     back = pa.concat_tables(rows).group_by("address").aggregate([("at", "max"), ("until", "max")])
@@ -341,14 +352,35 @@ def _brought_back(attempts: Sequence[AttemptArtifacts], skew: timedelta) -> Iter
             yield rows.append_column("until", pc.add(rows["at"], pa.scalar(skew)))
 
 
-def with_restores(attempts: Sequence[AttemptArtifacts]) -> list[AttemptArtifacts]:
+def _naming(attempt: AttemptArtifacts, others: Sequence[Restoring]) -> list[AttemptArtifacts]:
+    """Those of the other runs whose marks may name what the sweep of a run deleted.
+
+    A mark names what was in the store when it was listed. So one restore does not make everybody
+    read the outcomes of all sweeps that ended before that.
+    """
+    others = [one for one in others if one.attempt.url != attempt.url]
+    if not others or not attempt.has(ASSET):
+        return [one.attempt for one in others]
+    ended = attempt.recorded(ASSET).finished + _SKEW
+    return [one.attempt for one in others if one.seen is None or one.seen <= ended]
+
+
+def with_restores(attempts: Sequence[AttemptArtifacts]) -> list[Restoring]:
     """Those of some runs through which something was restored.
 
     Raises:
         StorageError: the store of the artifacts did not answer.
     """
     found = thread_map(restores, attempts, _THREADS)
-    return [one for one, some in zip(attempts, found, strict=True) if some]
+    restoring = [one for one, some in zip(attempts, found, strict=True) if some]
+    return [Restoring(one, _seen(one)) for one in restoring]
+
+
+def _seen(attempt: AttemptArtifacts) -> datetime | None:
+    with suppress(IntegrityError):
+        facts = attempt.recorded("store_listing").facts
+        return datetime.fromisoformat(str(facts.get("inventory_begun", facts["start"])))
+    return None
 
 
 def _other_attempts(attempt: AttemptArtifacts) -> list[AttemptArtifacts]:

@@ -20,6 +20,7 @@ from lakegc_assets.recovery import undeletion
 from lakegc_assets.recovery.backup_creation import make_backup
 from lakegc_assets.recovery.restore.restored_set import restore
 from lakegc_assets.recovery.restore.selection import Choice
+from lakegc_assets.run.artifacts import AttemptArtifacts
 from lakegc_assets.run.pins import PINS, read_pins, write_pin
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.copies import copy_object
@@ -27,7 +28,7 @@ from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.sweep import ledger
 from lakegc_assets.sweep.hold import HOLD
 from lakegc_assets.sweep.lease import repository_lease
-from lakegc_assets.sweep.status import restored
+from lakegc_assets.sweep.status import restored, with_restores
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import (
     REPOSITORY,
@@ -399,6 +400,40 @@ def test_what_came_back_through_another_mark_is_told_of_the_one_that_deleted_it(
     states = read_runs(third.root, REPOSITORY).states
     assert states["third"] == state
     assert states[RUN] == state_of(first)
+
+
+@from_anywhere_the_same
+def test_a_restore_of_what_was_listed_after_a_sweep_does_not_read_what_that_did(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = swept
+    first = place.context().root.attempt(REPOSITORY, RUN)
+    ended, read = first.recorded("swept_set").finished, list[str]()
+    restore(place.context(), ALL)
+    (through,) = with_restores([first])
+    assert through.seen is not None
+    assert through.seen < ended
+    # As a run that names the same, and another sweep of it.
+    other = first.root.open(REPOSITORY, "other", first.attempt)
+    for key in [key for page in first.store().list() for key in page["key"].to_pylist()]:
+        if not key.startswith("restored_set/"):
+            named = first.store().get(key).replace(f'"{RUN}"'.encode(), b'"other"')
+            other.put(key, named)
+    again = replace(first, run="other")
+    recorded = ledger.recorded
+
+    def spy(one: AttemptArtifacts) -> pa.Table:
+        read.append(one.run)
+        return recorded(one)
+
+    monkeypatch.setattr(ledger, "recorded", spy)
+    back = restored(again, [through])
+    assert back is not None
+    assert back.whole
+    assert read == ["other"]
+    late = through._replace(seen=ended + timedelta(hours=1))
+    assert restored(again, [late]) is None
+    assert read == ["other"]
 
 
 @from_anywhere_the_same
