@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -186,13 +187,13 @@ def still_there(anew: DataFrame, carried: DataFrame, sweeps: Sequence[DataFrame]
     Args:
         anew: what was listed anew.
         carried: what was carried forward.
-        sweeps: address and outcome of what sweeps since then did.
+        sweeps: address and outcome of what sweeps since then did; at least one.
     """
-    for one in sweeps:
-        gone = one.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
-        carried = carried.join(gone, "address", "left_anti")
+    outcomes = reduce(lambda some, more: some.unionByName(more), sweeps)
+    gone = outcomes.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
     columns = ("address", "size")
-    return anew.select(*columns).unionAll(carried.select(*columns))
+    kept = carried.select(*columns).join(gone, "address", "left_anti")
+    return anew.select(*columns).unionAll(kept)
 
 
 @relation

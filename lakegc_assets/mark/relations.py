@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -82,11 +83,15 @@ def _old(store: DataFrame, cutoff: datetime) -> DataFrame:
 
 @relation
 def without_swept(store: DataFrame, swept: Sequence[DataFrame]) -> DataFrame:
-    """Listed objects, without those that sweeps (address, outcome) have deleted since."""
-    for one in swept:
-        gone = one.where(F.col("outcome").isin("deleted", "already_missing"))
-        store = store.join(gone, "address", "left_anti")
-    return store
+    """Listed objects, without those that sweeps (address, outcome) have deleted since.
+
+    In one join: an optimized run may follow hundreds of sweeps.
+    """
+    if not swept:
+        return store
+    outcomes = reduce(lambda some, more: some.unionByName(more), swept)
+    gone = outcomes.where(F.col("outcome").isin("deleted", "already_missing"))
+    return store.join(gone.select("address"), "address", "left_anti")
 
 
 @relation
