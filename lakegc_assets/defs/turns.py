@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -26,8 +27,6 @@ AT_ONCE: Final = 8
 _BACK: Final = timedelta(hours=1)
 #: Runs that are found again, since some storages compare whole seconds.
 _OVERLAP: Final = timedelta(seconds=2)
-#: Before what was never looked at.
-_FIRST: Final = -1
 _SEEN: Final = "seen"
 _LOOKED: Final = "looked"
 
@@ -37,6 +36,7 @@ class Turns:
 
     Attributes:
         looked: seconds since 1970, by name; a repository without an entry was never looked at.
+            Negative where a run on the repository has changed since.
     """
 
     def __init__(self, memory: Mapping[str, Any], now: datetime) -> None:
@@ -57,7 +57,7 @@ class Turns:
             key = tags.get("dagster/partition", "").partition("|")[0]
             for name in (tags.get(REPOSITORY_TAG), tags.get(OWN_REPOSITORY_TAG), key):
                 if name:
-                    self.looked[name] = _FIRST
+                    self.looked[name] = -max(self._last(name), 1)
 
     def due(self, names: Iterable[str], every: timedelta) -> list[str]:
         """Those repositories that nobody has looked at for some time."""
@@ -67,10 +67,13 @@ class Turns:
     def look(self, names: Iterable[str], look: Callable[[str], T]) -> dict[str, T]:
         """Look at repositories, those first that have waited for longest, while there is time.
 
+        Those on which a run has changed come before others, with which they take turns: where more
+        change in each tick than there is time for, no other one would ever be looked at.
+
         Returns:
             What ``look``, which several threads call, gave of each that its turn has come.
         """
-        waiting = sorted(names, key=lambda name: (self.looked.get(name, 0), name))
+        waiting = self._in_turn(names)
         found: dict[str, T] = {}
         deadline = monotonic() + BUDGET_S
         while waiting and (not found or monotonic() < deadline):
@@ -78,6 +81,15 @@ class Turns:
             found |= zip(some, thread_map(look, some, AT_ONCE), strict=True)
         self.looked |= dict.fromkeys(found, int(self._now.timestamp()))
         return found
+
+    def _in_turn(self, names: Iterable[str]) -> list[str]:
+        waiting = sorted(names, key=lambda name: (self._last(name), name))
+        changed = [name for name in waiting if self.looked.get(name, 0) < 0]
+        others = [name for name in waiting if self.looked.get(name, 0) >= 0]
+        return [name for pair in zip_longest(changed, others) for name in pair if name is not None]
+
+    def _last(self, name: str) -> int:
+        return abs(self.looked.get(name, 0))
 
     def to_json(self, names: Iterable[str]) -> dict[str, Any]:
         """As the cursor keeps it, of those repositories that are still there."""
