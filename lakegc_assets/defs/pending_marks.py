@@ -34,6 +34,8 @@ from lakegc_assets.wording import counted, human_bytes
 #: A repository is looked at when a run of it has changed, and this often for what came from
 #: elsewhere.
 _LOOK: Final = timedelta(hours=1)
+#: What could not be read is looked at again after this: it may have been for a moment only.
+_AGAIN: Final = timedelta(minutes=5)
 _IN_PROGRESS: Final = [one for one in dg.DagsterRunStatus if one not in ENDED]
 
 
@@ -117,6 +119,8 @@ def _look(
     problems = {name: one for name, one in looked.items() if isinstance(one, LakegcError)}
     if len(problems) == len(known):
         raise next(iter(problems.values()))
+    for name in problems:
+        turns.looked[name] -= int((_LOOK - _AGAIN).total_seconds())
     unclear = {name for name in known if name not in looked}.union(problems)
     found: dict[str, _Waiting] = {}
     for name, one in looked.items():

@@ -152,6 +152,25 @@ def test_an_approval_is_found_when_its_turn_comes_and_one_of_a_run_at_once(
     assert [run for _ in range(4) for run in tick(daemon, "gc_approvals")] == []
 
 
+def test_repositories_on_which_runs_change_all_the_time_hide_no_others(
+    site: Site, daemon: Daemon, looks: Counter[str]
+) -> None:
+    """As in a wave, in which more change in each tick than it can look at."""
+    tick(daemon, "gc_approvals")
+    looks.clear()
+    busy = [launched(daemon, name, "m1") for name in _NAMES[:10]]
+    approve(marked(site.root, "repo-19", "m2"))
+    approve(marked(site.root, "repo-09", "m2"))
+    found = set[str]()
+    for _ in range(3):
+        for run in busy:
+            daemon.succeed(run)
+        runs = [daemon.instance.get_run_by_id(run) for run in tick(daemon, "gc_approvals")]
+        found |= {run.tags["lakegc/repository"] for run in runs if run is not None}
+    assert found == {"repo-09", "repo-19"}
+    assert looks.keys() == set(_NAMES)
+
+
 def test_a_repository_that_cannot_be_read_keeps_no_approval_of_another_from_its_sweep(
     site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,3 +234,24 @@ def test_a_mark_whose_candidates_cannot_be_read_hides_no_other_that_waits(
     monkeypatch.setattr(AttemptArtifacts, "recorded", closes)
     tick(daemon, "gc_waiting")
     assert [one["repository"] for one in posted] == ["repo-01"]
+
+
+def test_a_mark_that_could_not_be_read_for_a_moment_is_told_before_an_hour_has_passed(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = utc_now() - 3 * _MINUTE
+    for minute in range(3):
+        tick(daemon, "gc_waiting", now + minute * _MINUTE)
+    to_approve(marked(site.root, "repo-19", "m1"))
+    daemon.succeed(launched(daemon, "repo-19", "m1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ArtifactRoot, "runs", closed)
+        tick(daemon, "gc_waiting", now + 4 * _MINUTE)
+    assert posted == []
+    for minute in (5, 9.5):
+        tick(daemon, "gc_waiting", now + minute * _MINUTE)
+    assert [one["repository"] for one in posted] == ["repo-19"]
+
+
+def closed(_root: ArtifactRoot, _repository: str) -> list[str]:
+    raise AccessDeniedError("its folder is closed")
