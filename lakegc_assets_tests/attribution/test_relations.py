@@ -123,7 +123,6 @@ def holds(
     @settings(
         max_examples=frames.examples,
         deadline=None,
-        derandomize=True,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -60,7 +60,6 @@ def holds(
 
     @settings(
         max_examples=frames.examples,
-        derandomize=True,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

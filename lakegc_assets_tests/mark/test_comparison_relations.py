@@ -81,7 +81,6 @@ def holds(
     @settings(
         max_examples=frames.examples,
         deadline=None,
-        derandomize=True,
         # An example is a query: small as it is, it need not become the smallest one.
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
