@@ -248,8 +248,8 @@ def test_a_mark_that_could_not_be_read_for_a_moment_is_told_before_an_hour_has_p
         patch.setattr(ArtifactRoot, "runs", closed)
         tick(daemon, "gc_waiting", now + 4 * _MINUTE)
     assert posted == []
-    for minute in (5, 9.5):
-        tick(daemon, "gc_waiting", now + minute * _MINUTE)
+    for later in (5.0, 9.5):
+        tick(daemon, "gc_waiting", now + later * _MINUTE)
     assert [one["repository"] for one in posted] == ["repo-19"]
 
 
