@@ -98,8 +98,9 @@ def failed_ticks(
 
 #: From the first to the last of the ticks that failed, one after the other.
 _FAILING: Final = timedelta(hours=1)
-#: In this time each sensor of ours ticks more than once.
+#: Of the ticks that are looked at; of a sensor that ticks more seldom, these are so many of them.
 _TICKS_BACK: Final = timedelta(hours=3)
+_TICKS: Final = 3
 
 
 def failing_sensors(
@@ -111,10 +112,10 @@ def failing_sensors(
     """
     found: dict[str, FailedTick] = {}
     for state in _on(instance, "SENSOR", location):
+        every_s = getattr(state.instigator_data, "min_interval", None) or 0
+        back = max(_TICKS_BACK, _TICKS * timedelta(seconds=every_s))
         ticks = instance.get_ticks(
-            state.instigator_origin_id,
-            state.selector_id,
-            after=(now - _TICKS_BACK).timestamp(),
+            state.instigator_origin_id, state.selector_id, after=(now - back).timestamp()
         )
         failed = []
         for tick in sorted(ticks, key=lambda one: one.timestamp):

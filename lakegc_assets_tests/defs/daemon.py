@@ -21,6 +21,7 @@ from dagster._core.scheduler.instigation import (
     InstigatorState,
     InstigatorStatus,
     ScheduleInstigatorData,
+    SensorInstigatorData,
     TickData,
     TickStatus,
 )
@@ -54,11 +55,19 @@ def code_location(name: str) -> InProcessCodeLocationOrigin:
 
 
 def ticked(
-    instance: dg.DagsterInstance, sensor: str, location: str, at: datetime, error: str = ""
+    instance: dg.DagsterInstance,
+    sensor: str,
+    location: str,
+    at: datetime,
+    error: str = "",
+    every_s: int = 60,
 ) -> None:
     """Let Dagster know a sensor that is on as it is defined, and one tick of it, which may fail."""
     state = InstigatorState(
-        _origin(sensor, location), InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, None
+        _origin(sensor, location),
+        InstigatorType.SENSOR,
+        InstigatorStatus.DECLARED_IN_CODE,
+        SensorInstigatorData(min_interval=every_s),
     )
     known = {one.instigator_origin_id for one in instance.all_instigator_state()}
     if state.instigator_origin_id not in known:

@@ -210,6 +210,20 @@ def test_a_sensor_that_has_failed_for_an_hour_is_reported_once_until_it_does_not
     assert [one["sentence"][-2:] for one in posted[1:]] == ["no"]
 
 
+@pytest.mark.parametrize("hours", [2, 24])
+def test_a_sensor_that_ticks_seldom_and_fails_is_reported_once(
+    hours: int, daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    """As often as `every_seconds` of `metrics` says."""
+    now = utc_now()
+    for number in range(4):
+        at = now + number * hours * _HOUR
+        ticked(daemon.instance, "gc_metrics", "here", at, "RefusedError: no\n", hours * 3600)
+        for later in (0.1, 0.9):
+            waves(daemon, at + later * hours * _HOUR)
+    assert [one["sensor"] for one in posted] == ["gc_metrics"]
+
+
 def test_staleness_is_known_and_reported_without_lakefs(
     site: Site, daemon: Daemon, posted: list[dict[str, Any]]
 ) -> None:
