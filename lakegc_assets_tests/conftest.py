@@ -114,6 +114,14 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("thorough")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what needs servers of Go and Node to `make test-stores`, whatever else it is."""
+    if config.option.markexpr == "conformance":
+        others = [item for item in items if item.get_closest_marker("stores")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if not item.get_closest_marker("stores")]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """Let the collector see what the tests themselves make, and only that, and seldom."""
