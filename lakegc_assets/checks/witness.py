@@ -55,7 +55,10 @@ def named(entries: pa.Table) -> pa.Table:
     an address is named, whether in another size than some, and whether by an entry of before some
     time, is the same by these rows as by all. An address that is null names nothing.
     """
-    placed = entries.select(NAMED).filter(entries["address"].is_valid())
+    placed = entries.select(NAMED)
+    # Where none is null, as nearly always, a filter would copy all addresses of a file.
+    if placed["address"].null_count:
+        placed = placed.filter(placed["address"].is_valid())
     least = placed.group_by(["address", "size"], use_threads=False).aggregate([("modified", "min")])
     return least.select(["address", "modified_min", "size"]).rename_columns(NAMED)
 
