@@ -32,6 +32,7 @@ from lakegc_assets.lakefs.models import Branch, Tag
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
+from lakegc_assets.run.history import Earlier, dataset_of
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.run.table_cache import forget_damaged
 
@@ -261,10 +262,8 @@ class Case:
         if not (runs := listing.facts.get("swept_since", ())):
             return self.store
         attempts = [self.ctx.root.attempt(self.ctx.repository, run) for run, _ in runs]
-        sweeps = [
-            self.frames.read(Dataset(one.url, one.manifest("swept_set").parts["data"], _SWEPT))
-            for one in attempts
-        ]
+        found = [Earlier(one, one.manifest("swept_set")) for one in attempts]
+        sweeps = [self.frames.read(one) for one in dataset_of(found, _SWEPT)]
         carried = listing.parts["carried"]
         anew = [part for part in listing.parts["data"] if part not in carried]
         listed, taken = (self.dataset(parts, _STORE) for parts in (anew, carried))

@@ -30,7 +30,7 @@ from lakegc_assets.retention.thresholds import FOREVER, NEVER
 from lakegc_assets.run.artifacts import LISTING, AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.run.history import earlier
+from lakegc_assets.run.history import dataset_of, earlier
 from lakegc_assets.run.pins import pinned
 
 #: Columns of what relations take and give.
@@ -293,11 +293,8 @@ def _swept(mark: Mark) -> tuple[list[Dataset], list[str]]:
     ctx, listing = mark.ctx, mark.chain["store_listing"]
     found = sweeps_since(ctx, listing)
     since = earlier(ctx.root, ctx.repository, "swept_set", listing.namespace, "")
-    found += [
-        Dataset(one.attempt.url, one.manifest.parts["data"], SWEPT)
-        for one in since
-        if one.manifest.finished >= listing.started
-    ]
+    late = [one for one in since if one.manifest.finished >= listing.started]
+    found += dataset_of(late, SWEPT)
     runs = earlier(ctx.root, ctx.repository, "gc_report", listing.namespace, "")
     unfinished = [
         one.attempt.run

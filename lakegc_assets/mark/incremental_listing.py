@@ -30,7 +30,7 @@ from lakegc_assets.run.artifacts import PROTECTION_VERSION, AttemptArtifacts, Ma
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import KeyDigest
-from lakegc_assets.run.history import Earlier, earlier, of_whole_store
+from lakegc_assets.run.history import Earlier, dataset_of, earlier, of_whole_store
 from lakegc_assets.run.pins import PINS
 from lakegc_assets.run.settings import CUTOFF_MARGIN, MIN_SAFE_AGE
 from lakegc_assets.storage.copies import copy_object
@@ -275,12 +275,12 @@ def copy_parts(ctx: RunContext, found: Carried, attempt: AttemptArtifacts, part:
 
 
 def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
-    """Outcomes of each sweep since the carried slices were listed.
+    """Outcomes of all sweeps since the carried slices were listed: one dataset, if there are any.
 
     Raises:
         IntegrityError: the record of a sweep is not what it was.
     """
-    found: list[Dataset] = []
+    found: list[Earlier] = []
     for run, attempt_id in listing.facts.get("swept_since", ()):
         attempt = ctx.root.attempt(ctx.repository, run)
         if attempt.attempt != attempt_id:
@@ -288,8 +288,8 @@ def sweeps_since(ctx: RunContext, listing: Manifest) -> list[Dataset]:
                 f"run {run!r} of {ctx.repository!r} was made again while another run relied on "
                 "it: mark again"
             )
-        found.append(Dataset(attempt.url, attempt.manifest("swept_set").parts["data"], SWEPT))
-    return found
+        found.append(Earlier(attempt, attempt.manifest("swept_set")))
+    return dataset_of(found, SWEPT)
 
 
 def settled(names: Sequence[str], before: datetime) -> list[str]:

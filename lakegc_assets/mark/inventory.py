@@ -28,7 +28,7 @@ from lakegc_assets.run.artifacts import LISTING
 from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.hashing import HASHES
-from lakegc_assets.run.history import earlier
+from lakegc_assets.run.history import dataset_of, earlier
 from lakegc_assets.run.scratch import COMPARED, scratch
 from lakegc_assets.storage.inventory.opening import Inventory, newest_inventory
 from lakegc_assets.storage.inventory.report import ReportFile, damaged
@@ -173,11 +173,8 @@ def compare_with_inventory(
 
 def _swept_since(ctx: RunContext, frames: Session, since: datetime) -> list[DataFrame]:
     runs = earlier(ctx.root, ctx.repository, "swept_set", ctx.connections.namespace_url, ctx.run)
-    return [
-        frames.read(Dataset(one.attempt.url, one.manifest.parts["data"], SWEPT))
-        for one in runs
-        if one.manifest.finished >= since
-    ]
+    late = [one for one in runs if one.manifest.finished >= since]
+    return [frames.read(one) for one in dataset_of(late, SWEPT)]
 
 
 def _warn(ctx: RunContext, inventory: Inventory, facts: dict[str, Any]) -> None:

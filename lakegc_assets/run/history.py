@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import pyarrow as pa
+
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import LakegcError
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts, Manifest
@@ -48,6 +51,22 @@ def earlier(
     found = [one for one in thread_map(read, runs, _THREADS) if one is not None]
     same = [one for one in found if namespace in {None, one.manifest.namespace}]
     return sorted(same, key=lambda one: (one.manifest.finished, one.manifest.run), reverse=True)
+
+
+def dataset_of(found: Sequence[Earlier], schema: pa.Schema) -> list[Dataset]:
+    """The data of an asset of some runs of a repository, as one dataset; none without any run.
+
+    Hundreds of datasets in a query take minutes to be planned, and more cannot be.
+    """
+    if not found:
+        return []
+    first = found[0].attempt
+    parts = [
+        part._replace(key=f"{one.attempt.run}/{one.attempt.attempt}/{part.key}")
+        for one in found
+        for part in one.manifest.parts["data"]
+    ]
+    return [Dataset(f"{first.root.url.rstrip('/')}/{first.repository}", parts, schema)]
 
 
 def known_rows(root: ArtifactRoot, repository: str, run: str) -> int:

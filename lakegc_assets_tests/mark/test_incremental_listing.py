@@ -20,7 +20,7 @@ from lakegc_assets.graveler.namespace import new_slice_name
 from lakegc_assets.lakefs.errors import LakeFSError
 from lakegc_assets.mark import etags
 from lakegc_assets.mark.explanation import explain_object
-from lakegc_assets.mark.incremental_listing import settled, settled_before
+from lakegc_assets.mark.incremental_listing import settled, settled_before, sweeps_since
 from lakegc_assets.run.artifacts import ArtifactRoot, Manifest
 from lakegc_assets.run.clocks import Clocks
 from lakegc_assets.run.context import RunContext
@@ -192,8 +192,13 @@ def test_what_was_swept_is_not_marked_again(marked: SmallLake, spark: Session) -
     facts = listing(second).facts
     assert (facts["mode"], facts["carried_and_gone"]) == ("optimized", 1)
     assert candidates(second) == set()
+    sweep(second)
     third = mark(marked, spark, "third")
     assert (listing(third).facts["mode"], candidates(third)) == ("optimized", set())
+    # One dataset of all sweeps: a query of hundreds takes minutes to be planned.
+    assert {run for run, _ in listing(third).facts["swept_since"]} == {"first", "second"}
+    (outcomes,) = sweeps_since(third, listing(third))
+    assert outcomes.rows == 1
     clean = mark(marked, spark, "clean", clean=True)
     assert candidates(clean) == set()
     assert listing(clean).rows == listing(third).rows - 1
