@@ -359,9 +359,9 @@ def _naming(attempt: AttemptArtifacts, others: Sequence[Restoring]) -> list[Atte
     read the outcomes of all sweeps that ended before that.
     """
     others = [one for one in others if one.attempt.url != attempt.url]
-    if not others or not attempt.has(ASSET):
+    if not others or (swept := attempt.recorded_if_finished(ASSET)) is None:
         return [one.attempt for one in others]
-    ended = attempt.recorded(ASSET).finished + _SKEW
+    ended = swept.finished + _SKEW
     return [one.attempt for one in others if one.seen is None or one.seen <= ended]
 
 
