@@ -322,7 +322,15 @@ class Case:
         if not self.unlike:
             return False
         found = self.dataset(self.unlike, UNLIKE).where("listed is not null")
-        return self.total(found, "count sizes that differ") > 0
+        if self.total(found, "count sizes that differ") > 0:
+            return True
+        # What is lacking since it was swept had a size when it was listed, too.
+        return self._there is not self.store and self.from_cache(self._sizes_differed) > 0
+
+    def _sizes_differed(self) -> int:
+        entries = self._named(["address", "modified", "size"])
+        found = relations.unlike(entries, self.store, self._before).where("listed is not null")
+        return self.total(found, "count sizes that differed when they were listed")
 
     # What is wrong
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.checks import invariants
-from lakegc_assets.checks.context import EXAMPLES, CheckResult
+from lakegc_assets.checks.context import EXAMPLES, Case, CheckResult
 from lakegc_assets.checks.evaluation import (
     INVARIANTS,
     NAMES,
@@ -24,7 +24,7 @@ from lakegc_assets.checks.evaluation import (
     require_passed,
 )
 from lakegc_assets.checks.retained import main_ancestries
-from lakegc_assets.engine.datasets import write_part
+from lakegc_assets.engine.datasets import read_parts, write_part
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.lakefs.models import Branch, Commit
 from lakegc_assets.retention.naive import naive_active_commits
@@ -104,6 +104,24 @@ def served_by(lab: Lab) -> list[str]:
     known = held | staged_addresses(lab) | {row["address"] for row in lab.candidates}
     listed = [row["address"] for row in lab.listing]
     return sorted(a for a in listed if a.startswith("data/") and a not in known)
+
+
+def test_a_size_that_was_wrong_tells_of_others_where_the_object_was_swept_since(
+    labs: Labs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path may be served from a new upload, of which nothing else tells."""
+    marked = labs("retention").mark()
+    case = marked.case()
+    found = pa.concat_tables(read_parts(case.attempt.store(), case.unlike)).to_pylist()
+    (wrong,) = (row["address"] for row in found if row["listed"] is not None)
+    asked = sum(part.rows for part in case.questions)
+    monkeypatch.setattr(
+        Case, "_there", property(lambda self: self.store.where(f"address <> '{wrong}'"))
+    )
+    swept = marked.case()
+    assert sum(part.rows for part in swept.questions) == asked > 0
+    rows = pa.concat_tables(read_parts(swept.attempt.store(), swept.unlike)).to_pylist()
+    assert {"address": wrong, "listed": None} in rows
 
 
 def test_a_sweep_is_judged_by_what_it_is_about_to_delete(lab: Lab) -> None:
