@@ -91,7 +91,9 @@ def numbered_folders(entries: DataFrame) -> DataFrame:
     and not for that of several numbers.
     """
     named = entries.where(F.col("folder").isNotNull()).select("folder").distinct()
-    place = F.row_number().over(Window.orderBy("folder"))
+    # All of them are in one order; PySpark warns of a window that does not say so.
+    named = named.withColumn("together", F.lit(1))
+    place = F.row_number().over(Window.partitionBy("together").orderBy("folder"))
     return named.select("folder", place.cast("bigint").alias("place"))
 
 

@@ -64,7 +64,7 @@ def named(entries: pa.Table) -> pa.Table:
 
 
 #: What is cached of ranges: the number is raised with the form of ``ENTRIES``, or what they mean.
-KIND: Final = Kind("witness", 5, "range_id", file_rows=2_000_000, summarize=named)
+KIND: Final = Kind("witness", 5, "range_id", summarize=named)
 
 
 def witness(data: bytes, range_id: str, namespace: StorageNamespace) -> Decoded:
