@@ -401,13 +401,14 @@ class Case:
         if not self.rows or not self.head_ranges:
             return []
         heads = self._texts(self.heads.items(), ("branch", "commit_id"))
+        lost = [self.dataset(self.unlike, UNLIKE).where("listed is null")] if self.unlike else []
         confirming = [self.store] if self._sizes_differ else []
-        unused = ["modified"] if confirming else ["modified", "address"]
+        unused = ["modified"] if lost else ["modified", "address"]
         columns = [name for name in ENTRIES.names if name not in unused]
         return self.from_cache(
             lambda: self.write(
                 relations.questions(
-                    self._held(columns), self.candidates, self._pairs, heads, confirming
+                    self._held(columns), self.candidates, self._pairs, heads, lost, confirming
                 ),
                 served.QUESTIONS,
                 "check what looks like candidates",

@@ -241,6 +241,7 @@ def questions(
     candidates: DataFrame,
     ranges: DataFrame,
     heads: DataFrame,
+    lost: Sequence[DataFrame],
     confirming: Sequence[DataFrame],
 ) -> DataFrame:
     """Entries of HEADs that look like a candidate, for each branch that has them.
@@ -251,7 +252,8 @@ def questions(
     what was uploaded or copied, the listed one that of the object, and only MD5s compare.
 
     The size of an entry is what a client has declared. Where one is known to be wrong, those of
-    others may be, too: then all entries are asked for whose size no listing confirms.
+    others may be, too: then all entries are asked for whose size no listing confirms. So are those
+    whose object is not there: nothing tells its size, and who uploads it anew may declare the same.
 
     Args:
         entries: of HEADs; etag is null where it tells nothing.
@@ -259,6 +261,7 @@ def questions(
         ranges: range_id and commit_id, a row for each range of a HEAD.
         heads: commit_id and branch, a row for each branch. Thousands of branches with one HEAD
             have its ranges once.
+        lost: addresses that HEADs name and the listing should have and lacks, if there are any.
         confirming: address and size of what is listed, where sizes must be confirmed; else none.
 
     Returns:
@@ -273,6 +276,9 @@ def questions(
     looks = entries.join(of_size, "size").join(same, ["size", "etag"], "left")
     is_alike = (F.col("any") == 1) | F.col("etag").isNull() | F.col("same").isNotNull()
     alike = looks.where(is_alike).select("range_id", "number")
+    for missing in lost:
+        gone = entries.join(missing.select("address"), "address", "left_semi")
+        alike = alike.unionByName(gone.select("range_id", "number"))
     for listed in confirming:
         same = listed.select("address", "size")
         unclear = entries.join(same, ["address", "size"], "left_anti")

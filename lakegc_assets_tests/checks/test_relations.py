@@ -77,7 +77,7 @@ def held_together(
     gives: tuple[str, ...],
     *plain: st.SearchStrategy[Any],
     ordered: bool = False,
-    last_is_sequence: bool = False,
+    sequences: int = 0,
 ) -> None:
     """Compare a relation with its twin.
 
@@ -89,7 +89,7 @@ def held_together(
         gives: columns of what they give.
         plain: what else they take, behind the frames.
         ordered: whether what they give is in order.
-        last_is_sequence: whether they take the last of the frames as the only one of several.
+        sequences: how many of the last frames they take each as the only one of several.
     """
     rule: Callable[..., DataFrame] = getattr(relations, name)
     twin: Callable[..., list[dict[str, Any]]] = getattr(twins, name)
@@ -100,8 +100,8 @@ def held_together(
         pairs = zip(tables, columns, strict=True)
         given_frames = [frames.of(table, schema(*names)) for table, names in pairs]
         of_rule, of_twin = list[Any](given_frames), list[Any](tables)
-        if last_is_sequence:
-            of_rule[-1], of_twin[-1] = [of_rule[-1]], [of_twin[-1]]
+        for at in range(len(of_rule) - sequences, len(of_rule)):
+            of_rule[at], of_twin[at] = [of_rule[at]], [of_twin[at]]
         made = frames.rows(rule(*of_rule, *values), schema(*gives))
         wanted = twin(*of_twin, *values)
         assert (made == wanted) if ordered else same(made, wanted)
@@ -157,7 +157,7 @@ def test_what_sweeps_deleted_since_is_its_twin(frames: Frames) -> None:
     listed, outcomes = ("address", "size"), ("address", "outcome")
     inputs = {"anew": rows(*listed), "carried": rows(*listed), "sweeps": rows(*outcomes)}
     columns = (listed, listed, outcomes)
-    held_together(frames, "still_there", inputs, columns, listed, last_is_sequence=True)
+    held_together(frames, "still_there", inputs, columns, listed, sequences=1)
 
 
 @pytest.mark.parametrize(("name", "address"), [("first", MAYBE), ("sample", ADDRESSES)])
@@ -184,10 +184,14 @@ def test_what_lakefs_is_asked_for_is_its_twin(frames: Frames) -> None:
     inputs |= {"ranges": rows(*ranges), "heads": rows(*heads)}
     gives = ("range_id", "branch", "number")
     columns: tuple[tuple[str, ...], ...] = (ENTRY, looks, ranges, heads)
-    held_together(frames, "questions", inputs, columns, gives, st.just([]), ordered=True)
+    none: st.SearchStrategy[list[Any]] = st.just([])
+    held_together(frames, "questions", inputs, columns, gives, none, none, ordered=True)
+    # Where what HEADs name is not there.
+    inputs["lost"], columns = rows("address"), (*columns, ("address",))
+    held_together(frames, "questions", inputs, columns, gives, none, ordered=True, sequences=1)
     # Where sizes must be confirmed, by what is listed.
     inputs["confirming"], columns = rows("address", "size"), (*columns, ("address", "size"))
-    held_together(frames, "questions", inputs, columns, gives, ordered=True, last_is_sequence=True)
+    held_together(frames, "questions", inputs, columns, gives, ordered=True, sequences=2)
 
 
 def test_each_relation_has_a_twin_that_is_compared() -> None:

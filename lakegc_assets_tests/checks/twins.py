@@ -177,7 +177,12 @@ def total(addresses: Rows) -> list[Row]:
 
 
 def questions(
-    entries: Rows, candidates: Rows, ranges: Rows, heads: Rows, confirming: Sequence[Rows]
+    entries: Rows,
+    candidates: Rows,
+    ranges: Rows,
+    heads: Rows,
+    lost: Sequence[Rows],
+    confirming: Sequence[Rows],
 ) -> list[Row]:
     def alike(entry: Row, candidate: Row) -> bool:
         known = re.fullmatch("[0-9a-f]{32}", candidate["etag"]) and entry["etag"] is not None
@@ -194,6 +199,7 @@ def questions(
         (entry["range_id"], head["branch"], entry["number"])
         for entry in entries
         if any(alike(entry, candidate) for candidate in candidates)
+        or any(entry["address"] in addresses_of(missing) for missing in lost)
         or any(unclear(entry, store) for store in confirming)
         for held in ranges
         if held["range_id"] == entry["range_id"]

@@ -196,3 +196,19 @@ def test_what_lakefs_lost_from_its_list_is_found_by_the_diff_whatever_its_size(
         sweep(ctx)
         assert staged.keys() <= lake.keys()
         assert not dead.exists()
+
+
+def test_the_checks_ask_where_the_object_that_would_tell_a_size_is_lost(
+    declaring: SmallLake, spark: Session
+) -> None:
+    """The listing tells no size of what is not there, and all others are true."""
+    first = publish(declaring, "p", 0)
+    declaring.commit("main")
+    served = publish(declaring, "p", 0)
+    grown_old(declaring)
+    (declaring.objects / first).unlink()
+    ctx = mark(declaring, spark)
+    assert candidates(ctx) == {DEAD, served}
+    wrong = {check.name: check.summary for check in evaluate(ctx) if not check.passed}
+    assert wrong.keys() == {"listing_holds_heads", "none_shadowed"}
+    assert served in wrong["none_shadowed"]
