@@ -253,7 +253,7 @@ class Case:
         return self.dataset(self.chain["store_listing"].parts["data"], _STORE)
 
     @cached_property
-    def _there(self) -> DataFrame:
+    def there(self) -> DataFrame:
         """Store DF, without what was carried forward from an earlier listing and swept since.
 
         A HEAD may need that, as of a branch that was made from an old commit since.
@@ -311,7 +311,7 @@ class Case:
 
         def compare() -> Sequence[Part]:
             entries = self._named(["address", "modified", "size"])
-            found = relations.unlike(entries, self._there, self._before)
+            found = relations.unlike(entries, self.there, self._before)
             return self.write(self._in_listed_slices(found), UNLIKE, "check what is listed")
 
         return self.from_cache(compare)
@@ -325,7 +325,7 @@ class Case:
         if self.total(found, "count sizes that differ") > 0:
             return True
         # What is lacking since it was swept had a size when it was listed, too.
-        return self._there is not self.store and self.from_cache(self._sizes_differed) > 0
+        return self.there is not self.store and self.from_cache(self._sizes_differed) > 0
 
     def _sizes_differed(self) -> int:
         entries = self._named(["address", "modified", "size"])

@@ -116,7 +116,7 @@ def test_a_size_that_was_wrong_tells_of_others_where_the_object_was_swept_since(
     (wrong,) = (row["address"] for row in found if row["listed"] is not None)
     asked = sum(part.rows for part in case.questions)
     monkeypatch.setattr(
-        Case, "_there", property(lambda self: self.store.where(f"address <> '{wrong}'"))
+        Case, "there", property(lambda self: self.store.where(f"address <> '{wrong}'"))
     )
     swept = marked.case()
     assert sum(part.rows for part in swept.questions) == asked > 0
