@@ -263,11 +263,11 @@ class Case:
             return self.store
         attempts = [self.ctx.root.attempt(self.ctx.repository, run) for run, _ in runs]
         found = [Earlier(one, one.manifest("swept_set")) for one in attempts]
-        sweeps = [self.frames.read(one) for one in dataset_of(found, _SWEPT)]
+        (swept,) = dataset_of(found, _SWEPT)
         carried = listing.parts["carried"]
         anew = [part for part in listing.parts["data"] if part not in carried]
         listed, taken = (self.dataset(parts, _STORE) for parts in (anew, carried))
-        return relations.still_there(listed, taken, sweeps)
+        return relations.still_there(listed, taken, self.frames.read(swept))
 
     @property
     def by_name(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -181,16 +180,15 @@ def unlike(entries: DataFrame, store: DataFrame, before: datetime | None) -> Dat
 
 
 @relation
-def still_there(anew: DataFrame, carried: DataFrame, sweeps: Sequence[DataFrame]) -> DataFrame:
+def still_there(anew: DataFrame, carried: DataFrame, swept: DataFrame) -> DataFrame:
     """Store DF (address, size) without what was carried forward from an earlier listing and swept.
 
     Args:
         anew: what was listed anew.
         carried: what was carried forward.
-        sweeps: address and outcome of what sweeps since then did; at least one.
+        swept: address and outcome of what sweeps since then did.
     """
-    outcomes = reduce(lambda some, more: some.unionByName(more), sweeps)
-    gone = outcomes.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
+    gone = swept.where(F.col("outcome").isin("deleted", "already_missing")).select("address")
     columns = ("address", "size")
     kept = carried.select(*columns).join(gone, "address", "left_anti")
     return anew.select(*columns).unionAll(kept)

@@ -155,9 +155,9 @@ def test_what_is_in_no_unlisted_slice_is_its_twin(frames: Frames) -> None:
 
 def test_what_sweeps_deleted_since_is_its_twin(frames: Frames) -> None:
     listed, outcomes = ("address", "size"), ("address", "outcome")
-    inputs = {"anew": rows(*listed), "carried": rows(*listed), "sweeps": rows(*outcomes)}
+    inputs = {"anew": rows(*listed), "carried": rows(*listed), "swept": rows(*outcomes)}
     columns = (listed, listed, outcomes)
-    held_together(frames, "still_there", inputs, columns, listed, sequences=1)
+    held_together(frames, "still_there", inputs, columns, listed)
 
 
 @pytest.mark.parametrize(("name", "address"), [("first", MAYBE), ("sample", ADDRESSES)])

@@ -138,13 +138,8 @@ def unlike(entries: Rows, store: Rows, before: datetime | None) -> list[Row]:
     return each_once(found)
 
 
-def still_there(anew: Rows, carried: Rows, sweeps: Sequence[Rows]) -> list[Row]:
-    gone = {
-        row["address"]
-        for rows in sweeps
-        for row in rows
-        if row["outcome"] in {"deleted", "already_missing"}
-    } - {None}
+def still_there(anew: Rows, carried: Rows, swept: Rows) -> list[Row]:
+    gone = addresses_of([row for row in swept if row["outcome"] in {"deleted", "already_missing"}])
     kept = [*anew, *(row for row in carried if row["address"] not in gone)]
     return [{name: row[name] for name in ("address", "size")} for row in kept]
 

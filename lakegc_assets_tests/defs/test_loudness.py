@@ -15,7 +15,6 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError
 
-from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
@@ -46,13 +45,6 @@ def daemon(site: Site) -> Iterator[Daemon]:
         remove(site, repository.id)
     with own_instance() as instance:
         yield Daemon(GarbageCollection().definitions(), instance)
-
-
-@pytest.fixture
-def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    monkeypatch.setattr(notices, "post", lambda _url, made, _form: found.append(made))
-    return found
 
 
 def _collection(at: datetime, lakefs: Callable[[], LakeFSConfig] | None) -> Collection:

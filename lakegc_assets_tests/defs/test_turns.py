@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.defs import notices, turns
+from lakegc_assets.defs import turns
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection
@@ -53,13 +53,6 @@ def daemon(
     with own_instance() as instance:
         instance.add_dynamic_partitions("repository", _NAMES)
         yield Daemon(GarbageCollection().definitions(), instance)
-
-
-@pytest.fixture
-def posted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    monkeypatch.setattr(notices, "post", lambda _url, made, _form: found.append(made))
-    return found
 
 
 @pytest.fixture
@@ -156,16 +149,18 @@ def test_repositories_on_which_runs_change_all_the_time_hide_no_others(
     site: Site, daemon: Daemon, looks: Counter[str]
 ) -> None:
     """As in a wave, in which more change in each tick than it can look at."""
-    tick(daemon, "gc_approvals")
+    begun = utc_now() - 4 * _MINUTE
+    tick(daemon, "gc_approvals", begun)
     looks.clear()
     busy = [launched(daemon, name, "m1") for name in _NAMES[:10]]
     approve(marked(site.root, "repo-19", "m2"))
     approve(marked(site.root, "repo-09", "m2"))
     found = set[str]()
-    for _ in range(3):
+    for minute in (1, 2, 3):
         for run in busy:
             daemon.succeed(run)
-        runs = [daemon.instance.get_run_by_id(run) for run in tick(daemon, "gc_approvals")]
+        asked = tick(daemon, "gc_approvals", begun + minute * _MINUTE)
+        runs = [daemon.instance.get_run_by_id(run) for run in asked]
         found |= {run.tags["lakegc/repository"] for run in runs if run is not None}
     assert found == {"repo-09", "repo-19"}
     assert looks.keys() == set(_NAMES)
