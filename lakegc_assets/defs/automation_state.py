@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
@@ -10,6 +10,7 @@ from typing import Any, Final
 import dagster as dg
 
 from lakegc_assets.defs.failures import first_cause
+from lakegc_assets.estate.notices import Outbox, document
 
 #: Turned on by somebody, or from the start. Dagster has no public names for these, nor for what is
 #: asked here of an instance (``all_instigator_state``, ``get_ticks``): besides, only GraphQL has
@@ -104,14 +105,16 @@ _TICKS: Final = 3
 
 
 def failing_sensors(
-    instance: dg.DagsterInstance, location: str | None, now: datetime
+    instance: dg.DagsterInstance, location: str | None, now: datetime, names: Container[str]
 ) -> dict[str, FailedTick]:
     """The sensors whose ticks have failed for an hour, one after the other: the last of each.
 
-    None as ``location`` stands for sensors of all code locations.
+    None as ``location`` stands for sensors of all code locations; ``names`` are those of sensors.
     """
     found: dict[str, FailedTick] = {}
     for state in _on(instance, "SENSOR", location):
+        if state.instigator_name not in names:
+            continue
         every_s = getattr(state.instigator_data, "min_interval", None) or 0
         back = max(_TICKS_BACK, _TICKS * timedelta(seconds=every_s))
         ticks = instance.get_ticks(
@@ -126,6 +129,26 @@ def failing_sensors(
         if failed and failed[-1].timestamp - failed[0].timestamp >= _FAILING.total_seconds():
             found[state.instigator_name] = _failed(state.instigator_name, failed[-1])
     return found
+
+
+def add_failing(
+    outbox: Outbox, failing: Mapping[str, FailedTick], reported: Collection[str], owners: list[str]
+) -> list[str]:
+    """Let a notice wait of each sensor that fails and was not reported; the names of all."""
+    for name in sorted(failing.keys() - set(reported)):
+        outbox.add(
+            f"sensor {name}",
+            document=document(
+                "sensor",
+                f"the sensor {name} fails",
+                f"no tick of {name} has ended well for an hour or more, so that nothing is done of "
+                f"what it does. The last one: {failing[name].error}",
+                'mend what the sentence says; Dagster shows all of its ticks ("Automation")',
+                sensor=name,
+                owners=owners,
+            ),
+        )
+    return sorted(failing)
 
 
 def _failed(name: str, tick: Any) -> FailedTick:  # noqa: ANN401 - Dagster has no public name for it

@@ -41,6 +41,7 @@ from lakegc_assets.defs.policy import (
 )
 from lakegc_assets.defs.prune import prune_schedule
 from lakegc_assets.defs.resources import CollectorResource, configurable
+from lakegc_assets.defs.rule_changes import rules_sensor
 from lakegc_assets.defs.run_on import RunOnSection, remote_assets
 from lakegc_assets.defs.scaffolding import CollectionScaffolder
 from lakegc_assets.defs.schedules import schedules, waves_sensor
@@ -48,7 +49,6 @@ from lakegc_assets.defs.sensors import (
     approvals_sensor,
     repositories_sensor,
     resume_sensor,
-    rules_sensor,
 )
 from lakegc_assets.defs.stages import Result, Stage, step
 from lakegc_assets.defs.staleness import (

@@ -89,9 +89,13 @@ class Names:
         """The selection of assets."""
         return dg.AssetSelection.assets(*map(self.key, assets))
 
+    def all_of(self, plain: Iterable[str]) -> set[str]:
+        """The names of several, as ``of`` gives them."""
+        return {self.of(one) for one in plain}
+
     def resources(self, *plain: str) -> set[str]:
         """The keys of resources."""
-        return {self.of(one) for one in plain}
+        return self.all_of(plain)
 
     def plain_job(self, run: dg.DagsterRun) -> str | None:
         """The plain name of the job of a run; None for a job of somebody else."""

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import dagster as dg
 
 from lakegc_assets.checks.evaluation import candidate_share_of, read_results
+from lakegc_assets.defs.automation_state import add_failing, failing_sensors
 from lakegc_assets.defs.collection import Collection, changes, remembered
 from lakegc_assets.defs.names import (
     ENDED,
@@ -17,6 +18,7 @@ from lakegc_assets.defs.names import (
     RUN_TAG,
     WAITING,
     WAITS_TAG,
+    location_of,
     partition_key,
 )
 from lakegc_assets.defs.notices import APPROVABLE, link_to_run, ways_of
@@ -55,7 +57,7 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
         "gc_waiting",
         60,
         f"Keeps the list of marks that {names.of('gc_approve')} can approve, and posts to a URL, "
-        "or mails, each mark that waits.",
+        f"or mails, each mark that waits, and where {names.of('gc_waves')} has failed for an hour.",
         *("stores", "collector"),
         running=True,
     )
@@ -78,9 +80,21 @@ def waiting_sensor(collection: Collection) -> dg.SensorDefinition:
                 made = _notice(context.instance, policies, collection.notices, marks[key], moment)
                 outbox.add(key, document=made)
         current = found | {key for key in ours if key.split("|")[0] in unclear}
-        outbox.waiting = {key: one for key, one in outbox.waiting.items() if key in current}
+        # Keys of marks have a bar.
+        outbox.waiting = {
+            k: one for k, one in outbox.waiting.items() if k in current or "|" not in k
+        }
+        location = location_of(context.code_location_origin)
+        failing = failing_sensors(context.instance, location, moment, {names.of("gc_waves")})
+        owners = policies.for_all.owners
+        sensors = add_failing(outbox, failing, memory.get("sensors", []), owners)
         outbox.deliver(context.log)
-        cursor = {"listed": sorted(current), "pending": outbox.waiting, **turns.to_json(known)}
+        cursor = {
+            "listed": sorted(current),
+            "pending": outbox.waiting,
+            "sensors": sensors,
+            **turns.to_json(known),
+        }
         return dg.SensorResult(
             skip_reason=outbox.reason(
                 f"{counted(len(current), 'mark waits', 'marks wait')} for approval"

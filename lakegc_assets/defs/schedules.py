@@ -8,11 +8,16 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
-from lakegc_assets.defs.automation_state import FailedTick, failed_ticks, failing_sensors
+from lakegc_assets.defs.automation_state import (
+    FailedTick,
+    add_failing,
+    failed_ticks,
+    failing_sensors,
+)
 from lakegc_assets.defs.collection import Collection, collected, keys_of, remembered
 from lakegc_assets.defs.names import (
     OWN_REPOSITORY_TAG,
@@ -219,7 +224,9 @@ def next_run(
     return next_tick(policy.cron, policy.time_zone, now).astimezone(timezone.utc)
 
 
-#: Sensors without which something stops that nobody would hear of.
+#: Schedules whose failed ticks nobody makes up for.
+_SCHEDULES: Final = ("gc_prune_schedule", "gc_estate_schedule", "gc_leftovers_schedule")
+#: Sensors without which something stops that nobody would hear of; gc_waiting tells of gc_waves.
 _SENSORS: Final = (
     *("gc_repositories", "gc_rules", "gc_approvals", "gc_resume", "gc_waiting", "gc_staleness"),
     *("gc_failures", "gc_metrics"),
@@ -228,6 +235,8 @@ _SENSORS: Final = (
 _MADE_UP: Final = "made up"
 _WAITS: Final = "waits"
 _LOST: Final = "lost"
+#: The cursor of ``gc_waves`` at first.
+_NOTHING: Final[Mapping[str, Any]] = {"ticks": {}, "waiting": {}, "sensors": [], "schedules": []}
 
 
 def waves_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -239,14 +248,15 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
         "gc_waves",
         300,
         "Starts what a failed tick of gc_schedule should have started, for 24 hours; posts to a "
-        "URL, or mails, which waves were lost, and which sensors have failed for an hour.",
+        "URL, or mails, which waves were lost, which sensors have failed for an hour, and which "
+        "ticks of other schedules failed.",
         running=True,
         job_name=names.of("gc"),
     )
     def waves(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        moment, known = collection.now(), remembered(context)
-        seen, before = known.get("ticks", {}), known.get("waiting", {})
-        outbox = Outbox(ways_of(collection.notices), before, moment)
+        moment, known = collection.now(), {**_NOTHING, **remembered(context)}
+        seen = known["ticks"]
+        outbox = Outbox(ways_of(collection.notices), known["waiting"], moment)
         location = location_of(context.code_location_origin)
         ticks = failed_ticks(context.instance, moment - 2 * OPEN, location)
         failed = {_tick_key(tick): tick for tick in ticks if tick.name in zones}
@@ -261,24 +271,23 @@ def waves_sensor(collection: Collection) -> dg.SensorDefinition:
                 outbox.add(f"{key} {states[key]}", document=made)
                 context.log.error("%s", made["text"])
         states = {key: state for key, state in states.items() if state}
-        failing = failing_sensors(context.instance, location, moment)
-        reported = known.get("sensors", [])
-        ours = sorted(failing.keys() & {names.of(sensor) for sensor in _SENSORS})
-        for name in ours:
-            if name not in reported:
-                outbox.add(f"sensor {name}", document=_sensor_notice(failing[name], policies))
+        failing = failing_sensors(context.instance, location, moment, names.all_of(_SENSORS))
+        others = [tick for tick in ticks if tick.name in names.all_of(_SCHEDULES)]
+        now_known = {
+            "ticks": states,
+            "sensors": add_failing(outbox, failing, known["sensors"], policies.for_all.owners),
+            "schedules": _add_failed(outbox, others, known["schedules"], policies),
+            "waiting": outbox.waiting,
+        }
         outbox.deliver(context.log)
         # What waits for a person fails the tick, once its notice is delivered.
-        now_known = (states, outbox.waiting, ours)
-        if error and not error.transient and now_known == (seen, before, reported):
+        if error and not error.transient and now_known == known:
             raise error
         otherwise = f"tried again in five minutes: {error}" if error else "no tick has failed"
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else outbox.reason(otherwise),
-            cursor=json.dumps(
-                {"ticks": states, "waiting": outbox.waiting, "sensors": ours}, sort_keys=True
-            ),
+            cursor=json.dumps(now_known, sort_keys=True),
         )
 
     return waves
@@ -345,13 +354,22 @@ def _wave_notice(
     )
 
 
-def _sensor_notice(tick: FailedTick, policies: Policies) -> Document:
-    return document(
-        "sensor",
-        f"the sensor {tick.name} fails",
-        f"no tick of {tick.name} has ended well for an hour or more, so that nothing is done of "
-        f"what it does. The last one: {tick.error}",
-        'mend what the sentence says; Dagster shows all of its ticks ("Automation")',
-        sensor=tick.name,
-        owners=policies.for_all.owners,
-    )
+def _add_failed(
+    outbox: Outbox, ticks: Sequence[FailedTick], reported: Sequence[str], policies: Policies
+) -> list[str]:
+    """Let a notice wait of each failed tick that was not reported; the keys of all."""
+    for tick in ticks:
+        key, name, at = _tick_key(tick), tick.name, f"{tick.at:%Y-%m-%d %H:%M} UTC"
+        job = name.removesuffix("_schedule")
+        if key not in reported:
+            made = document(
+                "schedule",
+                f"the schedule {name} failed",
+                f"its tick of {at} started nothing: {tick.error}",
+                f"mend what the sentence says, and launch {job} by hand: the schedule ticks again "
+                "when it is due",
+                schedule=name,
+                owners=policies.for_all.owners,
+            )
+            outbox.add(f"schedule {key}", document=made)
+    return sorted(map(_tick_key, ticks))

@@ -1,12 +1,11 @@
-"""The sensors that start runs: new repositories, changed rules, approvals, and what was cut off.
+"""Sensors: new repositories, which start nothing, and runs of approvals and of what was cut off.
 
 Each starts a thing once: its run keys are made of what it has seen, so that a tick that is repeated
 after a crash asks for the same runs, which Dagster does not start again.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence, Sized
 from datetime import datetime, timedelta, timezone
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -37,12 +36,11 @@ from lakegc_assets.defs.names import (
     tag_value,
 )
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.defs.turns import BUDGET_S, Turns
+from lakegc_assets.defs.turns import BUDGET_S, Turns, looked_at
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.errors import EndpointNotFoundError, NotFoundError
-from lakegc_assets.lakefs.models import Repository
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
@@ -145,57 +143,6 @@ def _has_runs(instance: dg.DagsterInstance, tag: str, key: str) -> bool:
     return instance.get_runs_count(dg.RunsFilter(tags={tag: key})) > 0
 
 
-def rules_sensor(collection: Collection) -> dg.SensorDefinition:
-    """``gc_rules``: a mark where retention rules were changed."""
-    policies = collection.policies
-
-    @collection.sensor(
-        "gc_rules",
-        600,
-        "Marks a repository whose retention rules were changed. Sweeps nothing.",
-        "lakefs",
-        job_name=collection.names.of("gc_mark"),
-    )
-    def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        lakefs = collection.of(context).lakefs
-        seen: dict[str, dict[str, Any]] = remembered(context)
-        client = lakefs.config().connect()
-        there = collected(lakefs.config(), collection.policies)
-        now: dict[str, dict[str, Any]] = {}
-        requests = []
-        for repository in there:
-            before = seen.get(repository.id)
-            try:
-                digest = _digest(client.gc_rules(repository.id), policies.of(repository.id).retain)
-            except LakegcError as error:
-                context.log.warning("%s: its rules cannot be read: %s", repository.id, error)
-                now |= {repository.id: before} if before else {}
-                continue
-            found = _next(before, repository, digest)
-            now[repository.id] = found
-            if before is not None and found["changes"] > before["changes"]:
-                run = f"rules-{found['made']}-{found['changes']}-{digest[:8]}"
-                key = f"{repository.id}/{run}"
-                requests.append(collection.request(repository.id, run, run_key=key, job="gc_mark"))
-        otherwise = f"no rules were changed: {_repositories(there)}"
-        return collection.started(requests, otherwise, json.dumps(now, sort_keys=True))
-
-    return rules
-
-
-def _next(before: Mapping[str, Any] | None, repository: Repository, digest: str) -> dict[str, Any]:
-    """The digest of a repository's rules, and how often they changed since it was seen first."""
-    if before is None or before["made"] != repository.creation_date:
-        return {"made": repository.creation_date, "changes": 0, "rules": digest}
-    changed = before["rules"] != digest
-    return {**before, "changes": before["changes"] + changed, "rules": digest}
-
-
-def _digest(rules: Mapping[str, Any] | None, retain: Mapping[str, Any]) -> str:
-    both = [rules, retain] if retain else rules
-    return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
-
-
 def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
     """``gc_approvals``: sweeps what was approved."""
 
@@ -242,7 +189,7 @@ def approvals_sensor(collection: Collection) -> dg.SensorDefinition:
                 f"{collection.names.of('gc_sweep')}, or approve again"
             )
         if len(looked) < len(chosen):
-            otherwise += f"; {len(looked)} of {_repositories(chosen)} were looked at"
+            otherwise += f"; {looked_at(looked, chosen)}"
         cursor = {_ASKED: asked, **turns.to_json(chosen)}
         return collection.started(requests, otherwise, json.dumps(cursor, sort_keys=True))
 

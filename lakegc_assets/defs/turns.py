@@ -6,7 +6,7 @@ repositories with a thousand runs each would fail for ever. Each tick goes on be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from time import monotonic
@@ -16,6 +16,7 @@ import dagster as dg
 
 from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, REPOSITORY_TAG
 from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.wording import counted
 
 T = TypeVar("T")
 
@@ -23,11 +24,11 @@ T = TypeVar("T")
 BUDGET_S: Final = 20.0
 #: Repositories that are looked at at a time.
 AT_ONCE: Final = 8
-#: Whoever was not asked for so long looks at everything anyway.
-_BACK: Final = timedelta(hours=1)
-#: Runs that are found again, since some storages compare whole seconds.
+#: Runs that are asked for again, since some storages compare whole seconds.
 _OVERLAP: Final = timedelta(seconds=2)
-_SEEN: Final = "seen"
+#: Changed runs that are looked at in a tick; behind an outage there may be more.
+_CHANGES: Final = 2000
+_CHANGED: Final = "changed"
 _LOOKED: Final = "looked"
 
 
@@ -37,6 +38,8 @@ class Turns:
     Attributes:
         looked: seconds since 1970, by name; a repository without an entry was never looked at.
             Negative where a run on the repository has changed since.
+        changed: when runs have changed last by Dagster's records, by their ids: of those that
+            changed last. The clock of its database may be another one, of another time zone.
     """
 
     def __init__(self, memory: Mapping[str, Any], now: datetime) -> None:
@@ -44,20 +47,26 @@ class Turns:
         kept = memory.get(_LOOKED)
         # Older versions have one time for all, or none.
         self.looked: dict[str, int] = dict(kept) if isinstance(kept, dict) else {}
-        self._seen = datetime.fromisoformat(memory[_SEEN]) if _SEEN in memory else None
+        self.changed: dict[str, str] = dict(memory.get(_CHANGED, {}))
         self._now = now
 
     def put_changed_first(self, instance: dg.DagsterInstance) -> None:
         """Let those repositories come first of which a run has changed since the last tick."""
-        if self._seen is None or self._now - self._seen >= _BACK:
-            return
-        changed = dg.RunsFilter(updated_after=self._seen - _OVERLAP)
-        for record in instance.get_run_records(changed):
-            tags = record.dagster_run.tags
-            key = tags.get("dagster/partition", "").partition("|")[0]
-            for name in (tags.get(REPOSITORY_TAG), tags.get(OWN_REPOSITORY_TAG), key):
+        last = max(map(datetime.fromisoformat, self.changed.values()), default=None)
+        filters = dg.RunsFilter(updated_after=last - _OVERLAP if last else None)
+        records = instance.get_run_records(filters, limit=_CHANGES)
+        for record in records:
+            run = record.dagster_run
+            if self.changed.get(run.run_id) == str(record.update_timestamp):
+                continue
+            key = run.tags.get("dagster/partition", "").partition("|")[0]
+            for name in (run.tags.get(REPOSITORY_TAG), run.tags.get(OWN_REPOSITORY_TAG), key):
                 if name:
                     self.looked[name] = -max(self._last(name), 1)
+        times = {one.dagster_run.run_id: one.update_timestamp for one in records}
+        if times:
+            newest = max(times.values()) - _OVERLAP
+            self.changed = {run: str(time) for run, time in times.items() if time >= newest}
 
     def due(self, names: Iterable[str], every: timedelta) -> list[str]:
         """Those repositories that nobody has looked at for some time."""
@@ -94,4 +103,10 @@ class Turns:
     def to_json(self, names: Iterable[str]) -> dict[str, Any]:
         """As the cursor keeps it, of those repositories that are still there."""
         kept = {name: self.looked[name] for name in names if name in self.looked}
-        return {_SEEN: self._now.isoformat(), _LOOKED: kept}
+        return {_CHANGED: self.changed, _LOOKED: kept}
+
+
+def looked_at(looked: Sized, some: Sized) -> str:
+    """A sentence about how many of some repositories a tick has looked at."""
+    of = counted(len(some), "repository", "repositories")
+    return of if len(looked) == len(some) else f"{len(looked)} of {of} were looked at"

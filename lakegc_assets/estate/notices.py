@@ -53,7 +53,7 @@ def document(
     link: str | None = None,
     **values: object,
 ) -> Document:
-    """A notice of an event (failed, waiting, stale, wave, or sensor), as JSON values.
+    """A notice of an event (failed, waiting, stale, wave, sensor, or schedule), as JSON values.
 
     ``link`` leads to a page of Dagster's interface; ``values`` are other facts, by name.
     """

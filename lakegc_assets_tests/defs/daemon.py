@@ -84,6 +84,26 @@ def ticked(
     instance.create_tick(tick)
 
 
+def schedule_failed(
+    instance: dg.DagsterInstance, schedule: str, at: datetime, error: Exception
+) -> None:
+    """Let Dagster know a schedule that is on, and a tick of it that failed."""
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
+    state = next((one for one in states if one.instigator_name == schedule), None)
+    state = state or turn_on(instance, schedule, "0 2 * * *")
+    instance.create_tick(
+        TickData(
+            instigator_origin_id=state.instigator_origin_id,
+            instigator_name=schedule,
+            instigator_type=InstigatorType.SCHEDULE,
+            status=TickStatus.FAILURE,
+            timestamp=at.timestamp(),
+            selector_id=state.selector_id,
+            error=SerializableErrorInfo.from_traceback(TracebackException.from_exception(error)),
+        )
+    )
+
+
 def _origin(name: str, location: str) -> RemoteInstigatorOrigin:
     return RemoteInstigatorOrigin(_repository(location), name)
 
@@ -148,21 +168,7 @@ class Daemon:
 
     def _record_failure(self, at: datetime, error: Exception) -> None:
         """What Dagster keeps of a tick of ``gc_schedule`` that failed."""
-        states = self.instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
-        state = next((s for s in states if s.instigator_name == "gc_schedule"), None)
-        state = state or turn_on(self.instance, "gc_schedule", "0 2 * * *")
-        raised = TracebackException.from_exception(error)
-        self.instance.create_tick(
-            TickData(
-                instigator_origin_id=state.instigator_origin_id,
-                instigator_name="gc_schedule",
-                instigator_type=InstigatorType.SCHEDULE,
-                status=TickStatus.FAILURE,
-                timestamp=at.timestamp(),
-                selector_id=state.selector_id,
-                error=SerializableErrorInfo.from_traceback(raised),
-            )
-        )
+        schedule_failed(self.instance, "gc_schedule", at, error)
         self.failed.append(str(error.__cause__))
 
     def sensor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -15,20 +16,23 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError
 
+from lakegc_assets.defs import notices
 from lakegc_assets.defs.collection import Collection
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.connections import LakeFSResource
 from lakegc_assets.defs.names import PLAIN, partition_key
+from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection, Override, ServerSection
 from lakegc_assets.defs.schedules import waves_sensor
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES, staleness_sensor
 from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.estate.notices import NoticeError
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import AuthenticationError, ConnectionFailedError, LakeFSError
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.storage.errors import StoreUnavailableError
-from lakegc_assets_tests.defs.daemon import Daemon, ticked
+from lakegc_assets_tests.defs.daemon import Daemon, schedule_failed, ticked
 from lakegc_assets_tests.defs.running import own_instance
 from lakegc_assets_tests.defs.test_week import make, remove
 from lakegc_assets_tests.site import Site
@@ -301,3 +305,55 @@ def test_a_name_that_nobody_knows_does_not_pass_and_a_silent_name_server_does(
     assert failed.value.transient is transient
     assert not ConfigurationError("x").transient
     assert not LakeFSError("x").transient
+
+
+def waiting(daemon: Daemon, at: datetime) -> list[str]:
+    return daemon.sensor("gc_waiting", as_defined=waiting_sensor(_collection(at, None)))
+
+
+def test_that_the_sensor_which_tells_of_others_fails_itself_is_reported_once_by_another(
+    daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    now = utc_now()
+    for hours in (0.1, 0.6, 1.1):
+        for name in ("gc_waves", "somebody_s"):
+            ticked(daemon.instance, name, "here", now + hours * _HOUR, "RefusedError: no\n")
+    for hours in (1.15, 1.2):
+        waiting(daemon, now + hours * _HOUR)
+        assert [one["sensor"] for one in posted] == ["gc_waves"]
+
+
+def test_a_notice_of_a_failing_sensor_waits_beside_those_of_marks_until_it_is_taken(
+    daemon: Daemon, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = utc_now()
+    for hours in (0.1, 1.1):
+        ticked(daemon.instance, "gc_waves", "here", now + hours * _HOUR, "RefusedError: no\n")
+
+    def refuses(*_: object) -> None:
+        raise NoticeError("status 503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notices, "post", refuses)
+        waiting(daemon, now + 1.15 * _HOUR)
+    waiting(daemon, now + 1.2 * _HOUR)
+    assert [one["sensor"] for one in posted] == ["gc_waves"]
+
+
+def test_a_failed_tick_of_another_schedule_is_reported_once(
+    site: Site, daemon: Daemon, posted: list[dict[str, Any]]
+) -> None:
+    """A prune that does not begin is due again in a week; and a wave waits for a person, too."""
+    make(site, "weekly", _SUNDAY - 24 * _HOUR)
+    rotated = LakeFSResource(access_key_id="rotated", secret_access_key="rotated")
+    daemon.schedule(_SUNDAY, lakefs=rotated)
+    at = _SUNDAY + 10 * _HOUR
+    for name in ("gc_prune_schedule", "somebody_s_schedule"):
+        schedule_failed(daemon.instance, name, at, RuntimeError("no key"))
+    for minutes in (5, 10, 15):
+        with suppress(AuthenticationError):
+            waves(daemon, at + minutes * _HOUR / 60, rotated.config)
+    assert [one["event"] for one in posted] == ["wave", "schedule"]
+    assert posted[1]["schedule"] == "gc_prune_schedule"
+    assert "2026-03-01 12:00 UTC started nothing: no key" in posted[1]["sentence"]
+    assert "launch gc_prune by hand" in posted[1]["what_to_do"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,9 +16,10 @@ from lakegc_assets.defs import turns
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection
+from lakegc_assets.defs.rule_changes import rules_sensor
 from lakegc_assets.defs.sensors import approvals_sensor
 from lakegc_assets.defs.staleness import staleness_sensor
-from lakegc_assets.lakefs.client import utc_now
+from lakegc_assets.lakefs.client import LakeFSClient, utc_now
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
 from lakegc_assets.storage.errors import AccessDeniedError
 from lakegc_assets.sweep.approval import Approval
@@ -75,6 +77,7 @@ def tick(daemon: Daemon, name: str, at: datetime | None = None) -> list[str]:
     collection = replace(GarbageCollection(notices=_HOOK).collection(), now=lambda: moment)
     make_sensor = {
         "gc_approvals": approvals_sensor,
+        "gc_rules": rules_sensor,
         "gc_staleness": staleness_sensor,
         "gc_waiting": waiting_sensor,
     }[name]
@@ -250,3 +253,60 @@ def test_a_mark_that_could_not_be_read_for_a_moment_is_told_before_an_hour_has_p
 
 def closed(_root: ArtifactRoot, _repository: str) -> list[str]:
     raise AccessDeniedError("its folder is closed")
+
+
+def test_rules_of_few_repositories_are_asked_for_in_a_tick_and_no_change_is_lost(
+    site: Site, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Counter[str]()
+    rules = LakeFSClient.gc_rules
+
+    def counting(client: LakeFSClient, repository: str) -> Any:
+        asked[repository] += 1
+        return rules(client, repository)
+
+    monkeypatch.setattr(LakeFSClient, "gc_rules", counting)
+    begun = utc_now()
+    counts = []
+    for number in range(3):
+        assert tick(daemon, "gc_rules", begun + number * _MINUTE) == []
+        counts.append(asked.total())
+    assert counts == [8, 16, 24]
+    assert set(asked) == set(_NAMES)
+    assert "8 of 20 repositories were looked at" in daemon.skipped[-1]
+    site.client.set_gc_rules("repo-19", 3, {})
+    site.client.set_gc_rules("repo-00", 3, {})
+    for number in range(3, 6):
+        tick(daemon, "gc_rules", begun + number * _MINUTE)
+    keys = [key.partition("|")[0] for _, key, _ in daemon.log]
+    assert sorted(keys) == ["repo-00", "repo-19"]
+
+
+def test_what_an_earlier_version_knows_of_rules_is_no_change_and_hides_none(
+    site: Site, daemon: Daemon
+) -> None:
+    for _ in range(3):
+        tick(daemon, "gc_rules")
+    cursor = json.loads(daemon.cursors["gc_rules"] or "")
+    daemon.cursors["gc_rules"] = json.dumps(cursor["_rules"])
+    site.client.set_gc_rules("repo-01", 4, {})
+    for _ in range(3):
+        tick(daemon, "gc_rules")
+    assert [key.partition("|")[0] for _, key, _ in daemon.log] == ["repo-01"]
+
+
+def test_a_changed_run_is_known_also_where_the_clock_of_dagster_s_database_is_another(
+    site: Site, daemon: Daemon, looks: Counter[str]
+) -> None:
+    """PostgreSQL has the times of runs in the time zone of its server."""
+    ahead = utc_now() + timedelta(hours=5)
+    launched(daemon, "repo-00", "m0")
+    for minute in range(3):
+        tick(daemon, "gc_waiting", ahead + minute * _MINUTE)
+    assert looks.keys() == set(_NAMES)
+    looks.clear()
+    to_approve(marked(site.root, "repo-19", "m1"))
+    daemon.succeed(launched(daemon, "repo-19", "m1"))
+    for minute in (3, 4, 5):
+        tick(daemon, "gc_waiting", ahead + minute * _MINUTE)
+    assert looks == {"repo-19": 1}
