@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import click
+from prometheus_client import start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from lakegc_assets.cli.options import duration
+from lakegc_assets.cli.output import say
+from lakegc_assets.errors import ConfigurationError
+from lakegc_assets.lakefs.client import utc_now
 
 _LOCAL = "127.0.0.1"
 _HIGHEST_PORT = 65_535
@@ -42,11 +52,69 @@ def metrics(port: int | None, address: str, every: timedelta, textfile: Path | N
         raise click.UsageError("--port and --textfile exclude each other")
     if every <= timedelta(0):
         raise click.UsageError("--every is no time to wait")
-    from lakegc_assets.cli import metrics_output
+    from lakegc_assets.defs.metrics import metrics_file
+    from lakegc_assets.estate.exposition import text_of
+    from lakegc_assets.storage.files import write_file
 
     if port is not None:
-        metrics_output.serve(address, port, every)
+        _serve(address, port, every)
     elif textfile is not None:
-        metrics_output.write(textfile)
+        write_file(metrics_file(textfile), text_of(LastLook()))
     else:
-        click.echo(metrics_output.text(), nl=False)
+        click.echo(text_of(LastLook()).decode(), nl=False)
+
+
+class LastLook(Collector):
+    """The metrics of the last look at the artifacts: a scrape waits for no store."""
+
+    def __init__(self) -> None:
+        """Look for the first time, by the definitions that Dagster loads."""
+        from lakegc_assets.cli.site import Site
+        from lakegc_assets.definitions import component
+
+        site, asked_of = Site.defined(), component()
+        # It names repositories that have left no artifacts yet; asked once at a time.
+        self._lakefs = replace(site.lakefs, max_attempts=1)
+        self._root = site.root
+        self._policies, self._names = asked_of.policies(), asked_of.names()
+        self._reported: list[str] = []
+        self.renew()
+
+    def collect(self) -> Iterator[Metric]:
+        """As the last look has them."""
+        return self._found.collect()
+
+    def renew(self) -> None:
+        """Look again; a problem that is new is reported."""
+        from lakegc_assets.cli.site import names_on
+        from lakegc_assets.defs.metrics import metrics_of
+
+        names, problems = names_on(self._lakefs)
+        self._found = metrics_of(self._root, names, self._policies, self._names, utc_now())
+        problems += self._found.problems
+        for problem in problems:
+            if problem not in self._reported:
+                say(f"warning: {problem}", err=True)
+        self._reported = problems
+
+
+def _serve(address: str, port: int, every: timedelta) -> None:
+    """Serve the metrics until somebody ends it."""
+    from lakegc_assets.estate.exposition import registry_of
+
+    over, last = Event(), LastLook()
+    # Only now: what Dagster loads takes both signals for itself.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    try:
+        server, thread = start_http_server(port, address, registry_of(last))
+    except OSError as error:
+        raise ConfigurationError(f"nothing can listen at {address}:{port}: {error}") from error
+    try:
+        click.echo(f"metrics at http://{address}:{server.server_port}/metrics", err=True)
+        while not over.wait(every.total_seconds()):
+            last.renew()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Set as AbstractSet
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,8 +16,7 @@ from lakegc_assets.defs.fields import filled_in
 from lakegc_assets.defs.names import REPOSITORY, Names
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.estate.exposition import EstateCollector, text_of
-from lakegc_assets.estate.metrics import estate_metrics
+from lakegc_assets.estate.exposition import EstateMetrics, estate_metrics, text_of
 from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.run.bounds import Bounds
 from lakegc_assets.storage.files import write_file
@@ -24,6 +24,7 @@ from lakegc_assets.wording import counted
 
 #: node_exporter reads no other files.
 _ENDING: Final = ".prom"
+_DAY_S: Final = 86_400
 
 
 def metrics_file(text: str | Path) -> Path:
@@ -47,22 +48,21 @@ class MetricsSection(dg.Model, dg.Resolvable):
     )
 
 
-def collector_of(
+def metrics_of(
     root: ArtifactRoot,
-    repositories: Sequence[str] | set[str],
+    repositories: AbstractSet[str] | Sequence[str],
     policies: Policies,
     names: Names,
     now: datetime,
-) -> tuple[EstateCollector, Sequence[str]]:
-    """The metrics of all repositories, these in any case; and what could not be read."""
-    found = estate_metrics(root, repositories, lambda name: policies.of(name).sweep, now)
-    of_each = [row.standing.repository for row in found.repositories]
-    ages = {
-        name: timedelta(days=policies.of(name).stale_after_days).total_seconds()
-        for name in of_each
-        if policies.collects(name)
-    }
-    return EstateCollector(found, ages, names.name), found.problems
+) -> EstateMetrics:
+    """The metrics of all repositories, these in any case."""
+
+    def max_age_s(name: str) -> float | None:
+        return policies.of(name).stale_after_days * _DAY_S if policies.collects(name) else None
+
+    return estate_metrics(
+        root, repositories, lambda name: policies.of(name).sweep, max_age_s, now, names.name
+    )
 
 
 def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.SensorDefinition:
@@ -79,10 +79,10 @@ def metrics_sensor(collection: Collection, section: MetricsSection) -> dg.Sensor
     def metrics(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         root, now = collection.of(context).root, collection.now()
         known = context.instance.get_dynamic_partitions(names.of(REPOSITORY))
-        collector, problems = collector_of(root, known, collection.policies, names, now)
-        for problem in problems:
+        found = metrics_of(root, known, collection.policies, names, now)
+        for problem in found.problems:
             context.log.warning("%s", problem)
-        write_file(path, text_of(collector))
+        write_file(path, text_of(found))
         return dg.SkipReason(f"{path}: {counted(len(known), 'repository', 'repositories')}")
 
     return metrics

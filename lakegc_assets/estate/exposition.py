@@ -1,8 +1,10 @@
-"""Metrics of repositories in Prometheus's text format."""
+"""Metrics of all repositories in Prometheus's text format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -10,11 +12,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lakegc_assets.estate.metrics import EstateMetrics, RepositoryMetrics
-from lakegc_assets.estate.repository_state import STATES, WAITING, Standing
+from lakegc_assets.engine.tasks import thread_map
+from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
+from lakegc_assets.estate.repository_state import STATES, WAITING, Standing, known_names
 from lakegc_assets.estate.run_state import ON_HOLD, Total
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.ledger import DONE
 
+_THREADS: Final = 4
 #: What became of an object of a sweep.
 OUTCOMES: Final = (*DONE, "failed")
 _NOTHING: Final = Total(0, 0)
@@ -74,19 +79,25 @@ _GAUGES: Final[tuple[_Described, ...]] = (
     *_pair("last_sweep", "by what became of them in the last sweep",
            lambda r: [(one, r.swept.get(one, _NOTHING)) for one in OUTCOMES if r.swept], "outcome"),
     ("stage_duration_seconds", "How long a stage of the last mark, or the last sweep, took.",
-     ("stage",), lambda r: [(name, one.seconds) for name, one in r.stages.items()]),
+     ("stage",),
+     lambda r: [
+         (name, (one.finished - one.started).total_seconds()) for name, one in r.stages.items()
+     ]),
     ("stage_requests", "Requests that it sent to lakeFS and stores, by HTTP method.",
      ("stage", "server", "method"),
      lambda r: [
          (name, *kind.split(" ", 1), count)
          for name, one in r.stages.items()
-         for kind, count in sorted(one.requests.items())
+         # Older ones do not tell.
+         for kind, count in sorted(one.facts.get("requests_by_kind", {}).items())
      ]),
     ("compared_objects", ("Objects of the last mark and of the one of lakeFS's collector that it "
      "was compared with, by which of the two names them."), ("named_by",),
      lambda r: list(r.compared.items())),
     ("engine_info", "1 for the engine of the last mark.", ("engine",),
      lambda r: [(r.engine, 1)] if r.engine else []),
+    ("mark_max_age_seconds", "Without a mark for longer the repository is stale.", (),
+     lambda r: _known(r.max_age_s)),
 )  # fmt: skip
 _COUNTERS: Final[tuple[_Described, ...]] = (
     ("deleted_objects", "Objects that all sweeps have deleted.", (),
@@ -96,46 +107,39 @@ _COUNTERS: Final[tuple[_Described, ...]] = (
 )  # fmt: skip
 
 
-class EstateCollector(Collector):
-    """The metrics of the last look at all repositories, as Prometheus's library asks for them."""
+@dataclass(frozen=True, eq=False)
+class EstateMetrics(Collector):
+    """The metrics of all repositories, as Prometheus's library asks for them.
 
-    def __init__(
-        self, found: EstateMetrics, max_age_s: Mapping[str, float], component: str = ""
-    ) -> None:
-        """Take the metrics that the artifacts give.
+    Attributes:
+        repositories: metrics of each.
+        at: when the artifacts were read.
+        problems: what could not be looked at.
+        component: name of the component of these repositories, or empty.
+    """
 
-        ``max_age_s`` has the seconds without a mark after which each repository is stale;
-        ``component`` is the name of the component of these repositories, or empty.
-        """
-        self._found = found
-        self._max_age_s = max_age_s
-        self._common = {"component": component} if component else {}
+    repositories: Sequence[RepositoryMetrics]
+    at: datetime
+    problems: Sequence[str] = ()
+    component: str = ""
 
     def collect(self) -> Iterator[Metric]:
         """Each metric with the samples of all repositories."""
-        found, max_age = self._found, self._max_age_s
         for name, help_, label, sample in (
             ("build_info", "Version of lakegc_assets that has read the artifacts.", "version",
              (version("lakegc-assets"), 1)),
             ("collection_timestamp_seconds", "When the artifacts were read.", "",
-             (found.at.timestamp(),)),
+             (self.at.timestamp(),)),
             ("collection_problems", "What could not be read of the artifacts: see the log.", "",
-             (len(found.problems),)),
+             (len(self.problems),)),
         ):  # fmt: skip
             labels = [label] if label else []
             yield self._metric(GaugeMetricFamily, name, help_, labels, [sample])
-        stale: _Described = (
-            "mark_max_age_seconds", "Without a mark for longer the repository is stale.", (),
-            lambda r: _known(max_age.get(r.standing.repository)),
-        )  # fmt: skip
-        for kind, of_kind in (
-            (GaugeMetricFamily, (*_GAUGES, stale)),
-            (CounterMetricFamily, _COUNTERS),
-        ):
+        for kind, of_kind in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for name, help_, more, samples in of_kind:
                 rows = [
                     (row.standing.repository, *sample)
-                    for row in found.repositories
+                    for row in self.repositories
                     for sample in samples(row)
                 ]
                 yield self._metric(kind, name, help_, ["repository", *more], rows)
@@ -148,10 +152,35 @@ class EstateCollector(Collector):
         labels: Iterable[str],
         samples: Iterable[tuple[Any, ...]],
     ) -> Metric:
-        made = kind(f"lakegc_{name}", help_, labels=[*self._common, *labels])
+        common = {"component": self.component} if self.component else {}
+        made = kind(f"lakegc_{name}", help_, labels=[*common, *labels])
         for *values, value in samples:
-            made.add_metric([*self._common.values(), *values], value)
+            made.add_metric([*common.values(), *values], value)
         return made
+
+
+def estate_metrics(
+    root: ArtifactRoot,
+    names: Collection[str],
+    mode_of: Callable[[str], str],
+    max_age_of: Callable[[str], float | None],
+    now: datetime,
+    component: str = "",
+) -> EstateMetrics:
+    """The metrics of all repositories that are known or have left artifacts.
+
+    ``names`` are in the result in any case; ``mode_of`` gives the mode (``approval.MODES``) in
+    which marks of a repository are swept that nobody asked for, ``max_age_of`` its ``max_age_s``.
+    """
+    found, problems = known_names(root, names)
+
+    def look(name: str) -> RepositoryMetrics:
+        metrics = repository_metrics(root, name, mode_of(name), now)
+        return replace(metrics, max_age_s=max_age_of(name))
+
+    rows = thread_map(look, found, _THREADS)
+    more = [f"{row.standing.repository}: {said}" for row in rows for said in row.problems]
+    return EstateMetrics(rows, now, [*problems, *more], component)
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:

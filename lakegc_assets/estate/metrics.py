@@ -1,14 +1,13 @@
-"""The metrics of repositories, read from their artifacts, so that they outlive every process."""
+"""The metrics of a repository, read from its artifacts, so that they outlive every process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError, LakegcError, RefusedError
 from lakegc_assets.estate.repository_state import (
     UNREADABLE,
@@ -16,7 +15,6 @@ from lakegc_assets.estate.repository_state import (
     Standing,
     Unread,
     is_name,
-    known_names,
     read_runs,
     standing,
     standing_of,
@@ -28,20 +26,6 @@ from lakegc_assets.sweep.totals import DELETED, read_totals
 
 #: The stages that have durations; ``storage_attribution`` stands beside the mark.
 STAGES: Final = (*MARK_ASSETS, "storage_attribution", SWEPT)
-_THREADS: Final = 4
-
-
-@dataclass(frozen=True)
-class StageMetrics:
-    """One stage of the last mark, or the last sweep.
-
-    Attributes:
-        seconds: that it took.
-        requests: that it sent, by server and method (``traffic.by_kind``); older ones do not tell.
-    """
-
-    seconds: float
-    requests: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -54,50 +38,25 @@ class RepositoryMetrics:
             put back or not: never less than before. None where a run cannot be read.
         swept: what became of the objects of the sweep that recorded something last, by outcome.
         spared: objects that nothing holds and that the last mark leaves alone.
-        stages: of the last mark, and of the last finished sweep, by name.
+        stages: of the last mark, and of the last finished sweep, by name: the manifest of each.
         compared: objects of the last mark and of the one of lakeFS's collector that it was compared
             with, by who names them: ``both``, ``ours``, ``theirs``. Empty where it was not.
         engine: of the last mark: embedded or spark.
         unreadable: runs that cannot be read.
         problems: why something of it is not known, in sentences.
+        max_age_s: seconds without a mark after which it is stale; None where it is not collected.
     """
 
     standing: Standing
     deleted: Total | None = None
     swept: Mapping[str, Total] = field(default_factory=dict)
     spared: int | None = None
-    stages: Mapping[str, StageMetrics] = field(default_factory=dict)
+    stages: Mapping[str, Manifest] = field(default_factory=dict)
     compared: Mapping[str, int] = field(default_factory=dict)
     engine: str | None = None
     unreadable: int = 0
     problems: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class EstateMetrics:
-    """The metrics of all repositories, when they were read, and what could not be looked at."""
-
-    repositories: Sequence[RepositoryMetrics]
-    at: datetime
-    problems: Sequence[str] = ()
-
-
-def estate_metrics(
-    root: ArtifactRoot, names: Collection[str], mode_of: Callable[[str], str], now: datetime
-) -> EstateMetrics:
-    """The metrics of all repositories that are known or have left artifacts.
-
-    ``names`` are in the result in any case; ``mode_of`` gives the mode (``approval.MODES``) in
-    which marks of a repository are swept that nobody asked for.
-    """
-    found, problems = known_names(root, names)
-
-    def look(name: str) -> RepositoryMetrics:
-        return repository_metrics(root, name, mode_of(name), now)
-
-    rows = thread_map(look, found, _THREADS)
-    more = [f"{row.standing.repository}: {said}" for row in rows for said in row.problems]
-    return EstateMetrics(rows, now, [*problems, *more])
+    max_age_s: float | None = None
 
 
 def repository_metrics(
@@ -174,8 +133,8 @@ def _compared(found: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _stages(runs: Runs, last: RunManifests | None) -> dict[str, StageMetrics]:
-    """Metrics of each stage whose manifest can be read."""
+def _stages(runs: Runs, last: RunManifests | None) -> dict[str, Manifest]:
+    """The manifest of each stage, where it can be read."""
     manifests: list[Manifest] = []
     if last is not None:
         for asset in STAGES[:-1]:
@@ -185,9 +144,4 @@ def _stages(runs: Runs, last: RunManifests | None) -> dict[str, StageMetrics]:
     sweeps = [one.swept for one in runs.read if one.swept is not None]
     if sweeps:
         manifests.append(max(sweeps, key=lambda one: one.finished))
-    return {
-        one.asset: StageMetrics(
-            (one.finished - one.started).total_seconds(), one.facts.get("requests_by_kind", {})
-        )
-        for one in manifests
-    }
+    return {one.asset: one for one in manifests}

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.estate import metrics as module
-from lakegc_assets.estate.exposition import EstateCollector, text_of
-from lakegc_assets.estate.metrics import RepositoryMetrics, estate_metrics, repository_metrics
+from lakegc_assets.estate.exposition import estate_metrics, text_of
+from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
 from lakegc_assets.estate.run_state import Total
 from lakegc_assets.prune.removal import end_removal, is_left, remove_run
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -39,8 +39,8 @@ def look(root: ArtifactRoot, repository: str = "repo") -> RepositoryMetrics:
 
 def samples(root: ArtifactRoot, *known: str, component: str = "") -> Samples:
     """Each sample of the text by its name and the values of its labels, in their order there."""
-    found = estate_metrics(root, known, lambda _: "approved", _NOW)
-    text = text_of(EstateCollector(found, {"known": 60.0}, component)).decode()
+    found = estate_metrics(root, known, lambda _: "approved", {"known": 60.0}.get, _NOW, component)
+    text = text_of(found).decode()
     return {
         (sample.name.removeprefix("lakegc_"), *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
