@@ -13,31 +13,20 @@ from lakegc_assets.cli.output import say
 from lakegc_assets.errors import LakegcError, kind_of
 
 FAILURE: Final = 1
+#: By the kind of an error.
+_STATUSES: Final = {"failed": FAILURE, "configuration": 2, "refused": 3}
 
 
-class Failed(click.ClickException):
-    """The sentence on standard error with which a command ends."""
+class Ended(click.ClickException):
+    """The sentence on standard error with which a command ends, and its exit status."""
 
-    exit_code = FAILURE
+    def __init__(self, message: str, status: int = FAILURE) -> None:
+        super().__init__(message)
+        self.exit_code = status
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it without the word that click puts before its own errors."""
         say(self.message, file, err=True)
-
-
-class Misconfigured(Failed):
-    """A setting, a credential or a rule is wrong."""
-
-    exit_code = 2
-
-
-class Refused(Failed):
-    """The request contradicts itself, or a check refuses to go on."""
-
-    exit_code = 3
-
-
-_ENDS: Final = {"refused": Refused, "configuration": Misconfigured, "failed": Failed}
 
 
 @contextmanager
@@ -47,10 +36,10 @@ def exit_status() -> Iterator[None]:
         yield
     except LakegcError as error:
         kind = kind_of(error)
-        raise _ENDS[kind](f"{kind}: {_with_options(error)}") from error
+        raise Ended(f"{kind}: {_with_options(error)}", _STATUSES[kind]) from error
     except KeyboardInterrupt as interrupt:
         how_far = str(interrupt) or "the same command with the same --run goes on"
-        raise Failed(f"interrupted: {how_far}") from interrupt
+        raise Ended(f"interrupted: {how_far}") from interrupt
 
 
 def _with_options(error: LakegcError) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +47,6 @@ from lakegc_assets.forecast.forecast import Forecast, forecast
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.run.command_line import command_line
-from lakegc_assets.run.context import RunContext
 from lakegc_assets.storage.files import write_file
 from lakegc_assets.wording import a_month, counted, human_bytes, price_note
 
@@ -67,10 +65,10 @@ def write_run(
     found = outcome(repository, run)
     site = Site.defined()
     marks = marks_over_time(site.root, repository)
-    more = insights_of(repository, run, forecasting=forecasting)
     if price is None:
         price = component().policies().of(repository).price_per_tb_month
-    page = page_of_run(found, site.lakefs, marks, more, price)
+    insights = insights_of(repository, run, price, forecasting=forecasting)
+    page = page_of_run(found, site.lakefs, marks, insights, price)
     write_file(path, page.encode())
     return found
 
@@ -120,34 +118,19 @@ def look(site: Site) -> Overview:
 # One run
 
 
-@dataclass(frozen=True)
-class Insights:
-    """Results beside the report of a mark.
-
-    Attributes:
-        classes: of all that was listed: class, why, objects, bytes; the largest first.
-        branches: what is live and committed, by branch.
-        paths: the same by the outermost folder.
-        covers: what these figures are about, where that is not all.
-        forecast: under today's rules; None without one.
-        problems: why something of it is missing, in sentences.
-    """
-
-    classes: Sequence[Sequence[Any]] = ()
-    branches: Sequence[Use] = ()
-    paths: Sequence[Use] = ()
+def insights_of(
+    repository: str, run: str, price: float | None, *, forecasting: bool
+) -> list[html.Section]:
+    """What is stored, and a forecast, by what a mark has left; what cannot be had is a note."""
+    stored: tuple[Any, ...] = ((), (), ())
     covers: Sequence[str] = ()
-    forecast: Forecast | None = None
-    problems: Sequence[str] = ()
-
-
-def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
-    """Read what a mark has left, and forecast by it; what cannot be had is one of the problems."""
-    found, problems = Insights(), []
+    problems, forecasts = [], []
     try:
         ctx = run_context(repository, run)
         if ctx.root.attempt(repository, run).has(ASSET):
-            found = _attributed(ctx)
+            branches, paths = usage(ctx, "branch", 1), usage(ctx, "path", 1)
+            stored = branches.facts["classes"], branches.rows, paths.rows
+            covers = branches.facts["covers"]
         else:
             how = command_line("usage", repository, "--run", run)
             problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
@@ -155,32 +138,21 @@ def insights_of(repository: str, run: str, *, forecasting: bool) -> Insights:
         problems.append(f"whose the storage is cannot be said: {error}")
     if forecasting:
         try:
-            ctx = repository_context(repository, run)
-            found = replace(found, forecast=forecast(ctx, Change(), run))
+            found = forecast(repository_context(repository, run), Change(), run)
+            forecasts.append(forecast_section(found, price))
         except LakegcError as error:
             problems.append(f"there is no forecast: {error}")
-    return replace(found, problems=problems)
-
-
-def _attributed(ctx: RunContext) -> Insights:
-    """The attribution of a mark."""
-    by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
-    facts = by_branch.facts
-    classes = sorted(facts["classes"], key=lambda row: -row[3])
-    return Insights(classes, by_branch.rows, by_path.rows, facts["covers"])
-
-
-_NOTHING: Final = Insights()
+    return [*storage_sections(*stored, price, [*covers, *price_note(price), *problems]), *forecasts]
 
 
 def page_of_run(
     found: dict[str, Any],
     lakefs: LakeFSConfig,
     marks: Sequence[MarkFigures] = (),
-    more: Insights = _NOTHING,
+    insights: Sequence[html.Section] = (),
     price: float | None = None,
 ) -> str:
-    """The page of one run, as HTML."""
+    """The page of one run, as HTML; it begins with ``insights_of`` it."""
     tables = report_tables(found, marks)
     state = found["swept_on"] or found["state"]
     if back := found["restored"]:
@@ -191,7 +163,7 @@ def page_of_run(
     mode = "" if found["mode"] == "unified" else f" ({found['mode']})"
     cutoff = datetime.fromisoformat(found["cutoff"])
     sections = [
-        *_insights(more, price),
+        *insights,
         html.Section("Garbage by reason", tables["by reason"]),
         html.Section("Garbage by branch rule", tables["by branch rule"]),
         html.Section("Garbage by age of its slice", tables["by slice age"]),
@@ -229,24 +201,27 @@ def _tiles(found: dict[str, Any], price: float | None) -> list[html.Tile]:
     ]
 
 
-def _insights(more: Insights, price: float | None) -> list[html.Section]:
-    """Attribution and forecast; with a price in money, too."""
-    tables = storage_tables(more.classes, more.branches, more.paths, price)
-    shares = [(class_name(name, why), size) for name, why, _, size in more.classes]
+def storage_sections(
+    classes: Sequence[Sequence[Any]],
+    branches: Sequence[Use],
+    paths: Sequence[Use],
+    price: float | None,
+    notes: Sequence[str],
+) -> list[html.Section]:
+    """Attributed storage; for the arguments see ``storage_tables``."""
+    classes = sorted(classes, key=lambda row: -row[3])
+    tables = storage_tables(classes, branches, paths, price)
+    shares = [(class_name(name, why), size) for name, why, _, size in classes]
+    chart = share_chart("classes of all that was listed", shares)
     return [
-        html.Section(
-            "What is stored",
-            tables["classes"],
-            [share_chart("classes of all that was listed", shares)],
-            notes=[*more.covers, *price_note(price), *more.problems],
-        ),
+        html.Section("What is stored", tables["classes"], [chart], notes=notes),
         html.Section("Top branches", tables["top branches"]),
         html.Section("Top prefixes", tables["top prefixes"]),
-        *([] if more.forecast is None else [_forecast(more.forecast, price)]),
     ]
 
 
-def _forecast(found: Forecast, price: float | None) -> html.Section:
+def forecast_section(found: Forecast, price: float | None) -> html.Section:
+    """A forecast under today's rules; with a price in money, too."""
     names = [counted(days, "day") for days in found.curve]
     sizes = [one.bytes for one in found.curve.values()]
     curve = bar_chart("garbage with another default retention", names, {"": sizes})

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from lakegc_assets.attribution.usage import Use
 from lakegc_assets.cli import html
 from lakegc_assets.cli.jobs import open_instance
-from lakegc_assets.cli.pages import Insights, last_leftovers, page_of_estate, page_of_run
+from lakegc_assets.cli.pages import (
+    forecast_section,
+    last_leftovers,
+    page_of_estate,
+    page_of_run,
+    storage_sections,
+)
 from lakegc_assets.defs.estate import overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
@@ -25,7 +31,7 @@ from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.retention.retain import Retain
 from lakegc_assets.retention.rules import Rules
-from lakegc_assets.wording import escaped
+from lakegc_assets.wording import escaped, price_note
 from lakegc_assets_tests.cli.calling import lakegc
 from lakegc_assets_tests.left import BEGAN, checked, root_at, swept
 
@@ -138,28 +144,27 @@ def stopped(text: str) -> dict[str, Any]:
     }
 
 
-def insights(text: str) -> Insights:
+def insights(text: str, price: float | None) -> list[html.Section]:
     """What is known beside a report, in which every word is somebody else's."""
     rules = Rules(30)
     amount = Amount(4, 4 * 10**11)
-    return Insights(
-        classes=(("garbage", text, 4, 3 * 10**12), ("live and committed", None, 6, 10**12)),
-        branches=(
-            Use(text, 6, 10**12, (3, 6 * 10**11), (2, 5 * 10**11)), Use("not attributed", 1, 2)
-        ),
-        paths=(Use(text, 6, 10**12),),
-        covers=(text,),
-        forecast=Forecast(
-            text, "m1", BEGAN, rules, rules, Retain(), Retain(), (), amount, amount, Amount(0, 0),
-            {1: Amount(9, 9 * 10**11), 2: amount}, {7: Amount(5, 5 * 10**11, "at least")}, (text,),
-        ),
-        problems=(text,),
+    found = Forecast(
+        text, "m1", BEGAN, rules, rules, Retain(), Retain(), (), amount, amount, Amount(0, 0),
+        {1: Amount(9, 9 * 10**11), 2: amount}, {7: Amount(5, 5 * 10**11, "at least")}, (text,),
     )  # fmt: skip
+    stored = storage_sections(
+        (("garbage", text, 4, 3 * 10**12), ("live and committed", None, 6, 10**12)),
+        (Use(text, 6, 10**12, (3, 6 * 10**11), (2, 5 * 10**11)), Use("not attributed", 1, 2)),
+        (Use(text, 6, 10**12),),
+        price,
+        [text, *price_note(price), text],
+    )
+    return [*stored, forecast_section(found, price)]
 
 
 def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
     marks = [MarkFigures(BEGAN, 400, 300)]
-    page = page_of_run(stopped(_HOSTILE), _SERVER, marks, insights(_HOSTILE), 23.0)
+    page = page_of_run(stopped(_HOSTILE), _SERVER, marks, insights(_HOSTILE, 23.0), 23.0)
     read = require_harmless(page)
     shown = "".join(read.text)
     assert shown.count("<script>alert('1')</script>") == 26
@@ -172,7 +177,7 @@ def test_the_page_of_a_run_escapes_all_that_it_shows() -> None:
 
 def test_the_page_of_a_run_says_whose_storage_it_is_and_what_it_costs() -> None:
     shown = " ".join(
-        Read(page_of_run(outcome("repo"), _SERVER, (), insights("mine"), 23.0)).text
+        Read(page_of_run(outcome("repo"), _SERVER, (), insights("mine", 23.0), 23.0)).text
     ).split()
     text = " ".join(shown)
     for words in ("garbage: mine: 2.7 TiB, 75.0 %", "garbage: mine 4 2.7 TiB 69.00 a month",
@@ -181,7 +186,7 @@ def test_the_page_of_a_run_says_whose_storage_it_is_and_what_it_costs() -> None:
                   "in 7 days, if nobody writes 5 465.7 GiB at least 11.50 a month",
                   "a month at 23.00 for a TB (10^12 bytes)"):  # fmt: skip
         assert words in text
-    free = " ".join(Read(page_of_run(outcome("repo"), _SERVER, (), insights("mine"))).text)
+    free = " ".join(Read(page_of_run(outcome("repo"), _SERVER, (), insights("mine", None))).text)
     assert "a month" not in free
 
 
