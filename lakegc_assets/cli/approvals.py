@@ -36,7 +36,8 @@ def approve(
     sweep follows by itself.
     """
     from lakegc_assets.cli.jobs import run_job
-    from lakegc_assets.cli.site import Site, sweep_command
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.estate.run_state import sweep_command
     from lakegc_assets.lakefs.client import utc_now
     from lakegc_assets.sweep.approval import approval_of
 
@@ -44,14 +45,15 @@ def approve(
     if max_candidate_share is not None:
         asked["max_candidate_share"] = max_candidate_share
     run_job("gc_approve", repository, run_id, settings_of(others), {"approve": asked})
-    found = approval_of(Site.defined().attempt(repository, run_id), utc_now())
+    attempt = Site.defined().attempt(repository, run_id)
+    found = approval_of(attempt, utc_now())
     if found is None:
         raise LakegcError(f"the approval of mark {run_id!r} of {repository!r} was not recorded")
     click.echo(
         f"mark {run_id} of {repository} ({found.digest}) is approved by {found.by} until "
         f"{found.ends:%Y-%m-%d %H:%M} UTC"
     )
-    click.echo(f"  to delete  {sweep_command(repository, run_id)}")
+    click.echo(f"  to delete  {sweep_command(attempt)}")
 
 
 @click.command()

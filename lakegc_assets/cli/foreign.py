@@ -42,13 +42,18 @@ def adopt(
     Our own mark is made now, and every object that the other one names is judged by it: what we
     would not delete is spared, with the reason. The run is then swept like any other.
     """
-    from lakegc_assets.cli.site import adoptable
+    from lakegc_assets.cli.site import Site
+    from lakegc_assets.defs.names import partition_key
+    from lakegc_assets.mark.adoption import require_adoptable
 
     settings = settings_of(**options)
     if "adopt" in settings:
         raise ConfigurationError("--set adopt: give the mark as --mark")
     run = run_id or new_run_id()
-    adoptable(repository, run, mark_id)
+    # Before anything is started.
+    partition_key(repository, run)
+    site = Site.defined()
+    require_adoptable(site.store(repository), site.root, repository, run, mark_id)
     start("gc_mark", repository, run, {"mode": "unified"} | settings | {"adopt": mark_id}, as_json)
 
 

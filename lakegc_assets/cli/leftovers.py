@@ -161,7 +161,7 @@ def _server(roots: Sequence[str] = ()) -> Server:
     return Server(
         site.root,
         lambda repository: replace(site.context(repository, "leftovers"), settings=site.settings),
-        site.lakefs.connect,
+        site.lakefs.connect(),
         tuple(roots) or site.collector.roots(),
     )
 

@@ -17,12 +17,10 @@ from lakegc_assets.estate.guards import Guards, read_guards
 from lakegc_assets.estate.repository_state import UNREADABLE, Unread, runs_by_begin
 from lakegc_assets.estate.run_outcome import outcome_of
 from lakegc_assets.estate.run_state import RunManifests, run_state
-from lakegc_assets.estate.run_state import sweep_command as command_of
 from lakegc_assets.graveler.namespace import StorageNamespace
 from lakegc_assets.lakefs.config import LakeFSConfig
 from lakegc_assets.lakefs.errors import NotFoundError
 from lakegc_assets.lakefs.models import Repository
-from lakegc_assets.mark.adoption import require_adoptable
 from lakegc_assets.mark.marked_objects import known_attempt
 from lakegc_assets.recovery.restore.selection import known_ref
 from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
@@ -110,11 +108,6 @@ def outcome(repository: str, run: str) -> dict[str, Any]:
     return outcome_of(Site.defined().attempt(repository, run))
 
 
-def sweep_command(repository: str, run: str) -> str:
-    """The command that sweeps a published mark."""
-    return command_of(Site.defined().attempt(repository, run))
-
-
 def address_at(repository: str, ref: str, path: str) -> str:
     """The full address of the object that lakeFS shows at a path of a branch, tag or commit."""
     partition_key(repository, "any")
@@ -128,16 +121,6 @@ def address_at(repository: str, ref: str, path: str) -> str:
             "have had: give its id in place of the branch"
         ) from error
     return found.physical_address
-
-
-def adoptable(repository: str, run: str, mark_id: str) -> None:
-    """Refuse a mark of lakeFS's collector that no run can be made of, before anything is started.
-
-    Raises as ``require_adoptable``.
-    """
-    partition_key(repository, run)
-    site = Site.defined()
-    require_adoptable(site.store(repository), site.root, repository, run, mark_id)
 
 
 def names_on(lakefs: LakeFSConfig) -> tuple[set[str], list[str]]:

@@ -369,7 +369,7 @@ def estate_leftovers(execution: Execution) -> dg.MaterializeResult[None]:
     server = Server(
         resources.root,
         execution.repository_context,
-        resources.lakefs.config().connect,
+        resources.lakefs.config().connect(),
         resources.collector.roots(),
     )
     if not server.namespace_roots:

@@ -188,17 +188,10 @@ def run_state(
             return RunState(REFUSED, f"{name}: {refusal}")
         return RunState(UNFINISHED, f"{name} was checked and is not published: look at its run")
     marked = Total(found.report.facts["objects"], found.report.facts["bytes"])
-    sweep, unread = _recorded(found)
-    sweep = replace(sweep, marked=marked, unread=unread)
-    state = replace(sweep, **_of_published(found, guards, _how_far(found, sweep, unread)))
-    return _with_restored(state, found, others)
-
-
-def _with_restored(
-    known: RunState, found: RunManifests, others: Sequence[Restoring] | None
-) -> RunState:
-    """A state with what was restored; where nobody can read that, as it is."""
+    known = replace(_recorded(found), marked=marked)
+    known = replace(known, **_of_published(found, guards, _how_far(found, known)))
     back = None
+    # Where nobody can read what was restored, the state is said without it.
     with suppress(LakegcError):
         back = restored(found.attempt, others) if known.outcomes else None
     if back is None:
@@ -269,10 +262,10 @@ def no_sweep(repository: str) -> str:
     return f"No sweep starts: `{hold}` says what is lost, and what can be done"
 
 
-def _how_far(found: RunManifests, sweep: RunState, unread: str) -> str:
+def _how_far(found: RunManifests, sweep: RunState) -> str:
     """The number of objects that a sweep has deleted, as a sentence without its full stop."""
-    if unread:
-        return f"how many objects are deleted cannot be read ({unread})"
+    if sweep.unread:
+        return f"how many objects are deleted cannot be read ({sweep.unread})"
     locked = sweep.locked.objects
     more = f", and {counted(locked, 'object is locked', 'objects are locked')}" if locked else ""
     if found.swept is not None:
@@ -302,20 +295,20 @@ def deleted_or_missing(attempt: AttemptArtifacts, outcomes: pa.Table) -> pa.Tabl
     return missing.slice(0, 0) if killed is None else missing.filter(pc.field("at") >= killed)
 
 
-def _recorded(found: RunManifests) -> tuple[RunState, str]:
+def _recorded(found: RunManifests) -> RunState:
     """The records of the sweep of a run, without a state; or why they cannot be read."""
     if found.swept is not None:
         recorded = found.swept.facts["outcomes"]
         outcomes = {name: Total(one["objects"], one["bytes"]) for name, one in recorded.items()}
-        return RunState("", "", outcomes, recorded=found.swept.finished), ""
+        return RunState("", "", outcomes, recorded=found.swept.finished)
     if not found.begun:
-        return RunState("", ""), ""
+        return RunState("", "")
     try:
         rows = ledger.read(found.attempt)
     except LakegcError as error:
-        return RunState("", ""), str(error)
+        return RunState("", "", unread=str(error))
     totals = rows.group_by("outcome").aggregate([("size", "count"), ("size", "sum")])
     outcomes = {
         one["outcome"]: Total(one["size_count"], one["size_sum"]) for one in totals.to_pylist()
     }
-    return RunState("", "", outcomes, recorded=pc.max(rows["at"]).as_py()), ""
+    return RunState("", "", outcomes, recorded=pc.max(rows["at"]).as_py())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from lakegc_assets.errors import ConfigurationError, LakegcError, RefusedError
@@ -48,19 +47,14 @@ class Server:
     Attributes:
         root: of the artifacts; it says how stores are reached, too.
         context: gives the context of a repository, by its name.
-        connect: makes a client.
+        client: of the server.
         namespace_roots: URLs below which the server keeps storage namespaces.
     """
 
     root: ArtifactRoot
     context: Callable[[str], RunContext]
-    connect: Callable[[], LakeFSClient]
+    client: LakeFSClient
     namespace_roots: Sequence[str] = ()
-
-    @cached_property
-    def client(self) -> LakeFSClient:
-        """A client of the server."""
-        return self.connect()
 
     def repositories(self) -> list[Repository]:
         """All repositories, as the server lists them now."""

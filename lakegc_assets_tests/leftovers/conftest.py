@@ -81,4 +81,4 @@ def server(lake: SmallLake, spark: Session) -> Server:
             session=spark,
         )
 
-    return Server(lake.root, context, lake.config.connect, ("local://team",))
+    return Server(lake.root, context, lake.config.connect(), ("local://team",))
