@@ -10,6 +10,7 @@ import pytest
 
 from lakegc_assets.embedded.lake import catalog
 from lakegc_assets.errors import IntegrityError
+from lakegc_assets.graveler.ranges import read_metarange
 from lakegc_assets.lakefs.client import LakeFSClient
 from lakegc_assets.leftovers.metadata import UnreferencedTables, unreferenced_tables
 from lakegc_assets.leftovers.report import find_leftovers
@@ -139,3 +140,24 @@ def test_the_metarange_of_a_commit_must_be_listed(lake: SmallLake, server: Serve
     (lake.objects / "_lakefs" / metarange).unlink()
     with pytest.raises(IntegrityError, match="metarange of a commit, is not listed"):
         look(server)
+
+
+def test_lakefs_takes_an_old_table_as_it_is(lake: SmallLake, server: Server) -> None:
+    """So none is ever removed: nothing about the files tells, neither before nor after."""
+    lost = orphan(lake.objects, "lost")
+    age(lake.objects / "_lakefs", 31)
+    ctx = server.context(REPOSITORY).connect()
+    found = unreferenced_tables(ctx)
+    assert set(found.tables["key"].to_pylist()) == {*lost}
+    store = ctx.connections.store()
+    before = [store.head(key) for key in lost]
+    ctx.client.call(
+        "POST", "repositories", REPOSITORY, "branches", "main", "commits",
+        params={"source_metarange": lost.metarange.removeprefix("_lakefs/")},
+        json={"message": "of a tree that is there"},
+    )  # fmt: skip
+    assert [store.head(key) for key in lost] == before
+    tree = ctx.client.commit(REPOSITORY, lake.head("main")).meta_range_id
+    (only,) = read_metarange(store.get(f"_lakefs/{tree}"), tree)
+    assert (f"_lakefs/{only.id}", f"_lakefs/{tree}") == lost
+    assert unreferenced_tables(ctx).tables.num_rows == 0
