@@ -17,11 +17,10 @@ from lakegc_assets.cli.jobs import open_instance
 from lakegc_assets.cli.site import Site, names_on, outcome, repository_context, run_context
 from lakegc_assets.definitions import component
 from lakegc_assets.defs.automation_state import schedules_on
-from lakegc_assets.defs.estate import overview
+from lakegc_assets.defs.estate import COLUMNS, Overview, Row, overview
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import REPOSITORY
 from lakegc_assets.errors import ConfigurationError, LakegcError
-from lakegc_assets.estate.overview import COLUMNS, Overview, Row
 from lakegc_assets.estate.run_outcome import (
     commands_of,
     done_by_sweep,

@@ -22,10 +22,9 @@ from lakegc_assets.cli.pages import (
     page_of_run,
     storage_sections,
 )
-from lakegc_assets.defs.estate import overview
+from lakegc_assets.defs.estate import COLUMNS, overview
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Policies
-from lakegc_assets.estate.overview import COLUMNS
 from lakegc_assets.estate.tables import MarkFigures, Table
 from lakegc_assets.forecast.forecast import Amount, Forecast
 from lakegc_assets.lakefs.config import LakeFSConfig

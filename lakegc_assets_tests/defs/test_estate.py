@@ -16,11 +16,11 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 
 from lakegc_assets.defs.automation_state import schedules_on
 from lakegc_assets.defs.component import GarbageCollection
+from lakegc_assets.defs.estate import COLUMNS
 from lakegc_assets.defs.metadata import pages
 from lakegc_assets.defs.names import PLAIN
 from lakegc_assets.defs.policy import Override, Policies, Policy
 from lakegc_assets.defs.schedules import next_run
-from lakegc_assets.estate.overview import COLUMNS
 from lakegc_assets.estate.tables import freed_by_week, largest
 from lakegc_assets.lakefs.client import utc_now
 from lakegc_assets.lakefs.config import LakeFSConfig
