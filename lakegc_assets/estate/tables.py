@@ -110,12 +110,14 @@ def _monday(moment: datetime) -> date:
 class Table:
     """A table of text, whole numbers, and whatever else its reader can show.
 
-    With ``cards``, a page shows each row as a card of its own on a narrow screen.
+    With ``cards``, a page shows each row as a card of its own on a narrow screen; ``note`` is about
+    all rows.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     cards: bool = False
+    note: str = ""
 
 
 def report_tables(facts: Mapping[str, Any], marks: Sequence[MarkFigures]) -> dict[str, Table]:

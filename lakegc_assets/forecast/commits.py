@@ -140,7 +140,9 @@ def spans_of(
     least = least_days(other_retain, heads)
     days = days_needed(marked.commits, heads, branches, now, least)
     previous = days_of_previous(marked.known, heads, branches, now, least)
-    left = _left(marked, today, retain, now)
+    left = dict.fromkeys(marked.commits, FOREVER)
+    if today is not None:
+        left = _left_under(marked, lengthen(today, retain, marked.heads), now)
     found = {
         commit_id: Span(min(days[commit_id], previous.get(commit_id, NEVER)), left[commit_id])
         for commit_id in marked.commits
@@ -205,14 +207,6 @@ def spans_of_paths(
             left = _left_under(marked, raised, now)
         found[pattern] = {one: Span(days[one], left[one]) for one in marked.commits}
     return found
-
-
-def _left(
-    marked: MarkedCommits, today: Rules | None, retain: Retain, now: datetime
-) -> dict[str, int]:
-    if today is None:
-        return dict.fromkeys(marked.commits, FOREVER)
-    return _left_under(marked, lengthen(today, retain, marked.heads), now)
 
 
 def _left_under(marked: MarkedCommits, rules: Rules, now: datetime) -> dict[str, int]:

@@ -160,20 +160,9 @@ def _held(
     missing = [span for one, span in of_metaranges.items() if one not in cached]
     there = {one: span for one, span in of_metaranges.items() if one in cached}
     # The highest rank counts, which is that of the least days.
-    by_days, by_left = (
-        ranges_of(ctx, ranks).rows
-        for ranks in (
-            {one: -span.days for one, span in there.items()},
-            {one: span.left for one, span in there.items()},
-        )
-    )
-    left = dict(zip(*(by_left[n].to_pylist() for n in ("range_id", "rank")), strict=True))
-    of_ranges = {
-        range_id: Span(-rank, left[range_id])
-        for range_id, rank in zip(
-            *(by_days[n].to_pylist() for n in ("range_id", "rank")), strict=True
-        )
-    }
+    by_days = ranges_of(ctx, {one: -span.days for one, span in there.items()}).rows
+    by_left = ranges_of(ctx, {one: span.left for one, span in there.items()}).rows
+    of_ranges = {one: span for (one,), span in _spans(by_days, by_left, "range_id").items()}
     below, not_cached = _below(mark, commits, paths, cached)
     missing += not_cached
     if mark.chain["active_commits"].facts["rules"] is None:
@@ -219,19 +208,20 @@ def _below(
         of_pattern = {i: s for i, s in _of_metaranges(commits, spans).items() if s != Span()}
         there[pattern] = {i: span for i, span in of_pattern.items() if i in cached}
         missing += [span for i, span in of_pattern.items() if i not in cached]
-    by_days, by_left = (
-        path_ranges(mark.ctx, ranks).to_pylist()
-        for ranks in (
-            {p: {i: -span.days for i, span in of.items()} for p, of in there.items()},
-            {p: {i: span.left for i, span in of.items()} for p, of in there.items()},
-        )
+    days = {p: {i: -span.days for i, span in of.items()} for p, of in there.items()}
+    left = {p: {i: span.left for i, span in of.items()} for p, of in there.items()}
+    by_days, by_left = path_ranges(mark.ctx, days), path_ranges(mark.ctx, left)
+    found = _spans(by_days, by_left, "pattern", "range_id")
+    return {(prefix_of(pattern), one): span for (pattern, one), span in found.items()}, missing
+
+
+def _spans(by_days: pa.Table, by_left: pa.Table, *key: str) -> dict[tuple[str, ...], Span]:
+    """The span of each range, by columns that name it: the days are ranks, those of one negated."""
+    days, left = (
+        {tuple(row[name] for name in key): row["rank"] for row in rows.to_pylist()}
+        for rows in (by_days, by_left)
     )
-    left = {(row["pattern"], row["range_id"]): row["rank"] for row in by_left}
-    days = {(row["pattern"], row["range_id"]): -row["rank"] for row in by_days}
-    return {
-        (prefix_of(pattern), one): Span(days[pattern, one], left[pattern, one])
-        for pattern, one in days
-    }, missing
+    return {one: Span(-rank, left[one]) for one, rank in days.items()}
 
 
 def _held_below(mark: Mark, held: Held) -> list[DataFrame]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from lakegc_assets.estate.tables import Table
 from lakegc_assets.leftovers.ledger import Removal, unfinished
 from lakegc_assets.leftovers.metadata import (
     UnreferencedTables,
@@ -23,15 +24,6 @@ from lakegc_assets.leftovers.uploads import (
 )
 from lakegc_assets.storage.values import MultipartUpload, UncommittedBlob
 from lakegc_assets.wording import human_bytes
-
-
-@dataclass(frozen=True)
-class Table:
-    """Leftovers of one kind, the largest first, and a note about all of them."""
-
-    columns: Sequence[str]
-    rows: Sequence[tuple[Any, ...]]
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ class Leftovers:
         }
 
     def tables(self) -> dict[str, Table]:
-        """The leftovers of each kind for people, by its name."""
+        """The leftovers of each kind for people, by its name, the largest first."""
         return {
             "namespaces": _table(
                 ("namespace", "repository", "of", "objects", "size", "newest", "stays"),
@@ -116,7 +108,7 @@ class Leftovers:
             "removals that did not end": Table(
                 ("removal", "kind", "where", "by"),
                 [(one.id, one.kind, one.where, one.by) for one in self.removals],
-                "remove these again",
+                note="remove these again",
             ),
         }
 
@@ -197,7 +189,8 @@ def _table(
     row_of: Callable[[Any], tuple[Any, ...]],
     note: str = "",
 ) -> Table:
-    return Table(columns, [row_of(one) for one in sorted(found, key=lambda one: -one.size)], note)
+    rows = [row_of(one) for one in sorted(found, key=lambda one: -one.size)]
+    return Table(columns, rows, note=note)
 
 
 def _placed(one: LeftoverUploads[Any], **those: object) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_reports_are_read_on_a_telephone(page: Page, tmp_path: Path, scheme: str
     marks = [MarkFigures(BEGAN + timedelta(days=7 * n), 900 + n, 400) for n in range(30)]
     pages = {
         "estate": page_of_estate(found, _SERVER, {"good": 23.0}),
-        "run": page_of_run(outcome("sales"), _SERVER, marks, insights(_LONG), 23.0),
+        "run": page_of_run(outcome("sales"), _SERVER, marks, insights(_LONG, 23.0), 23.0),
     }
     asked: list[str] = []
     complaints: list[str] = []
