@@ -28,8 +28,7 @@ from lakegc_assets.defs.fields import (
     one_of,
     some,
 )
-from lakegc_assets.errors import ConfigurationError
-from lakegc_assets.estate.notices import FORMS
+from lakegc_assets.estate.notices import FORMS, MailServer
 from lakegc_assets.forecast.change import Change
 from lakegc_assets.retention.rules import Rules
 from lakegc_assets.run.bounds import Bounds
@@ -326,38 +325,10 @@ class CollectorSection(SharedSettings, dg.Model, dg.Resolvable):
     """Settings of every run, whichever repository it is on."""
 
 
-class MailSection(dg.Model, dg.Resolvable):
+class MailSection(MailServer, dg.Model, dg.Resolvable):
     """The mail server and its recipients."""
 
-    host: str = Field(description="of the SMTP server")
-    port: Annotated[int, Bounds(1, 65_535)] = Field(default=25, description="of the SMTP server")
-    sender: str = Field(description="address that mails come from")
-    to: Annotated[Texts, AfterValidator(some)] = Field(
-        description="addresses, at least one; owners that have one are added"
-    )
-    starttls: bool = Field(
-        default=False, description="encrypt the connection, to a server whose certificate is valid"
-    )
-    user: str | None = Field(default=None, description="name to log in with")
-    password_variable: str | None = Field(
-        default=None, description="name of the environment variable that holds the password"
-    )
-
-    @model_validator(mode="after")
-    def _require_password(self) -> MailSection:
-        if self.user and not self.password_variable:
-            raise ValueError(f"user {self.user!r} needs a password: name its password_variable")
-        return self
-
-    def password(self) -> str:
-        """The value of its variable, or a ``ConfigurationError`` where that is not set."""
-        password = os.environ.get(self.password_variable or "")
-        if password is None:
-            raise ConfigurationError(
-                f"user {self.user!r} of {self.host} needs a password: set the variable that "
-                "password_variable names"
-            )
-        return password
+    to: Annotated[Texts, AfterValidator(some)] = _shared("to", MailServer)
 
 
 class NoticeSection(dg.Model, dg.Resolvable):

@@ -4,8 +4,11 @@ A sensor holds a notice that was not delivered in its cursor, for a day. Who is 
 delivery and the cursor's being written delivers twice.
 """
 
+from __future__ import annotations
+
 import json
 import logging
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -13,13 +16,15 @@ from email.message import EmailMessage
 from html import escape
 from smtplib import SMTP, SMTPException
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import requests
+from pydantic import BaseModel, Field, model_validator
 from requests import post as send
 
-from lakegc_assets.errors import LakegcError
+from lakegc_assets.errors import ConfigurationError, LakegcError
+from lakegc_assets.run.bounds import Bounds
 
 #: In which notices are posted.
 FORMS: Final = ("auto", "json", "slack", "teams")
@@ -197,19 +202,36 @@ def _plain(text: str, **style: str) -> Document:
     return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}
 
 
-class MailServer(Protocol):
-    """A mail server, what it is logged in to with, and the addresses of mails."""
+class MailServer(BaseModel):
+    """The mail server and its recipients."""
 
-    host: str
-    port: int
-    sender: str
-    to: list[str]
-    starttls: bool
-    user: str | None
+    host: str = Field(description="of the SMTP server")
+    port: Annotated[int, Bounds(1, 65_535)] = Field(default=25, description="of the SMTP server")
+    sender: str = Field(description="address that mails come from")
+    to: list[str] = Field(description="addresses, at least one; owners that have one are added")
+    starttls: bool = Field(
+        default=False, description="encrypt the connection, to a server whose certificate is valid"
+    )
+    user: str | None = Field(default=None, description="name to log in with")
+    password_variable: str | None = Field(
+        default=None, description="name of the environment variable that holds the password"
+    )
+
+    @model_validator(mode="after")
+    def _require_password(self) -> MailServer:
+        if self.user and not self.password_variable:
+            raise ValueError(f"user {self.user!r} needs a password: name its password_variable")
+        return self
 
     def password(self) -> str:
-        """The password of the user."""
-        ...
+        """The value of its variable, or a ``ConfigurationError`` where that is not set."""
+        password = os.environ.get(self.password_variable or "")
+        if password is None:
+            raise ConfigurationError(
+                f"user {self.user!r} of {self.host} needs a password: set the variable that "
+                "password_variable names"
+            )
+        return password
 
 
 def mail(server: MailServer, document: Document) -> None:
