@@ -108,6 +108,34 @@ class Lines:
         return self._line
 
 
+def dying(patch: pytest.MonkeyPatch, after: int, *, before: bool, below: str = "") -> list[str]:
+    """Kill whoever changes a store for the so-many-th time, just before or after it does.
+
+    ``below`` is a part of the URLs of the stores that count. Returns the changes, as they come.
+    """
+    calls: list[str] = []
+
+    def deadly(name: str) -> Callable[..., Any]:
+        real = getattr(LocalStore, name)
+
+        def change(store: LocalStore, *arguments: Any, **named: Any) -> Any:
+            if below not in store.url:
+                return real(store, *arguments, **named)
+            calls.append(name)
+            if len(calls) == after and before:
+                raise Killed
+            found = real(store, *arguments, **named)
+            if len(calls) == after:
+                raise Killed
+            return found
+
+        return change
+
+    for name in ("put", "put_if_absent", "delete_many"):
+        patch.setattr(LocalStore, name, deadly(name))
+    return calls
+
+
 def let_the_killed_be_gone(patch: pytest.MonkeyPatch) -> None:
     """Who is killed by an error in this process leaves its lease: as if nothing of it lived."""
     patch.setattr(lease, "is_gone", lambda _owner: True)

@@ -18,6 +18,7 @@ from lakegc_assets.run.artifacts import (
     Manifest,
 )
 from lakegc_assets.storage.config import StoreConfig
+from lakegc_assets.sweep.ledger import Outcome, record
 
 #: When the first of these runs began.
 BEGAN = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
@@ -70,6 +71,12 @@ def swept(
     outcomes = {"deleted": {"objects": 40, "bytes": size}} if size else {}
     finish(attempt, "swept_set", day + 1 / 24, {"outcomes": outcomes})
     return attempt
+
+
+def deleted(attempt: AttemptArtifacts, *outcomes: str) -> None:
+    """Outcomes of objects of 100 bytes, as a try that was killed recorded them."""
+    rows = [Outcome(f"data/g/{n}", 100, outcome) for n, outcome in enumerate(outcomes)]
+    record(attempt.store(), "sweep-0001-00000-000000", rows)
 
 
 def finish(attempt: AttemptArtifacts, asset: str, day: float, facts: dict[str, Any]) -> Manifest:

@@ -150,15 +150,12 @@ def launchpad(
     def of(key: str) -> dict[str, Any]:
         repository = key.split("|", maxsplit=1)[0]
         policy = policies.of(repository)
-        first = {
-            "mode": policy.mode,
-            "min_age_hours": policy.min_age_hours,
-            "max_candidate_share": policy.max_candidate_share,
-            "protect_tags": policy.protect_tags,
-            "clean": False,
-            **({} if policies.collects(repository) else {_EXCLUDED: False}),
+        shown = {
+            # What no policy has is of single runs.
+            name: getattr(policy, name, False)
+            for name in settings
+            if name != _EXCLUDED or not policies.collects(repository)
         }
-        shown = {name: value for name, value in first.items() if name in settings}
         return {"resources": {names.of("collector"): {"config": shown}}} if shown else {}
 
     return dg.PartitionedConfig(

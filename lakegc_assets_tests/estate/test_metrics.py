@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,12 +15,10 @@ from lakegc_assets.estate.exposition import estate_metrics, text_of
 from lakegc_assets.estate.metrics import RepositoryMetrics, repository_metrics
 from lakegc_assets.estate.run_state import Total
 from lakegc_assets.prune.removal import end_removal, is_left, remove_run
-from lakegc_assets.run.artifacts import ArtifactRoot, AttemptArtifacts
-from lakegc_assets.storage.local import LocalStore
-from lakegc_assets.sweep.ledger import Outcome, record
+from lakegc_assets.run.artifacts import ArtifactRoot
 from lakegc_assets.sweep.totals import PrunedTotals, count_pruned, read_totals
-from lakegc_assets_tests.kills import Killed
-from lakegc_assets_tests.left import BEGAN, begun, checked, finish, marked, root_at, swept
+from lakegc_assets_tests.kills import Killed, dying
+from lakegc_assets_tests.left import BEGAN, begun, checked, deleted, finish, marked, root_at, swept
 
 _NOW = BEGAN + timedelta(days=30)
 Samples = dict[tuple[str, ...], float]
@@ -46,12 +42,6 @@ def samples(root: ArtifactRoot, *known: str, component: str = "") -> Samples:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def deleted(attempt: AttemptArtifacts, *outcomes: str) -> None:
-    """Outcomes of objects of 100 bytes, as a try that was killed recorded them."""
-    rows = [Outcome(f"data/g/{n}", 100, outcome) for n, outcome in enumerate(outcomes)]
-    record(attempt.store(), "sweep-0001-00000-000000", rows)
 
 
 def test_each_repository_has_its_samples_and_damage_of_one_hides_no_other(
@@ -126,29 +116,6 @@ def prune(root: ArtifactRoot, *runs: str) -> None:
     count_pruned(root, "repo", gone, _NOW)
     for one in gone:
         remove_run(root, "repo", one.run, one.attempt, lambda: None, lambda: None)
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, after: int, *, before: bool) -> list[str]:
-    """Kill whoever changes a store for the so-many-th time, just before or after it does."""
-    calls: list[str] = []
-
-    def deadly(name: str) -> Callable[..., Any]:
-        real = getattr(LocalStore, name)
-
-        def change(store: LocalStore, *arguments: Any, **named: Any) -> Any:
-            calls.append(name)
-            if before and len(calls) == after:
-                raise Killed
-            done = real(store, *arguments, **named)
-            if len(calls) == after:
-                raise Killed
-            return done
-
-        return change
-
-    for name in ("put", "delete_many"):
-        monkeypatch.setattr(LocalStore, name, deadly(name))
-    return calls
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -22,7 +22,7 @@ from lakegc_assets.sweep.rate_limit import Limits, RateLimiter, round_folder
 from lakegc_assets.sweep.status import FOLDER, SweepTry, last_try, recorded_try
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import RUN, Marked, SmallLake
-from lakegc_assets_tests.left import BEGAN, checked, finish, swept
+from lakegc_assets_tests.left import BEGAN, checked, deleted, finish, swept
 from lakegc_assets_tests.left import marked as published
 from lakegc_assets_tests.sessions import Session
 from lakegc_assets_tests.sweep.stand_ins import spare, stand_in
@@ -46,12 +46,6 @@ def look(attempt: AttemptArtifacts) -> RunState:
 def put(root: ArtifactRoot, key: str, content: bytes) -> None:
     """Write into the namespace."""
     open_store(_NAMESPACE, root.stores).put(key, content)
-
-
-def deleted(attempt: AttemptArtifacts, *outcomes: str) -> None:
-    """Outcomes of objects of 100 bytes, as a try recorded them."""
-    rows = [Outcome(f"data/g/{n}", 100, outcome) for n, outcome in enumerate(outcomes)]
-    record(attempt.store(), "sweep-0001-00000-000000", rows)
 
 
 def tried(attempt: AttemptArtifacts, error: str = "", *, ended: bool = True) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -24,7 +23,7 @@ from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.sweep.lease import LeaseLostError, repository_lease
 from lakegc_assets.sweep.lease_record import LEASE, read_lease
 from lakegc_assets_tests.files import age
-from lakegc_assets_tests.kills import Killed
+from lakegc_assets_tests.kills import Killed, dying
 from lakegc_assets_tests.lake import REPOSITORY, RUN, mark
 from lakegc_assets_tests.prune.estate import AGE, OLD, Estate, NoRecords, Records, again
 from lakegc_assets_tests.sessions import Session
@@ -63,33 +62,6 @@ def test_the_next_mark_is_what_it_would_have_been(estate: Estate, spark: Session
     assert attempt.manifest("store_listing").facts["mode"] == "optimized"
 
 
-@contextmanager
-def dying(monkeypatch: pytest.MonkeyPatch, after: int, *, before: bool) -> Iterator[list[str]]:
-    """Kill whoever changes the old run for the so-many-th time, just before or after it does."""
-    calls: list[str] = []
-
-    def deadly(name: str) -> Callable[..., Any]:
-        real = getattr(LocalStore, name)
-
-        def change(store: LocalStore, *arguments: Any, **named: Any) -> Any:
-            if f"/{REPOSITORY}/{OLD}" not in store.url:
-                return real(store, *arguments, **named)
-            calls.append(name)
-            if len(calls) == after and before:
-                raise Killed
-            found = real(store, *arguments, **named)
-            if len(calls) == after:
-                raise Killed
-            return found
-
-        return change
-
-    with monkeypatch.context() as patch:
-        for name in ("put", "put_if_absent", "delete_many"):
-            patch.setattr(LocalStore, name, deadly(name))
-        yield calls
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_whoever_is_killed_leaves_what_the_next_prune_ends(
     estate: Estate,
@@ -104,7 +76,8 @@ def test_whoever_is_killed_leaves_what_the_next_prune_ends(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         age(estate.artifacts(), AGE)
-        with dying(monkeypatch, after, before=before) as calls:
+        with monkeypatch.context() as patch:
+            calls = dying(patch, after, before=before, below=f"/{REPOSITORY}/{OLD}")
             try:
                 estate.prune()
             except Killed:
