@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import Final
 
 import click
 
@@ -17,18 +18,6 @@ FAILURE: Final = 1
 _STATUSES: Final = {"failed": FAILURE, "configuration": 2, "refused": 3}
 
 
-class Ended(click.ClickException):
-    """The sentence on standard error with which a command ends, and its exit status."""
-
-    def __init__(self, message: str, status: int = FAILURE) -> None:
-        super().__init__(message)
-        self.exit_code = status
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print it without the word that click puts before its own errors."""
-        say(self.message, file, err=True)
-
-
 @contextmanager
 def exit_status() -> Iterator[None]:
     """Turn errors and interrupts of the current command into a sentence and an exit status."""
@@ -36,10 +25,12 @@ def exit_status() -> Iterator[None]:
         yield
     except LakegcError as error:
         kind = kind_of(error)
-        raise Ended(f"{kind}: {_with_options(error)}", _STATUSES[kind]) from error
+        say(f"{kind}: {_with_options(error)}", err=True)
+        sys.exit(_STATUSES[kind])
     except KeyboardInterrupt as interrupt:
         how_far = str(interrupt) or "the same command with the same --run goes on"
-        raise Ended(f"interrupted: {how_far}") from interrupt
+        say(f"interrupted: {how_far}", err=True)
+        sys.exit(FAILURE)
 
 
 def _with_options(error: LakegcError) -> str:

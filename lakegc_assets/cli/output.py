@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -19,9 +19,9 @@ _WITHOUT_RULE = {
 }
 
 
-def say(text: str, file: IO[Any] | None = None, *, err: bool = False) -> None:
+def say(text: str, *, err: bool = False) -> None:
     """Print text for people, in which nothing controls the terminal but line breaks and tabs."""
-    click.echo("\t".join(map(escaped, text.split("\t"))), file, err=err)
+    click.echo("\t".join(map(escaped, text.split("\t"))), err=err)
 
 
 def echo_json(found: object) -> None:

@@ -121,15 +121,16 @@ def insights_of(
     repository: str, run: str, price: float | None, *, forecasting: bool
 ) -> list[html.Section]:
     """What is stored, and a forecast, by what a mark has left; what cannot be had is a note."""
-    stored: tuple[Any, ...] = ((), (), ())
-    covers: Sequence[str] = ()
-    problems, forecasts = [], []
+    classes: Sequence[Sequence[Any]] = ()
+    branches: Sequence[Use] = ()
+    paths: Sequence[Use] = ()
+    covers, problems, forecasts = [], [], []
     try:
         ctx = run_context(repository, run)
         if ctx.root.attempt(repository, run).has(ASSET):
-            branches, paths = usage(ctx, "branch", 1), usage(ctx, "path", 1)
-            stored = branches.facts["classes"], branches.rows, paths.rows
-            covers = branches.facts["covers"]
+            by_branch, by_path = usage(ctx, "branch", 1), usage(ctx, "path", 1)
+            branches, paths = by_branch.rows, by_path.rows
+            classes, covers = by_branch.facts["classes"], by_branch.facts["covers"]
         else:
             how = command_line("usage", repository, "--run", run)
             problems.append(f"nobody has attributed the storage of this mark yet: `{how}` does")
@@ -141,7 +142,8 @@ def insights_of(
             forecasts.append(forecast_section(found, price))
         except LakegcError as error:
             problems.append(f"there is no forecast: {error}")
-    return [*storage_sections(*stored, price, [*covers, *price_note(price), *problems]), *forecasts]
+    notes = [*covers, *price_note(price), *problems]
+    return [*storage_sections(classes, branches, paths, price, notes), *forecasts]
 
 
 def page_of_run(
