@@ -120,7 +120,7 @@ def look(site: Site) -> Overview:
 def insights_of(
     repository: str, run: str, price: float | None, *, forecasting: bool
 ) -> list[html.Section]:
-    """What is stored, and a forecast, by what a mark has left; what cannot be had is a note."""
+    """Storage and a forecast, by what a mark has left; what cannot be had is a note."""
     classes: Sequence[Sequence[Any]] = ()
     branches: Sequence[Use] = ()
     paths: Sequence[Use] = ()
