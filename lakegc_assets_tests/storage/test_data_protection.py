@@ -27,6 +27,7 @@ from lakegc_assets.storage.errors import (
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.values import FREED, HELD, PERHAPS_HELD, DataProtection, Recovery
+from lakegc_assets_tests.storage.azure_answers import blob, page
 from lakegc_assets_tests.storage.conftest import Answer, Script, azure_client
 from lakegc_assets_tests.storage.servers import AZURE_ACCOUNT, Server
 
@@ -373,6 +374,41 @@ def test_locks_of_a_container(azure: Callable[..., ObjectStore]) -> None:
     assert "could not be found out" in found.notice
 
 
+@pytest.mark.parametrize(
+    ("written", "listed", "kind", "held"),
+    [
+        # What was written before versioning was turned on has no version yet.
+        ({"x-ms-version-id": "2026"}, "", "versions", True),
+        # What was written before it was turned off may stay as one.
+        ({}, "<VersionId>2025</VersionId>", "nothing", None),
+        ({}, "", "nothing", False),
+        (None, "<VersionId>2025</VersionId>", "versions", True),
+        (None, "", "nothing", None),
+    ],
+)
+def test_versions_of_azure_are_told_by_what_is_written_now(
+    azure: Callable[..., ObjectStore],
+    written: dict[str, str] | None,
+    listed: str,
+    kind: str,
+    *,
+    held: bool | None,
+) -> None:
+    """No request asks an account whether versioning is on."""
+    off = "<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>"
+    properties = Answer(body=f"<StorageServiceProperties>{off}</StorageServiceProperties>")
+    first = page(blob("ns/data/a").replace("<Properties>", f"{listed}<Properties>"))
+    put = [] if written is None else [Answer(201, headers={"ETag": '"0x1"', **written})]
+    store = azure(*put, Answer(), properties, first, properties, first)
+    if put:
+        store.put("lease", b"1")
+    found = store.data_protection()
+    assert found.held is held
+    assert found.at_least is (held is not False)
+    assert store.recovery().kind == kind
+    assert ("was on" in found.notice) is (held is None and bool(listed))
+
+
 def _gcs(script: Script, *answers: Answer) -> ObjectStore:
     script.answers = list(answers)
     access = GcsAccess(endpoint=script.endpoint)
@@ -429,6 +465,7 @@ def test_soft_delete_of_azurite_is_said_to_hold(
     url, config = azure_container
     store = open_store(f"{url}/ns", config)
     client = azure_client(azurite_server)
+    store.put("a", b"")
     assert store.data_protection().held is False
     client.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=9))
     try:

@@ -88,6 +88,8 @@ class Blob(BucketObject):
         headers = {"x-ms-blob-type": "BlockBlob", "Content-Type": _CONTENT, **_md5_header(data)}
         with explaining(self.where):
             answer = self._send(headers, data, _IF_ABSENT if if_absent else condition)
+            # Without versioning a blob that is written gets no version.
+            self.service.versioned = "x-ms-version-id" in answer.headers
             self._compare_md5(answer, data)
             return etag_in(answer.headers.get("ETag"))
 

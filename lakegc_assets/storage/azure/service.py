@@ -57,8 +57,9 @@ _CODE: Final = re.compile(r"<Code>([^<]*)")
 class AzureService(HttpClient):
     """One account, whose URL has no slash at its end, and what its answers have shown.
 
-    ``starts_from_names`` is False once it has refused to start a listing at a name, and
-    ``hierarchical`` None until a blob has shown whether it has a hierarchical namespace.
+    ``starts_from_names`` is False once it has refused to start a listing at a name,
+    ``hierarchical`` None until a blob has shown whether it has a hierarchical namespace, and
+    ``versioned`` None until a write has shown whether versioning is on now.
     """
 
     deleted = (202,)
@@ -73,6 +74,7 @@ class AzureService(HttpClient):
         self.url = url
         self.starts_from_names = True
         self.hierarchical: bool | None = None
+        self.versioned: bool | None = None
         self._delegation: Delegation | None = None
 
     @property

@@ -52,6 +52,7 @@ _LOCKS: Final = {
     "x-ms-immutable-storage-with-versioning-enabled": "blobs may have immutability policies and "
     "legal holds of their own",
 }
+_DATA: Final = "data/"
 _COPY_POLL_S: Final = 0.5
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
@@ -140,23 +141,35 @@ class AzureVersions(BucketStore[Blob]):
 
     def recovery(self) -> Recovery:
         """See ``ObjectStore``: soft delete of blobs, and versions."""
+        return self._settings()[0]
+
+    def _settings(self) -> tuple[Recovery, bool]:
+        """The recovery, and whether blobs may have versions although it does not rely on any.
+
+        No request tells whether versioning is on. Blobs that were written before it was have no
+        version, and become one when they are deleted; those that have one keep it when it is off.
+        """
         where, service = self._url, self.service
         try:
             answer = service.send("GET", f"{service.url}/?restype=service&comp=properties")
             days = soft_delete_days(answer.content)
-            versions = self._has_versions()
+            listed = self._has_versions()
         except (HttpFailure, ValueError) as error:
             code = error.code if isinstance(error, HttpFailure) else error
             advice = ": look at the account, or let the credentials read the properties of blobs"
-            return Recovery.unknown(where, code, advice)
-        if versions:
+            return Recovery.unknown(where, code, advice), True
+        if service.versioned or (listed and service.versioned is None):
             kept = "versioning is on: deleted blobs stay as versions, and are paid for"
             until = "until a lifecycle rule removes them, which counts from when they were written"
-            return Recovery("versions", None, f"{where}: {kept} {until}")
+            return Recovery("versions", None, f"{where}: {kept} {until}"), True
+        earlier = ""
+        if listed:
+            earlier = "; versioning is off now, and was on: what was written then may stay"
         if days:
             kept = f"soft delete is on: deleted blobs stay for {days} days, and are paid for"
-            return Recovery("soft_delete", float(days), f"{where}: {kept}")
-        return Recovery("nothing", None, f"{where}: the account keeps nothing of deleted blobs")
+            return Recovery("soft_delete", float(days), f"{where}: {kept}{earlier}"), listed
+        notice = f"{where}: the account keeps nothing of deleted blobs{earlier}"
+        return Recovery("nothing", None, notice), listed or service.versioned is None
 
     def data_protection(self) -> DataProtection:
         """See ``ObjectStore``: the same, and policies and holds of the container."""
@@ -170,10 +183,16 @@ class AzureVersions(BucketStore[Blob]):
         except HttpFailure as failure:
             why = f"({failure.code}): let the credentials read its properties"
             locks = [f"whether the container has policies or holds could not be found out {why}"]
-        return DataProtection.of(self.recovery()).with_locks(locks)
+        recovery, perhaps_versions = self._settings()
+        found = DataProtection.of(recovery)
+        if perhaps_versions:
+            found = found._replace(held=found.held or None, at_least=True)
+        return found.with_locks(locks)
 
     def _has_versions(self) -> bool:
+        """True if the first blob of the data has a version: lakeFS's newest slice comes first."""
         query = {"restype": "container", "comp": "list", "include": "versions", "maxresults": "1"}
+        query["prefix"] = f"{self.prefix}{_DATA}"
         try:
             listed = self.service.send("GET", self._target(query)).content
         except HttpFailure as failure:
