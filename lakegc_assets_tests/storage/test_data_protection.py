@@ -91,7 +91,7 @@ def locking(versitygw_server: Server) -> Iterator[Bucket]:
     bucket = new_bucket(versitygw_server.endpoint, locks=True)
     yield bucket
     pages = bucket.client.get_paginator("list_objects_v2").paginate(Bucket=bucket.name)
-    for key in [one["Key"] for page in pages for one in page.get("Contents", ())]:
+    for key in [one["Key"] for listed in pages for one in listed.get("Contents", ())]:
         bucket.client.delete_object(Bucket=bucket.name, Key=key, BypassGovernanceRetention=True)
 
 

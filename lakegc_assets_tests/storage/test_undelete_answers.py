@@ -40,6 +40,7 @@ def kept(
     current: bool = False,
     deleted: bool = False,
     snapshot: bool = False,
+    deletion: str = "",
     etag: str = "0x8D",
 ) -> str:
     said = [
@@ -47,7 +48,8 @@ def kept(
         "<Snapshot>2026-01-01T00:00:00.0000000Z</Snapshot>" if snapshot else "",
         f"<VersionId>{version}</VersionId>" if version else "",
         "<IsCurrentVersion>true</IsCurrentVersion>" if current else "",
-        "<Deleted>true</Deleted>" if deleted else "",
+        "<Deleted>true</Deleted>" if deleted or deletion else "",
+        f"<DeletionId>{deletion}</DeletionId>" if deletion else "",
         f"<Properties><Etag>{etag}</Etag><Content-Length>7</Content-Length></Properties>",
     ]
     return f"<Blob>{''.join(said)}</Blob>"
@@ -82,6 +84,30 @@ def test_what_soft_delete_keeps_is_undeleted(azure_undelete: Undelete, script: S
     listing = page(kept(snapshot=True, deleted=True, etag="0x1"), kept(deleted=True))
     assert azure_undelete(listing, Answer())[0] == "restored"
     assert script.requests[1] == "PUT /acc/box/ns/a?comp=undelete"
+
+
+REFUSED = azure_answers.refusal(400, "InvalidQueryParameterValue")
+
+
+@pytest.mark.parametrize("before", [[], [page()], [REFUSED, page()]])
+def test_a_path_with_a_hierarchical_namespace_is_undeleted_by_the_id_of_its_deletion(
+    azure_undelete: Undelete, script: Script, before: list[Answer]
+) -> None:
+    """Such accounts have no versions, keep each deletion of a path, and may list these alone."""
+    deletions = page(
+        kept(deletion="11", etag="0x1"), kept(deletion="12"), kept(deletion="13", etag="0x1")
+    )
+    assert azure_undelete(REFUSED, *before, deletions, Answer())[0] == "restored"
+    *_, listing, undeleted = script.requests
+    assert query_of(listing).get("showonly") == ("deleted" if before else None)
+    assert undeleted == "PUT /acc/box/ns/a?comp=undelete"
+    assert script.headers[-1]["x-ms-undelete-source"] == "ns/a?deletionid=12"
+
+
+def test_a_path_that_is_there_is_not_undeleted(azure_undelete: Undelete, script: Script) -> None:
+    found = azure_undelete(REFUSED, page(kept(), kept(deletion="11")))
+    assert found[0] == "already_there"
+    assert len(script.requests) == 2
 
 
 @pytest.mark.parametrize(

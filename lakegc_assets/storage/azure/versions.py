@@ -1,7 +1,8 @@
 """Versions, deleted and uncommitted blobs of an Azure account, which usual listings lack.
 
 Where versioning is on, the newest version is copied to the blob's name if no blob has it. Where
-only soft delete is on, the blob is undeleted, which changes nothing about a blob that is there.
+only soft delete is on, the blob is undeleted, which changes nothing about a blob that is there;
+with a hierarchical namespace by the id of its deletion, of which one path may have several.
 Azure drops uncommitted blocks a week after the last one was written, and reports no time of a
 block: so it is not known that such an upload has ended, and nothing here removes one.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -66,7 +67,8 @@ class Listed(NamedTuple):
 
     ``version`` is a time, so that later ones are greater, or empty where there are none.
     ``current`` is what readers see, ``deleted`` what soft delete keeps, ``held`` what is under a
-    legal hold, and ``until`` when its immutability policy ends, UTC.
+    legal hold, and ``until`` when its immutability policy ends, UTC. ``deletion`` is the id of a
+    deletion, which only accounts with a hierarchical namespace have.
     """
 
     version: str
@@ -76,6 +78,7 @@ class Listed(NamedTuple):
     size: int
     held: bool = False
     until: datetime | None = None
+    deletion: str = ""
 
 
 class AzureVersions(BucketStore[Blob]):
@@ -100,17 +103,19 @@ class AzureVersions(BucketStore[Blob]):
 
     def _one(self, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
         url = self.object_at(lost.key).url()
-        listed = list(self._listed(lost.key))
+        listed = self._listed(self.prefix + lost.key)
         if any(one.current for one in listed):
             return UndeleteOutcome(lost.key, "already_there")
-        found = _newest(listed)
+        found = _newest(listed, lost)
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
         if not dry_run and found.version:
             self._copy(url, found.version)
         elif not dry_run:
+            source = f"{quote(self.prefix + lost.key)}?deletionid={found.deletion}"
+            headers = {"x-ms-undelete-source": source} if found.deletion else {}
             # All else that writes is answered with other codes.
-            self.service.send("PUT", f"{url}?comp=undelete", also_good=(_OK,))
+            self.service.send("PUT", f"{url}?comp=undelete", headers, also_good=(_OK,))
         return UndeleteOutcome(lost.key, "restored")
 
     def _copy(self, url: str, version: str) -> None:
@@ -123,13 +128,27 @@ class AzureVersions(BucketStore[Blob]):
         if status != "success":
             raise HttpFailure("NoAnswer", f"the copy of a version ended as {status!r}")
 
-    def _listed(self, key: str) -> Iterator[Listed]:
-        """All that a blob's name stands for; it comes before the names that start with it."""
-        name = self.prefix + key
-        for page in self.service.pages(self._container, name, _ALL[1:], _read_versions):
-            yield from (one for listed, one in page if listed == name)
+    def _listed(self, name: str) -> list[Listed]:
+        """All that a blob's whole name stands for."""
+        try:
+            return self._named(name, _ALL[1:2])
+        except HttpFailure as failure:
+            if failure.status != _BAD_REQUEST:
+                raise
+        # Accounts with real directories have no versions, and a list of their own of what they keep
+        # of deleted paths.
+        return self._named(name, ["deleted", "metadata"]) or self._named(
+            name, ["metadata"], showonly="deleted"
+        )
+
+    def _named(self, name: str, include: Sequence[str], **more: str) -> list[Listed]:
+        """What a listing says of a blob; it comes before the names that start with it."""
+        found: list[Listed] = []
+        for page in self.service.pages(self._container, name, include, _read_versions, **more):
+            found += [one for listed, one in page if listed == name]
             if page and page[-1][0] != name:
-                return
+                break
+        return found
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: versions that are not the latest, and what soft delete has."""
@@ -258,16 +277,21 @@ def _read(blob: ET.Element) -> Listed:
         size=int(blob.findtext("Properties/Content-Length") or ""),
         held=says("Properties/LegalHold"),
         until=parsedate_to_datetime(until).astimezone(timezone.utc) if until else None,
+        deletion=blob.findtext("DeletionId") or "",
     )
 
 
-def _newest(listed: Sequence[Listed]) -> Listed | None:
-    """The newest version; without any, what soft delete keeps of the blob itself."""
+def _newest(listed: Sequence[Listed], lost: Lost) -> Listed | None:
+    """The newest version; without any, what soft delete keeps of the blob itself.
+
+    Of deletions that each have an id it is the one of what was lost, if there is any.
+    """
     versions = [one for one in listed if one.version and not one.deleted]
-    soft = [one for one in listed if one.deleted and not one.version]
     if versions:
         return max(versions, key=lambda one: one.version)
-    return soft[-1] if soft else None
+    soft = [one for one in listed if one.deleted and not one.version]
+    same = [one for one in soft if one.deletion and (one.etag, one.size) == (lost.etag, lost.size)]
+    return next(iter([*same[-1:], *soft[-1:]]), None)
 
 
 def _why(lost: Lost, found: Listed | None) -> str:
