@@ -176,15 +176,17 @@ def settled(outcomes: DataFrame) -> DataFrame:
 
 
 @relation
-def totals(outcomes: DataFrame, another: str) -> DataFrame:
-    """Objects and bytes by outcome, source, and whether another object is at the key.
+def totals(outcomes: DataFrame, another: str, archived: str) -> DataFrame:
+    """Objects and bytes by outcome, source, and whether another object is there, or an archived.
 
     Args:
         outcomes: the one that counts of each address.
-        another: how the detail begins where another object is there.
+        another: how the detail begins where another object is at the key.
+        archived: how it begins where it is the right one, and cannot be read.
     """
-    other = F.coalesce(F.col("detail").startswith(another), F.lit(False))
-    by = outcomes.withColumn("another", other).groupBy("outcome", "source", "another")
+    detail = F.coalesce(F.col("detail"), F.lit(""))
+    noted = detail.startswith(another) | detail.startswith(archived)
+    by = outcomes.withColumn("noted", noted).groupBy("outcome", "source", "noted")
     return by.agg(F.count(F.lit(1)).alias("objects"), F.sum("size").cast("bigint").alias("bytes"))
 
 

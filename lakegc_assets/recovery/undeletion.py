@@ -52,7 +52,7 @@ class RestoreOutcome(UndeleteOutcome):
     """The outcome of one object that was to come back, with a code of the store, or one of ours.
 
     ``already_there`` has a detail only where another object is there (``ANOTHER``), or nobody can
-    tell.
+    tell, and ``restored`` only where it cannot be read yet (``ARCHIVED``).
     """
 
     #: ``KEPT`` or ``BACKUP`` where it was restored.
@@ -150,7 +150,7 @@ def _verified(
         came = "is gone again" if found is None else f"came back with {found.size} bytes"
         detail = f"it {came}, and had {one.size}"
         return RestoreOutcome(one.key, "failed", "NotVerified", detail)
-    return RestoreOutcome(one.key, "restored", source=KEPT)
+    return RestoreOutcome(one.key, "restored", detail=answer.detail, source=KEPT)
 
 
 def _looked(store: ObjectStore, keys: Sequence[str]) -> Mapping[str, ObjectInfo | str | None]:
@@ -271,7 +271,7 @@ def _left(store: ObjectStore, one: Lost) -> str:
 
 
 class Forecast(NamedTuple):
-    """The expected outcome for one object that is gone, and why it would not come back."""
+    """The expected outcome for one object that is gone, and why it would not be as it was."""
 
     one: Lost
     verdict: Verdict
@@ -297,7 +297,7 @@ def forecast(
     ends = []
     for one, outcome in zip(gone, answers, strict=True):
         if outcome.outcome in _BACK:
-            ends.append(Forecast(one, source))
+            ends.append(Forecast(one, source, outcome.detail or ""))
         else:
             unclear: Verdict = "lost" if outcome.outcome == "not_kept" else "not_known"
             ends.append(Forecast(one, unclear, outcome.detail or outcome.error_code or ""))

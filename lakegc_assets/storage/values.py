@@ -171,12 +171,17 @@ class Lost(NamedTuple):
     version: str | None = None
 
 
+#: How the detail of an object begins that came back, and whose content cannot be read yet.
+ARCHIVED: Final = "it is in an archive"
+
+
 @dataclass(frozen=True)
 class UndeleteOutcome:
     """The outcome of one object that was to come back, with the store's code when it failed.
 
     ``already_there``: an object is at the key, whatever it is: that is left alone. ``not_kept``:
-    the store has nothing of it (any more).
+    the store has nothing of it (any more). What is ``restored`` has a detail only where it cannot
+    be read yet (``ARCHIVED``).
     """
 
     key: str

@@ -29,7 +29,7 @@ TOTALS = pa.schema(
     [
         ("outcome", pa.string()),
         ("source", pa.string()),
-        ("another", pa.bool_()),
+        ("noted", pa.bool_()),
         ("objects", pa.int64()),
         ("bytes", pa.int64()),
     ]
@@ -108,7 +108,7 @@ def test_what_a_restore_has_done(frames: Frames) -> None:
         holds(frames, relations.restored, twins, RESTORED, (ledger, RESTORED), order=True)
         each = (twins.restored(ledger), RESTORED)
         holds(frames, relations.settled, twins, RESTORED, each, order=True)
-        holds(frames, relations.totals, twins, TOTALS, each, "another")
+        holds(frames, relations.totals, twins, TOTALS, each, "another", "archived")
         holds(frames, relations.lacking, twins, GONE, each, (marked, MARKED))
         holds(frames, relations.examples, twins, RESTORED, each, "failed", "", 1, order=True)
         holds(

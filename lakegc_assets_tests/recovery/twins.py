@@ -127,12 +127,12 @@ def settled(outcomes: Rows) -> list[Row]:
     return in_order(row for row in outcomes if row["outcome"] == "restored" or same(row))
 
 
-def totals(outcomes: Rows, another: str) -> list[Row]:
+def totals(outcomes: Rows, another: str, archived: str) -> list[Row]:
     groups: dict[tuple[str, str | None, bool], list[int]] = {}
     for row in outcomes:
-        key = row["outcome"], row["source"], (row["detail"] or "").startswith(another)
+        key = row["outcome"], row["source"], (row["detail"] or "").startswith((another, archived))
         groups.setdefault(key, []).append(row["size"])
-    names = ("outcome", "source", "another")
+    names = ("outcome", "source", "noted")
     return [
         {**dict(zip(names, key, strict=True)), "objects": len(sizes), "bytes": sum(sizes)}
         for key, sizes in groups.items()

@@ -316,6 +316,38 @@ def test_lifecycle_rules_say_for_how_long(
     assert "paid for" in found.notice
 
 
+@pytest.mark.parametrize(("kind", "told"), [("GLACIER", True), ("GLACIER_IR", False)])
+def test_rules_that_move_versions_into_an_archive_are_told(
+    s3_server: str, kind: str, *, told: bool
+) -> None:
+    bucket = Bucket(s3_server, versioned(s3_server))
+    moved = [{"NoncurrentDays": 3, "StorageClass": kind}]
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {}, "NoncurrentVersionTransitions": moved}
+    bucket.client.put_bucket_lifecycle_configuration(
+        Bucket=bucket.name, LifecycleConfiguration={"Rules": [rule]}
+    )
+    assert (
+        "3 days after they were deleted a rule moves them" in bucket.store.recovery().notice
+    ) is told
+
+
+def test_what_comes_back_from_an_archive_cannot_be_read_yet(
+    undelete: Callable[..., list[tuple[str, str]]], script: Script
+) -> None:
+    archived = "<StorageClass>DEEP_ARCHIVE</StorageClass></Version>"
+    before = listing(gone("ns/a").replace("</Version>", archived))
+    after = listing(back("ns/a").replace("</Version>", archived))
+    deleted = Answer(
+        body=f"<DeleteResult {SPACE}><Deleted><Key>ns/a</Key></Deleted></DeleteResult>"
+    )
+    ((outcome, detail),) = undelete("a", answers=[before, deleted, after])
+    assert outcome == "restored"
+    assert "in an archive (DEEP_ARCHIVE): restore it from there" in detail
+    script.answers = [before]
+    (found,) = open_store("s3://bkt/ns", script.config()).kept_many([Lost("a", 1, "e")])
+    assert (found.outcome, found.detail) == ("restored", detail.removeprefix("None: "))
+
+
 def listing(*entries: str, more: str = "", encoded: bool = True) -> Answer:
     encoding = "<EncodingType>url</EncodingType>" if encoded else ""
     more = more or "<IsTruncated>false</IsTruncated>"

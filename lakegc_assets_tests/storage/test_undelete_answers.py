@@ -133,6 +133,19 @@ def test_nothing_is_sent_where_nothing_may_come_back(
     assert len(script.requests) == 1
 
 
+@pytest.mark.parametrize(("version", "outcome"), [(NEW, "failed"), ("", "restored")])
+def test_a_version_in_the_archive_tier_is_not_copied(
+    azure_undelete: Undelete, script: Script, version: str, outcome: str
+) -> None:
+    """The service would refuse it; what soft delete keeps comes back as it was: in the archive."""
+    tier = "<Properties><AccessTier>Archive</AccessTier>"
+    archived = kept(version=version, deleted=not version).replace("<Properties>", tier)
+    found, detail = azure_undelete(page(archived), Answer())
+    assert found == outcome
+    assert "it is in an archive: bring it back to a tier that can be read" in detail
+    assert len(script.requests) == (1 if version else 2)
+
+
 @pytest.mark.parametrize("code", ["BlobAlreadyExists", "ConditionNotMet"])
 def test_a_blob_that_is_written_meanwhile_stays(azure_undelete: Undelete, code: str) -> None:
     refused = azure_answers.refusal(409, code)

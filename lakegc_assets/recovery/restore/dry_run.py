@@ -33,8 +33,10 @@ from lakegc_assets.run.artifacts import AttemptArtifacts, Manifest
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.scratch import Folder
 from lakegc_assets.storage.errors import ObjectNotFoundError, StorageError
+from lakegc_assets.storage.values import ARCHIVED
 from lakegc_assets.sweep.ledger import ASSET
 from lakegc_assets.sweep.lost_objects import LOST, foresee
+from lakegc_assets.wording import counted
 
 #: Of what is lost so many are named.
 _NAMED: Final = 100
@@ -70,6 +72,7 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
             ]
             for name in ("lost", "not_known")
         }
+        unreadable = _unreadable(space, total, ends)
     by_end = added(total, "outcome")
     back = {source: by_end.get(source, _NONE) for source in SOURCES}
     return {
@@ -84,8 +87,19 @@ def plan(ctx: RunContext, choice: Choice) -> dict[str, Any]:
         },
         **{name: {**by_end.get(name, _NONE), "some": rows} for name, rows in some.items()},
         "store": ctx.connections.store().recovery().notice,
-        "warnings": list(found.problems),
+        "warnings": [*found.problems, *unreadable],
     }
+
+
+def _unreadable(space: Workspace, total: Sequence[Mapping[str, Any]], ends: Dataset) -> list[str]:
+    """A sentence on what would come back from an archive, where nothing reads it."""
+    noted = [one for one in total if one["noted"] and one["outcome"] in SOURCES]
+    if not noted:
+        return []
+    first = examples(space, ends, noted[0]["outcome"], ARCHIVED, most=1)[0]
+    objects = counted(sum(one["objects"] for one in noted), "object")
+    what = f"{objects} would come back and could not be read then"
+    return [f"{what}, for example {first['address']!r}: {first['detail']}"]
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from lakegc_assets.run.connections import Connections
 from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.errors import StorageError
+from lakegc_assets.storage.values import ARCHIVED
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lost_objects import LOST
@@ -59,7 +60,7 @@ _TOTALS: Final = pa.schema(
     [
         ("outcome", pa.string()),
         ("source", pa.string()),
-        ("another", pa.bool_()),
+        ("noted", pa.bool_()),
         ("objects", pa.int64()),
         ("bytes", pa.int64()),
     ]
@@ -270,7 +271,7 @@ def _count(total: Sequence[Mapping[str, Any]], outcome: str | None = None) -> in
 def totals(space: Workspace, outcomes: Dataset) -> list[dict[str, Any]]:
     """Objects and bytes of outcomes (``RESTORED``, one for each object), as ``_TOTALS``."""
     with space.frames() as frames:
-        summed = relations.totals(frames.read(outcomes), ANOTHER)
+        summed = relations.totals(frames.read(outcomes), ANOTHER, ARCHIVED)
         return frames.collect_rows(summed, _TOTALS, "add it up")
 
 
@@ -302,7 +303,13 @@ def _warnings(
             f"{space.connections.namespace_url} nor in a "
             f"backup{why}, and did not come back: {[row['address'] for row in some]}"
         )
-    if other := _count([one for one in total if one["another"]], "already_there"):
+    if archived := _count([one for one in total if one["noted"]], "restored"):
+        first = examples(space, outcomes, "restored", ARCHIVED)[0]
+        warnings.append(
+            f"{counted(archived, 'object')} came back and cannot be read yet, for example "
+            f"{first['address']!r}: {first['detail']}"
+        )
+    if other := _count([one for one in total if one["noted"]], "already_there"):
         first = examples(space, outcomes, "already_there", ANOTHER)[0]
         warnings.append(
             f"{counted(other, 'object')} did not come back, since something else is at "

@@ -35,6 +35,7 @@ from lakegc_assets.storage.bucket_store import BucketStore, undelete_each
 from lakegc_assets.storage.config import StoreConfig
 from lakegc_assets.storage.http import HttpFailure, explaining
 from lakegc_assets.storage.values import (
+    ARCHIVED,
     DataProtection,
     Lost,
     Recovery,
@@ -68,7 +69,8 @@ class Listed(NamedTuple):
     ``version`` is a time, so that later ones are greater, or empty where there are none.
     ``current`` is what readers see, ``deleted`` what soft delete keeps, ``held`` what is under a
     legal hold, and ``until`` when its immutability policy ends, UTC. ``deletion`` is the id of a
-    deletion, which only accounts with a hierarchical namespace have.
+    deletion, which only accounts with a hierarchical namespace have; what is ``archived`` cannot
+    be read.
     """
 
     version: str
@@ -79,6 +81,7 @@ class Listed(NamedTuple):
     held: bool = False
     until: datetime | None = None
     deletion: str = ""
+    archived: bool = False
 
 
 class AzureVersions(BucketStore[Blob]):
@@ -109,6 +112,10 @@ class AzureVersions(BucketStore[Blob]):
         found = _newest(listed, lost)
         if found is None or (found.etag, found.size) != (lost.etag, lost.size):
             return UndeleteOutcome(lost.key, "not_kept", None, _why(lost, found))
+        archived = found.archived and f"{ARCHIVED}: bring it back to a tier that can be read"
+        if archived and found.version:
+            detail = f"version {found.version} of it cannot be copied, since {archived}"
+            return UndeleteOutcome(lost.key, "failed", "BlobArchived", detail)
         if not dry_run and found.version:
             self._copy(url, found.version)
         elif not dry_run:
@@ -116,7 +123,7 @@ class AzureVersions(BucketStore[Blob]):
             headers = {"x-ms-undelete-source": source} if found.deletion else {}
             # All else that writes is answered with other codes.
             self.service.send("PUT", f"{url}?comp=undelete", headers, also_good=(_OK,))
-        return UndeleteOutcome(lost.key, "restored")
+        return UndeleteOutcome(lost.key, "restored", None, archived or None)
 
     def _copy(self, url: str, version: str) -> None:
         source = f"{url}?versionid={quote(version, safe='')}"
@@ -278,6 +285,7 @@ def _read(blob: ET.Element) -> Listed:
         held=says("Properties/LegalHold"),
         until=parsedate_to_datetime(until).astimezone(timezone.utc) if until else None,
         deletion=blob.findtext("DeletionId") or "",
+        archived=blob.findtext("Properties/AccessTier") == "Archive",
     )
 
 

@@ -29,8 +29,8 @@ from lakegc_assets.storage.errors import AccessDeniedError, usual_code
 from lakegc_assets.storage.http import HttpFailure, etag_in
 from lakegc_assets.storage.pages import shared_prefix
 from lakegc_assets.storage.s3.client import clients, ending, failing
-from lakegc_assets.storage.s3.retention_settings import S3Retention
-from lakegc_assets.storage.values import KeyRange, Lost, UndeleteOutcome
+from lakegc_assets.storage.s3.retention_settings import ARCHIVES, S3Retention
+from lakegc_assets.storage.values import ARCHIVED, KeyRange, Lost, UndeleteOutcome
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -146,11 +146,12 @@ def _renewing() -> Iterator[None]:
 
 
 class Entry(NamedTuple):
-    """A version, or a marker (without etag and size)."""
+    """A version, or a marker (without etag and size); ``archived`` where it cannot be read."""
 
     version: str
     etag: str = ""
     size: int = -1
+    archived: str = ""
 
 
 @dataclass
@@ -204,15 +205,16 @@ class S3Versions(S3Retention):
         tried: dict[str, HttpFailure | None] = {}
         for _ in range(_MARKERS + 1):
             markers: dict[str, str] = {}
-            for key, history in self.histories(wanted).items():
+            histories = self.histories(wanted)
+            for key, history in histories.items():
                 verdict = self._judge(wanted[key], history, tried, key)
                 if isinstance(verdict, str):
                     markers[key] = verdict
                 else:
                     outcomes[verdict.key] = verdict
             if dry_run:
-                back = [wanted[key].key for key in markers]
-                outcomes |= {key: UndeleteOutcome(key, "restored") for key in back}
+                back = [_restored(wanted[key], histories[key]) for key in markers]
+                outcomes |= {one.key: one for one in back}
             if dry_run or not markers:
                 break
             tried |= self.remove_markers(markers)
@@ -267,7 +269,7 @@ class S3Versions(S3Retention):
         latest = history.latest
         if latest is not None and latest.version not in history.markers:
             ours = key in tried and (latest.etag, latest.size) == (lost.etag, lost.size)
-            return UndeleteOutcome(lost.key, "restored" if ours else "already_there")
+            return _restored(lost, history) if ours else UndeleteOutcome(lost.key, "already_there")
         if failure := tried.get(key):
             return self._failed(lost, failure)
         why = _not_kept(lost, latest, history.newest)
@@ -388,6 +390,15 @@ def _unknown_call(found: History | HttpFailure) -> bool:
     return isinstance(found, HttpFailure) and found.code in _UNKNOWN_CALL
 
 
+def _restored(lost: Lost, history: History | HttpFailure) -> UndeleteOutcome:
+    """The outcome of an object whose newest version its readers see, or will see."""
+    newest = None if isinstance(history, HttpFailure) else history.newest
+    if newest is None or not newest.archived:
+        return UndeleteOutcome(lost.key, "restored")
+    detail = f"{ARCHIVED} ({newest.archived}): restore it from there (RestoreObject) to read it"
+    return UndeleteOutcome(lost.key, "restored", None, detail)
+
+
 def _not_kept(lost: Lost, marker: Entry | None, newest: Entry | None) -> str | None:
     """The reason that removing a marker does not bring an object back, or None."""
     if marker is None:
@@ -413,7 +424,9 @@ def _add(history: History, item: Mapping[str, Any], version: str, *, marker: boo
     if marker:
         history.markers.add(version)
     else:
-        entry = Entry(version, str(item.get("ETag", "")).strip('"'), item.get("Size", -1))
+        kind = item.get("StorageClass", "")
+        etag, archived = str(item.get("ETag", "")).strip('"'), kind if kind in ARCHIVES else ""
+        entry = Entry(version, etag, item.get("Size", -1), archived)
         # They come newest first.
         history.newest = history.newest or entry
     if item.get("IsLatest"):

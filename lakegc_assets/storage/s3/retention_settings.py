@@ -21,6 +21,8 @@ _NO_LOCK: Final = frozenset({"ObjectLockConfigurationNotFoundError", "NotImpleme
 #: Days, at least.
 _YEAR: Final = 365
 _DATA: Final = "data/"
+#: Storage classes whose objects cannot be read; tiers of Intelligent-Tiering are in no list.
+ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 
 
 class ObjectLock(NamedTuple):
@@ -75,7 +77,7 @@ class S3Retention(UploadingStore[S3Object]):
         until = "until a lifecycle rule ends them; none does now"
         if ends:
             until = f"for {min(ends):g} days, by a lifecycle rule"
-        notice = f"{kept}, {until}"
+        notice = "; ".join([f"{kept}, {until}", *_archives(rules, self.prefix)])
         return Recovery("versions", min(ends, default=None), notice), versioning, rules
 
     def data_protection(self) -> DataProtection:
@@ -162,15 +164,31 @@ def _in_words(lock: ObjectLock | None) -> Sequence[str]:
 def _days(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - boto3's
     """After how many days a rule may remove what was deleted below a prefix; None for never."""
     ends = rule.get("NoncurrentVersionExpiration", {})
-    if rule.get("Status") != "Enabled" or "NoncurrentDays" not in ends:
-        return None
     # A rule that spares the newest of the old versions spares what was deleted last.
-    if ends.get("NewerNoncurrentVersions"):
+    if "NoncurrentDays" not in ends or ends.get("NewerNoncurrentVersions"):
         return None
+    return float(ends["NoncurrentDays"]) if _concerns(rule, prefix) else None
+
+
+def _concerns(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
+    """True if a rule is in effect, and may be about something below a prefix."""
     start = _start(rule)
-    if not (start.startswith(prefix) or prefix.startswith(start)):
-        return None
-    return float(ends["NoncurrentDays"])
+    return rule.get("Status") == "Enabled" and (
+        start.startswith(prefix) or prefix.startswith(start)
+    )
+
+
+def _archives(rules: Sequence[Any], prefix: str) -> list[str]:
+    """A sentence on rules that move what was deleted to where it cannot be read."""
+    days = [
+        one.get("NoncurrentDays", 0)
+        for rule in rules
+        if _concerns(rule, prefix)
+        for one in rule.get("NoncurrentVersionTransitions", ())
+        if one.get("StorageClass") in ARCHIVES
+    ]
+    since = f"{min(days):g} days after they were deleted" if days else ""
+    return [f"{since} a rule moves them into an archive, where they cannot be read"] * bool(days)
 
 
 def _ends_all(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -21,7 +22,7 @@ from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.errors import AccessDeniedError, StoreUnavailableError
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
-from lakegc_assets.storage.values import Lost, UndeleteOutcome
+from lakegc_assets.storage.values import ARCHIVED, Lost, UndeleteOutcome
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
@@ -52,6 +53,31 @@ def test_what_would_come_back_and_from_where(swept: Swept, marked: Marked) -> No
     assert place.lake.keys() == marked.live
     restore(place.context(), ALL)
     assert _counts(plan(place.context(), ALL)) == (0, 0, 0)
+
+
+def test_what_cannot_be_read_when_it_is_back_is_told(
+    swept: Swept, marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may keep what was deleted in an archive, from where nothing reads it."""
+    place, _ = swept
+    undelete_file = LocalStore.undelete_file
+
+    def archived(store: LocalStore, lost: Lost, *, dry_run: bool) -> UndeleteOutcome:
+        found = undelete_file(store, lost, dry_run=dry_run)
+        restored = found.outcome == "restored"
+        return replace(found, detail=f"{ARCHIVED} (GLACIER)") if restored else found
+
+    monkeypatch.setattr(LocalStore, "undelete_file", archived)
+    kept = place.context().settings.backup_url is None
+    count = f"{len(marked.candidates)} objects"
+    foreseen, made = (
+        plan(place.context(), ALL)["warnings"],
+        restore(place.context(), ALL).facts["warnings"],
+    )
+    words = (f"{count} would come back and could not be read", f"{count} came back and cannot be")
+    for warnings, begin in zip((foreseen, made), words, strict=True):
+        told = [one for one in warnings if one.startswith(begin) and "(GLACIER)" in one]
+        assert len(told) == kept
 
 
 def _refuse_writes(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[str]:
