@@ -224,6 +224,13 @@ class ObjectStore(ABC):
         """The use of space by deleted objects, by the settings of the store; never an error."""
         return DataProtection.of(self.recovery())
 
+    def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
+        """The days after which rules of the store remove objects below prefixes; never an error.
+
+        None where none does, or nobody can tell: one for each prefix.
+        """
+        return [None] * len(prefixes)
+
     def undelete_many(self, objects: Sequence[Lost]) -> Sequence[UndeleteOutcome]:
         """Bring deleted objects back from versions, soft delete or trash, where nothing is now.
 

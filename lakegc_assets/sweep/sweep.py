@@ -40,6 +40,7 @@ from lakegc_assets.storage.values import DataProtection, Recovery
 from lakegc_assets.sweep.alarm import raise_alarm_if_needed
 from lakegc_assets.sweep.backup_guard import spare_what_is_not_backed_up
 from lakegc_assets.sweep.delta import DeltaMarks
+from lakegc_assets.sweep.expiry import expiry_warnings
 from lakegc_assets.sweep.hold import object_lines, require_no_hold
 from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lease_record import PROBES
@@ -309,6 +310,8 @@ def _protection(ctx: RunContext, store: ObjectStore, recovery: Recovery) -> Data
         # The next sweep after that removes it.
         found = found._replace(days=recovery.days, at_least=True)
     ctx.log.info("what becomes of the space of what is deleted: %s", found.notice)
+    for warning in expiry_warnings(store):
+        ctx.log.warning("%s", warning)
     return found
 
 

@@ -456,6 +456,25 @@ def test_what_a_bucket_of_google_holds(
     assert notice in told.notice
 
 
+@pytest.mark.parametrize(
+    ("condition", "days"),
+    [
+        ('{"age": 7}', [7, 7]),
+        ('{"age": 7, "isLive": true, "matchesPrefix": ["ns/_lakefs/"]}', [7, None]),
+        ('{"age": 7, "isLive": false}', [None, None]),
+        ('{"daysSinceNoncurrentTime": 7}', [None, None]),
+        ('{"age": 7, "matchesStorageClass": ["NEARLINE"]}', [None, None]),
+    ],
+)
+def test_what_rules_of_google_remove(
+    script: Script, condition: str, days: list[float | None]
+) -> None:
+    rule = f'{{"action": {{"type": "Delete"}}, "condition": {condition}}}'
+    store = _gcs(script, Answer(body=f'{{"lifecycle": {{"rule": [{rule}]}}}}'), Answer(403))
+    assert store.expires_after(["_lakefs/retention/gc/lakegc/", "data/"]) == days
+    assert store.expires_after(["data/"]) == [None]
+
+
 @_STORES
 def test_soft_delete_of_azurite_is_said_to_hold(
     azure_container: tuple[str, StoreConfig], azurite_server: Server

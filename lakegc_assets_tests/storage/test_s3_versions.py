@@ -16,6 +16,7 @@ from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.probes import probe_recovery
 from lakegc_assets.storage.s3.deletes import S3Deletes, S3Versions
 from lakegc_assets.storage.values import Lost
+from lakegc_assets.sweep.expiry import expiry_warnings
 from lakegc_assets_tests.storage.conftest import Answer, Script, query_of
 from lakegc_assets_tests.storage.s3_answers import SPACE, error
 from lakegc_assets_tests.storage.servers import Server
@@ -314,6 +315,44 @@ def test_lifecycle_rules_say_for_how_long(
     assert found[:2] == ("versions", days)
     assert ("days, by a lifecycle rule" in found.notice) == (days is not None)
     assert "paid for" in found.notice
+
+
+@pytest.mark.parametrize(
+    ("rule", "days"),
+    [
+        ({"Filter": {"Prefix": ""}, "Expiration": {"Days": 7}}, [7, 7]),
+        ({"Filter": {"Prefix": "other/"}, "Expiration": {"Days": 7}}, [None, None]),
+        ({"Filter": {"Prefix": "{}_lakefs/retention"}, "Expiration": {"Days": 7}}, [7, None]),
+        ({"Filter": {"Tag": {"Key": "k", "Value": "v"}}, "Expiration": {"Days": 7}}, [None, None]),
+        (
+            {"Filter": {"Prefix": ""}, "Status": "Disabled", "Expiration": {"Days": 7}},
+            [None, None],
+        ),
+        (
+            {"Filter": {"Prefix": ""}, "NoncurrentVersionExpiration": {"NoncurrentDays": 7}},
+            [None, None],
+        ),
+        (None, [None, None]),
+    ],
+)
+def test_rules_that_remove_what_a_sweep_relies_on(
+    s3_server: str, rule: dict[str, Any] | None, days: list[float | None]
+) -> None:
+    """A hold does not expire, and a pin lasts until its day, but by such a rule."""
+    bucket = Bucket(s3_server, versioned(s3_server))
+    if rule is not None:
+        chosen = {
+            name: text.format(bucket.prefix) if name == "Prefix" else text
+            for name, text in rule["Filter"].items()
+        }
+        rules: Any = [{"ID": "r", "Status": "Enabled", **rule, "Filter": chosen}]
+        bucket.client.put_bucket_lifecycle_configuration(
+            Bucket=bucket.name, LifecycleConfiguration={"Rules": rules}
+        )
+    assert bucket.store.expires_after(["_lakefs/retention/gc/lakegc/", "data/"]) == days
+    told = expiry_warnings(bucket.store)
+    assert len(told) == sum(one is not None for one in days)
+    assert all(f"older than 7 days below {bucket.store.url}/" in one for one in told)
 
 
 @pytest.mark.parametrize(("kind", "told"), [("GLACIER", True), ("GLACIER_IR", False)])

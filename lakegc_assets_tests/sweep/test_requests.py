@@ -29,7 +29,7 @@ _OBJECTS = 10
 _ASKED = {
     "namespace": {
         "time": 15, "list": 7, "read": 9, "head": 5, "put": 15, "delete": 2, "delete many": 6,
-        "versioning": 2, "object-lock": 1,
+        "versioning": 2, "object-lock": 1, "lifecycle": 1,
     },
     # One put and one read are of the rows of the backup, for the anti-join of what it lacks; a put
     # and the delete of it are of the checks' pairs of HEADs and ranges. Two reads are of the HEADs
@@ -50,7 +50,7 @@ def _kind(asked: Asked) -> tuple[str, str]:
         return place, "time" if query["max-keys"] == "1" else "list"
     if asked.method == "POST" and "delete" in query:
         return place, "delete many"
-    for setting in ("versioning", "object-lock"):
+    for setting in ("versioning", "object-lock", "lifecycle"):
         if setting in query:
             return place, setting
     return place, {"GET": "read"}.get(asked.method, asked.method.lower())

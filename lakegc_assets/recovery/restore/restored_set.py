@@ -40,6 +40,7 @@ from lakegc_assets.run.context import RunContext
 from lakegc_assets.run.pins import Pin, write_pin
 from lakegc_assets.storage.errors import StorageError
 from lakegc_assets.storage.values import ARCHIVED
+from lakegc_assets.sweep.expiry import expiry_warnings
 from lakegc_assets.sweep.hold import hold_command, read_hold
 from lakegc_assets.sweep.lease import Lease, leased
 from lakegc_assets.sweep.lost_objects import LOST
@@ -293,7 +294,7 @@ def _warnings(
     problems: Sequence[str],
 ) -> list[str]:
     """Warnings for people about a restore that ended."""
-    warnings = [*problems]
+    warnings = [*problems, *expiry_warnings(space.connections.store())]
     if lost := _count(total, "not_kept"):
         some = examples(space, outcomes, "not_kept")
         details = sorted({row["detail"] for row in some if row["detail"]})

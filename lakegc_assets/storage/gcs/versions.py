@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from itertools import chain
@@ -92,6 +93,15 @@ class GcsVersions(UploadingStore[GcsObject]):
             code = error.code if isinstance(error, HttpFailure) else error
             advice = ": look at its soft delete and its versioning, or allow storage.buckets.get"
             return Recovery.unknown(self._url, code, advice), ()
+
+    def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
+        """See ``ObjectStore``: rules that only the age of an object decides."""
+        rules: Sequence[Mapping[str, Any]] = ()
+        with suppress(HttpFailure, ValueError, AttributeError):
+            answer = self.service.send("GET", f"{self._bucket_url}?fields=lifecycle")
+            rules = json.loads(answer.content).get("lifecycle", {}).get("rule", [])
+        below = [[_expiry(one, self.prefix + prefix) for one in rules] for prefix in prefixes]
+        return [min((days for days in found if days is not None), default=None) for found in below]
 
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``: generations that are not the latest, and what soft delete has."""
@@ -276,13 +286,26 @@ def _locks_of(settings: Mapping[str, Any]) -> list[str]:
 def _days(rule: Mapping[str, Any], prefix: str) -> float | None:
     """After how many days a rule may remove what was deleted below a prefix; None for never."""
     condition = rule.get("condition", {})
-    starts = condition.get("matchesPrefix") or [""]
-    concerns = any(prefix.startswith(start) or start.startswith(prefix) for start in starts)
     # What was deleted last has no newer version.
     spared = condition.get("isLive") is True or condition.get("numNewerVersions")
-    if rule.get("action", {}).get("type") != "Delete" or not concerns or spared:
+    if spared or not _deletes_below(rule, prefix):
         return None
     return float(condition.get("daysSinceNoncurrentTime", 0))
+
+
+def _deletes_below(rule: Mapping[str, Any], prefix: str) -> bool:
+    """True if a rule deletes, and may be about something below a prefix."""
+    starts = rule.get("condition", {}).get("matchesPrefix") or [""]
+    concerns = any(prefix.startswith(start) or start.startswith(prefix) for start in starts)
+    return concerns and rule.get("action", {}).get("type") == "Delete"
+
+
+def _expiry(rule: Mapping[str, Any], prefix: str) -> float | None:
+    """The days after which a rule removes objects below a prefix; None for never."""
+    condition = rule.get("condition", {})
+    by_age = condition.keys() - {"matchesPrefix", "isLive"} == {"age"}
+    live = condition.get("isLive") is not False
+    return float(condition["age"]) if by_age and live and _deletes_below(rule, prefix) else None
 
 
 def _text(element: ET.Element, tag: str) -> str:

@@ -97,6 +97,15 @@ class S3Retention(UploadingStore[S3Object]):
             found = found._replace(at_least=not exact)
         return found._replace(locked_days=lock.days if lock else 0).with_locks(_in_words(lock))
 
+    def expires_after(self, prefixes: Sequence[str]) -> Sequence[float | None]:
+        """See ``ObjectStore``: rules for some tags are not about what lakeFS, or we, write."""
+        try:
+            rules = self._rules()
+        except HttpFailure:
+            rules = ()
+        below = [[_expiry(one, self.prefix + prefix) for one in rules] for prefix in prefixes]
+        return [min((days for days in found if days is not None), default=None) for found in below]
+
     def retained(self, prefix: str = "") -> Retained:
         """See ``ObjectStore``. Locks of single objects are in no list: the default counts."""
         markers = 0
@@ -176,6 +185,13 @@ def _concerns(rule: Any, prefix: str) -> bool:  # noqa: ANN401 - as above
     return rule.get("Status") == "Enabled" and (
         start.startswith(prefix) or prefix.startswith(start)
     )
+
+
+def _expiry(rule: Any, prefix: str) -> float | None:  # noqa: ANN401 - as above
+    """The days after which a rule removes objects below a prefix; None for never."""
+    ends, tags = rule.get("Expiration", {}), {"Tag", "Tags"} & _chosen(rule).keys()
+    days = 0 if "Date" in ends else ends.get("Days")
+    return None if tags or days is None or not _concerns(rule, prefix) else float(days)
 
 
 def _archives(rules: Sequence[Any], prefix: str) -> list[str]:

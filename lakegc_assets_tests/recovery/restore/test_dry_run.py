@@ -23,6 +23,7 @@ from lakegc_assets.storage.errors import AccessDeniedError, StoreUnavailableErro
 from lakegc_assets.storage.local import LocalStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets.storage.values import ARCHIVED, Lost, UndeleteOutcome
+from lakegc_assets.sweep.lease_record import FOLDER
 from lakegc_assets.sweep.sweep import sweep
 from lakegc_assets_tests.lake import REPOSITORY, RUN, Marked
 from lakegc_assets_tests.recovery.conftest import Place
@@ -53,6 +54,15 @@ def test_what_would_come_back_and_from_where(swept: Swept, marked: Marked) -> No
     assert place.lake.keys() == marked.live
     restore(place.context(), ALL)
     assert _counts(plan(place.context(), ALL)) == (0, 0, 0)
+
+
+def test_a_rule_that_ends_pins_is_told(swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, _ = swept
+    days = dict.fromkeys([FOLDER], 7.0)
+    monkeypatch.setattr(LocalStore, "expires_after", lambda _store, keys: [*map(days.get, keys)])
+    (told,) = (one for one in restore(place.context(), ALL).facts["warnings"] if "rule" in one)
+    assert "removes what is older than 7 days" in told
+    assert f"/{FOLDER}: holds and pins are there" in told
 
 
 def test_what_cannot_be_read_when_it_is_back_is_told(
