@@ -361,7 +361,9 @@ def test_rules_that_move_versions_into_an_archive_are_told(
 ) -> None:
     bucket = Bucket(s3_server, versioned(s3_server))
     moved = [{"NoncurrentDays": 3, "StorageClass": kind}]
-    rule = {"ID": "r", "Status": "Enabled", "Filter": {}, "NoncurrentVersionTransitions": moved}
+    rule: Any = {
+        "ID": "r", "Status": "Enabled", "Filter": {}, "NoncurrentVersionTransitions": moved,
+    }  # fmt: skip
     bucket.client.put_bucket_lifecycle_configuration(
         Bucket=bucket.name, LifecycleConfiguration={"Rules": [rule]}
     )
