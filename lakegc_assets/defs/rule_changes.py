@@ -13,7 +13,7 @@ from lakegc_assets.errors import LakegcError
 from lakegc_assets.lakefs.models import Repository
 
 #: In the cursor: what is known of the rules of each repository, none of which has such a name.
-_RULES: Final = "_rules"
+RULES: Final = "_rules"
 
 
 def rules_sensor(collection: Collection) -> dg.SensorDefinition:
@@ -30,8 +30,8 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
     def rules(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lakefs, memory = collection.of(context).lakefs.config(), remembered(context)
         # Older versions had nothing but these in their cursor.
-        known: dict[str, dict[str, Any]] = memory.get(_RULES, memory)
-        turns = Turns(memory if _RULES in memory else {}, collection.now())
+        known: dict[str, dict[str, Any]] = memory.get(RULES, memory)
+        turns = Turns(memory if RULES in memory else {}, collection.now())
         client = lakefs.connect()
         there = {one.id: one for one in collected(lakefs, policies)}
 
@@ -55,7 +55,7 @@ def rules_sensor(collection: Collection) -> dg.SensorDefinition:
                     collection.request(name, run, run_key=f"{name}/{run}", job="gc_mark")
                 )
         otherwise = f"no rules were changed: {looked_at(looked, there)}"
-        cursor = {_RULES: now, **turns.to_json(there)}
+        cursor = {RULES: now, **turns.to_json(there)}
         return collection.started(requests, otherwise, json.dumps(cursor, sort_keys=True))
 
     return rules

@@ -16,7 +16,7 @@ from lakegc_assets.defs import turns
 from lakegc_assets.defs.component import GarbageCollection
 from lakegc_assets.defs.pending_marks import waiting_sensor
 from lakegc_assets.defs.policy import NoticeSection
-from lakegc_assets.defs.rule_changes import rules_sensor
+from lakegc_assets.defs.rule_changes import RULES, rules_sensor
 from lakegc_assets.defs.sensors import approvals_sensor
 from lakegc_assets.defs.staleness import staleness_sensor
 from lakegc_assets.lakefs.client import LakeFSClient, utc_now
@@ -288,7 +288,7 @@ def test_what_an_earlier_version_knows_of_rules_is_no_change_and_hides_none(
     for _ in range(3):
         tick(daemon, "gc_rules")
     cursor = json.loads(daemon.cursors["gc_rules"] or "")
-    daemon.cursors["gc_rules"] = json.dumps(cursor["_rules"])
+    daemon.cursors["gc_rules"] = json.dumps(cursor[RULES])
     site.client.set_gc_rules("repo-01", 4, {})
     for _ in range(3):
         tick(daemon, "gc_rules")
