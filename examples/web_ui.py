@@ -20,8 +20,8 @@ import click
 
 from examples import trial
 from examples.team import Calendar
-from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.jobs import dagster_home
+from lakegc_assets.cli.output import exit_status
 from lakegc_assets.embedded.server import EmbeddedLakeFS
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.lakefs.config import is_configured

@@ -1,1 +1,1 @@
-"""The command line. A ``LakegcError``, which any function may raise, ends a command: ``exits``."""
+"""The command line. A ``LakegcError``, which any function may raise, ends a command: ``output``."""

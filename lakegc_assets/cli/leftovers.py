@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import dry_run_option, json_option, person, yes_option
-from lakegc_assets.cli.output import echo, echo_json, printable, say
+from lakegc_assets.cli.output import FAILURE, echo, echo_json, printable, say
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.wording import counted, human_bytes
 

@@ -16,7 +16,6 @@ from typing import Any
 import click
 
 from lakegc_assets.cli.completion import completed
-from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.options import (
     POINTER,
     chosen,
@@ -28,7 +27,7 @@ from lakegc_assets.cli.options import (
     settings_of,
     sweep_options,
 )
-from lakegc_assets.cli.output import echo, echo_rows, summary
+from lakegc_assets.cli.output import echo, echo_rows, exit_status, summary
 from lakegc_assets.errors import RefusedError
 from lakegc_assets.run.command_line import printing
 from lakegc_assets.wording import counted

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import (
     dry_run_option,
     duration,
@@ -17,7 +16,7 @@ from lakegc_assets.cli.options import (
     require_answer,
     yes_option,
 )
-from lakegc_assets.cli.output import echo_json, say
+from lakegc_assets.cli.output import FAILURE, echo_json, say
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted, human_bytes

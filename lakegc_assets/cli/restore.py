@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakegc_assets.cli.exits import FAILURE
 from lakegc_assets.cli.options import json_option, run_id_option, settings_of, task_options
-from lakegc_assets.cli.output import echo, echo_rows, figures, printable
+from lakegc_assets.cli.output import FAILURE, echo, echo_rows, figures, printable
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.run.command_line import command_line
 from lakegc_assets.wording import counted, minute

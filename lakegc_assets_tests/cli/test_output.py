@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.cli import usage
-from lakegc_assets.cli.exits import exit_status
 from lakegc_assets.cli.jobs import progress_printed
-from lakegc_assets.cli.output import echo, say
+from lakegc_assets.cli.output import echo, exit_status, say
 from lakegc_assets.engine.progress import PROGRESS
 from lakegc_assets.errors import RefusedError
 
