@@ -19,7 +19,14 @@ from lakegc_assets.defs.checks import ASSET
 from lakegc_assets.defs.execution import RESOURCES, Execution
 from lakegc_assets.defs.failures import shown
 from lakegc_assets.defs.metadata import links, materialization, of_report, plain_lines
-from lakegc_assets.defs.names import OWN_REPOSITORY_TAG, RETRIES, WAITING, Names, partition_key
+from lakegc_assets.defs.names import (
+    NO_RETRIES,
+    OWN_REPOSITORY_TAG,
+    RETRIES,
+    WAITING,
+    Names,
+    partition_key,
+)
 from lakegc_assets.defs.policy import Policies
 from lakegc_assets.defs.prune import prune_job
 from lakegc_assets.defs.stages import DATA_VERSION_TAG, one_step_job
@@ -35,8 +42,6 @@ from lakegc_assets.sweep.hold_report import accepted, hold_lines, known_hold
 
 #: Is shown for repositories that are excluded, in jobs that refuse these.
 _EXCLUDED: Final = "collect_excluded"
-#: A mark is begun anew until it is published, and then left as it is: gc_resume knows which.
-_NO_RETRIES: Final = {"dagster/max_retries": "0"}
 #: What people change first, and all that the launchpad begins with.
 _OF_A_SWEEP: Final = ("max_candidate_share", "protect_tags", _EXCLUDED)
 _OF_A_MARK: Final = ("mode", "min_age_hours", "clean", *_OF_A_SWEEP)
@@ -66,7 +71,7 @@ def jobs(policies: Policies, names: Names) -> dg.Definitions:
             names.of(name),
             selection,
             config=None if settings is None else launchpad(policies, names, settings),
-            tags=_NO_RETRIES if name in {"gc", "gc_mark"} else RETRIES,
+            tags=NO_RETRIES if name in {"gc", "gc_mark"} else RETRIES,
             description=description,
             executor_def=dg.in_process_executor,
         )
@@ -201,6 +206,7 @@ def approving(names: Names) -> dg.JobDefinition:
         _approve,
         Approving,
         *RESOURCES,
+        tags=NO_RETRIES,
         config=dg.PartitionedConfig(
             partitions_def=names.waiting,
             run_config_for_partition_key_fn=lambda _: _asking(names, APPROVE, "by"),
@@ -283,6 +289,7 @@ def accepting(names: Names) -> dg.JobDefinition:
         _accept,
         Accepting,
         *RESOURCES,
+        tags=NO_RETRIES,
         config=dg.PartitionedConfig(
             partitions_def=names.repositories,
             run_config_for_partition_key_fn=lambda _: _asking(names, ACCEPT, "accept", "by"),

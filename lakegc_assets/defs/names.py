@@ -204,8 +204,16 @@ _TAG: Final = 600
 
 #: Of runs that Dagster itself is about to start again.
 _WILL_RETRY_TAG: Final = "dagster/will_retry"
-#: Jobs of one step, which begins where it was: Dagster may start them again as they are.
-RETRIES: Final = {"dagster/max_retries": "3", "dagster/retry_strategy": "ALL_STEPS"}
+#: Jobs of one step, which begins where it was: Dagster may start them again as they are where their
+#: process died. What has failed by itself would fail again, and Dagster's own default is to try.
+RETRIES: Final = {
+    "dagster/max_retries": "3",
+    "dagster/retry_strategy": "ALL_STEPS",
+    "dagster/retry_on_asset_or_op_failure": "false",
+}
+#: All others. A mark is begun anew until it is published, and then left as it is: gc_resume knows
+#: which. What a person decides is asked for by a person.
+NO_RETRIES: Final = {"dagster/max_retries": "0"}
 
 #: Runs of which nothing goes on.
 ENDED: Final = (

@@ -24,6 +24,7 @@ from lakegc_assets.defs.stages import contract
 from lakegc_assets.defs.staleness import CHECK, REPOSITORIES
 from lakegc_assets.errors import ConfigurationError
 from lakegc_assets.run.artifacts import MARK_ASSETS
+from lakegc_assets_tests.defs.running import QUIET
 
 _PROJECT = Path(__file__).parents[2]
 _INSTANCE = _PROJECT / "lakegc_assets/dagster.yaml"
@@ -290,6 +291,25 @@ def test_jobs_of_one_step_are_started_again_by_dagster(
         *("gc_prune", "gc_estate", "gc_leftovers"),
     }
     assert {retries[job]["dagster/retry_strategy"] for job in tried} == {"ALL_STEPS"}
+
+
+@pytest.mark.parametrize("job", ["gc", "gc_sweep", "gc_approve"])
+def test_what_has_failed_by_itself_is_not_tried_again_whatever_the_instance_says(
+    definitions: dg.Definitions, tmp_path: Path, job: str
+) -> None:
+    """Dagster's chart for Kubernetes turns retries on, which then try such runs again."""
+    (tmp_path / "dagster.yaml").write_text(
+        "run_retries: {enabled: true, max_retries: 3}\ntelemetry: {enabled: false}\n"
+    )
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.run_retries_retry_on_asset_or_op_failure
+        # It is on no partition, which is refused.
+        ended = definitions.resolve_job_def(job).execute_in_process(
+            instance=instance, raise_on_error=False, run_config=QUIET
+        )
+        (run,) = instance.get_runs()
+    assert not ended.success
+    assert run.tags["dagster/will_retry"] == "false"
 
 
 def test_the_instance_keeps_one_run_at_a_time_for_a_repository(tmp_path: Path) -> None:
