@@ -302,7 +302,7 @@ def _continued(
             latest = since
             break
         run, at = record.dagster_run, record.update_timestamp
-        latest, ago = max(latest, at), collection.now() - at
+        latest, ago = max(latest, at), collection.now() - _ended(record)
         # A Dagster has thousands of failed runs of others, and a tick has a minute.
         if not collection.names.owns_at(run, location_of(context.code_location_origin)):
             continue
@@ -329,6 +329,13 @@ def _continued(
         if found is not None:
             requests.append(found)
     return _Continued(requests, problems, waiting, latest)
+
+
+def _ended(record: dg.RunRecord) -> datetime:
+    """When a run ended. That it has changed then is in the time zone of some databases."""
+    if record.end_time is None:
+        return record.update_timestamp
+    return datetime.fromtimestamp(record.end_time, timezone.utc)
 
 
 def _failed_since(instance: dg.DagsterInstance, since: datetime) -> Sequence[dg.RunRecord]:

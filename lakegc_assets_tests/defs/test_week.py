@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,9 +256,12 @@ def test_those_that_a_tick_had_no_time_for_go_on_at_the_next_one(
     assert resumed == {f"closed|{wave(0)}", f"weekly|{wave(0)}"}
 
 
+@pytest.mark.parametrize("hours", [0, -5, 2])
 def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
-    site: Site, daemon: Daemon
+    hours: int, site: Site, daemon: Daemon
 ) -> None:
+    """Also where the database of the runs has another time zone, as PostgreSQL may."""
+
     def resume(minutes: float) -> list[str]:
         jobs = list(daemon.definitions.jobs or ())
         policies = GarbageCollection().policies()
@@ -267,6 +272,11 @@ def test_what_failed_for_a_reason_that_passes_is_tried_once_more_after_minutes(
     make(site, "weekly", _SUNDAY - timedelta(days=1))
     (run,) = daemon.schedule(_SUNDAY)
     daemon.fail(run, "lakeFS does not answer", transient=True)
+    (runs,) = Path(daemon.instance.root_directory).rglob("runs.db")
+    with closing(sqlite3.connect(runs)) as database, database:
+        database.execute(
+            "UPDATE runs SET update_timestamp = datetime(update_timestamp, ?)", [f"{hours} hours"]
+        )
     assert resume(1) == []
     assert resume(4) == []
     (again,) = resume(6)
