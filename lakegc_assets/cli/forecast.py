@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from lakegc_assets.retention.retain import Retain
     from lakegc_assets.retention.rules import Rules
 
+_apply_option = click.option(
+    "--apply",
+    "applying",
+    is_flag=True,
+    help="Set these rules in lakeFS, after what changes was shown and asked about.",
+)
 #: Days of the curve that are shown; JSON has all of them.
 _SHOWN = (1, 7, 14, 30, 60, 90, 180, 365)
 
@@ -75,12 +81,7 @@ def _branch_days(value: str) -> tuple[str, int]:
     help="Other rules that lakeFS does not have, which keep more, as YAML. Default: today's.",
 )
 @click.option("--run", "run_id", help="By this mark. Default: the latest one.")
-@click.option(
-    "--apply",
-    "applying",
-    is_flag=True,
-    help="Set these rules in lakeFS, after what changes was shown and asked about.",
-)
+@_apply_option
 @yes_option
 @json_option
 def forecast(
@@ -234,12 +235,7 @@ def _amount(name: str, amount: Amount, indent: int = 2) -> str:
 @click.option(
     "--replace", is_flag=True, help="Also where a repository has other rules; else these stay."
 )
-@click.option(
-    "--apply",
-    "applying",
-    is_flag=True,
-    help="Set the rules in lakeFS, after what changes was shown and asked about.",
-)
+@_apply_option
 @yes_option
 @json_option
 def rules(file: Path, replace: bool, applying: bool, yes: bool, as_json: bool) -> None:

@@ -196,8 +196,6 @@ def links(config: LakeFSConfig, repository: str) -> dict[str, Any]:
 
 def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
     """Metadata of ``backup``."""
-    if record.finished is None:
-        raise TypeError("a backup that did not finish has no time")
     subject = record.subject
     where = f"{backup_url}/{subject.repository}/{subject.run}"
     return {
@@ -209,7 +207,7 @@ def of_backup(record: Record, backup_url: str | None) -> dict[str, Any]:
         "where": where,
         "verified by": value_of(record.verified),
         "outcomes": value_of(record.outcomes),
-        "seconds": round((record.finished - record.begun).total_seconds(), 2),
+        "seconds": round((record.since - record.begun).total_seconds(), 2),
         "digest": record.digest,
         "attempt": subject.attempt,
     }
