@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pyarrow as pa
@@ -154,6 +156,37 @@ def test_a_file_that_goes_after_it_was_compared_is_reported(
         (tmp_path / part.key).unlink()
         with pytest.raises(IntegrityError, match=rf"{part.key} is missing"):
             session.collect(frame, SCHEMA, "a test")
+
+
+@on_each_engine
+def test_a_file_of_this_machine_is_compared_once(
+    spark: sessions.Session, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many frames of a session read it; but once more when it is another one."""
+    store, compared = open_store(str(tmp_path)), list[object]()
+    parts = [write_part(store, "some/", rows(30_000)) for _ in range(2)]
+
+    def sha256(*data: bytes) -> object:
+        # Piece by piece; all at once where it is read here, to know how long its texts are.
+        if not data:
+            compared.append(data)
+        return hashlib.sha256(*data)
+
+    hashes = SimpleNamespace(sha256=sha256)
+    monkeypatch.setattr("lakegc_assets.engine.datasets.hashlib", hashes)
+    embedded = EmbeddedSession(open_store, None)
+    with embedded if engine == "embedded" else SparkBackedSession(spark, open_store) as session:
+        for names in (["address"], ["hash"], SCHEMA.names):
+            schema = pa.schema([SCHEMA.field(name) for name in names])
+            frame = session.read(Dataset(store.url, parts, schema))
+            assert session.collect(frame, schema, "a test").num_rows == 60_000
+        assert len(compared) == 2
+        with pytest.raises(IntegrityError, match="has other columns than it should"):
+            session.read(Dataset(store.url, parts, pa.schema([("hash", pa.uint64())])))
+        path = tmp_path / parts[0].key
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+        with pytest.raises(IntegrityError, match=f"{parts[0].key} is not what its manifest says"):
+            session.read(Dataset(store.url, parts, SCHEMA))
 
 
 def test_a_file_of_another_machine_is_fetched_once(s3_server: str, s3_bucket: str) -> None:
