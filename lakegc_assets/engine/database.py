@@ -125,6 +125,8 @@ class Database:
                 "allow_community_extensions": "false",
                 # Rows have no order but the one that a relation gives them.
                 "preserve_insertion_order": "false",
+                # What a query held goes back within seconds: tasks in processes may come next.
+                "allocator_background_threads": "true",
             }
         )
         self.connection.execute("SET TimeZone = 'UTC'")

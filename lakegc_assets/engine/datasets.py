@@ -168,7 +168,7 @@ class VerifiedFiles:
         try:
             with path.open("rb") as file:
                 found = (store, part, _identity(os.fstat(file.fileno())))
-                # Several frames of a stage read some columns each, of files that are large together.
+                # Several frames of a stage read some columns each, of files large together.
                 if self._compared.get(path, ())[1:] != found[1:]:
                     self._compare(store, part, file)
                     self._compared[path] = found

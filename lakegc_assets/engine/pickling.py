@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakegc_assets import traffic
+from lakegc_assets.engine.memory import give_memory_back
 
 
 class _Pickler(pickle.Pickler):
@@ -39,10 +40,15 @@ def dumps(value: object) -> bytes:
 
 
 def answer_order(task: Callable[[Any], object], order: bytes) -> bytes:
-    """Run a task for a pickled input; its answer, pickled with the requests that it has sent."""
+    """Run a task for a pickled input; its answer, pickled with the requests that it has sent.
+
+    The process waits for others then, perhaps beside a large query: it gives back the memory that
+    the task has held.
+    """
     before = traffic.by_kind()
-    answer = task(pickle.loads(order))  # noqa: S301 - our own
-    return dumps((answer, traffic.since(before)))
+    answer = dumps((task(pickle.loads(order)), traffic.since(before)))  # noqa: S301 - our own
+    give_memory_back()
+    return answer
 
 
 def read_answers(pickled: Iterable[bytes]) -> list[Any]:

@@ -232,6 +232,39 @@ def test_the_embedded_engine_spills_and_says_where_memory_ends(
             small.write(frame, store.url, "out/", SCHEMA, "a test")
 
 
+def test_the_embedded_engine_gives_back_what_a_query_has_held() -> None:
+    """In a process of its own: what others hold in this one, nobody knows."""
+    found = subprocess.run(
+        [sys.executable, "-c", _HOLD], check=True, capture_output=True, text=True, timeout=120
+    )
+    held, left = map(int, found.stdout.split())
+    assert held > 100 > left
+
+
+#: Prints by how many megabytes a process grows for a query, and how many of these it keeps.
+_HOLD = """
+import time
+from pathlib import Path
+from lakegc_assets.engine.database import open_database
+
+def held():
+    lines = Path("/proc/self/smaps_rollup").read_text("ascii").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) >> 10
+
+database = open_database(1 << 30)
+before = held()
+numbers = "SELECT x, 'data/' || x * 31 AS y FROM range(900_000) AS r(x)"
+query = f"SELECT a.y FROM ({numbers}) a JOIN ({numbers}) b USING (x) ORDER BY a.y || b.y"
+database.connection.execute(query).fetchmany(1)
+most = held()
+database.connection.execute("SELECT 1").fetchall()
+end = time.monotonic() + 60
+while held() > before + 80 and time.monotonic() < end:
+    time.sleep(0.1)
+print(most - before, held() - before)
+"""
+
+
 def _threads(connection: duckdb.DuckDBPyConnection) -> int:
     # Another cursor: what this one is in the middle of goes on.
     (found,) = connection.cursor().execute("SELECT current_setting('threads')").fetchone() or (0,)

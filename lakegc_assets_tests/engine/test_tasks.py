@@ -15,6 +15,7 @@ from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -49,6 +50,11 @@ def _add(one: int, other: int) -> tuple[int, int]:
 def _ask(requests: int) -> int:
     traffic.add_all({"store GET": requests, "lakefs POST": 1})
     return -requests
+
+
+#: A piece of a column.
+_ORDER = np.arange(1 << 13)
+_kept: list[object] = []
 
 
 def _pid(_: object) -> int:
@@ -232,6 +238,32 @@ def test_signals_to_all_processes_end_none_that_another_one_waits_for() -> None:
     """It records what it has done last, once that one tells it to end."""
     sent = [signal.SIGINT, signal.SIGTERM]
     assert run_in_processes("go on", _signal, sent, 2, logging.getLogger()) == sent
+
+
+def _held_megabytes(_: object) -> int:
+    lines = Path("/proc/self/smaps_rollup").read_text("ascii").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) >> 10
+
+
+def _hold_megabytes(megabytes: int) -> int:
+    # In pieces, as columns of batches are: of one large buffer nothing is kept.
+    tables = [pa.array(_ORDER).take(_ORDER) for _ in range(megabytes << 4)]
+    arrays = [np.array(_ORDER) for _ in range(megabytes << 4)]
+    # What lies last stays, so that all below it would.
+    _kept.append(arrays[-1])
+    return len(tables) + len(arrays) >> 4
+
+
+def test_a_process_gives_back_what_a_task_has_held() -> None:
+    """It waits for the next stage beside queries that take much memory."""
+
+    def run(task: Callable[[int], int], number: int) -> int:
+        (found,) = run_in_processes("hold", task, [number], 1, logging.getLogger())
+        return found
+
+    before = run(_held_megabytes, 0)
+    assert run(_hold_megabytes, 120) >= 240
+    assert run(_held_megabytes, 0) < before + 50
 
 
 def test_a_process_that_has_loaded_another_code_runs_no_task(
