@@ -72,6 +72,14 @@ class Session(ABC):
         """True if files of a store may be compared only when a frame of them is computed."""
         return False
 
+    def is_small(self, dataset: Dataset) -> bool:  # noqa: ARG002 - for engines of which it depends
+        """True if the engine sends rows to tasks, and a dataset may be sent to each of a join.
+
+        It sees by itself that the frame of such a dataset is small, and not that a union of several
+        is: that takes a hint.
+        """
+        return False
+
     @abstractmethod
     def create(self, rows: pa.Table) -> DataFrame:
         """A data frame of rows that this process has: few, for they are sent to all tasks."""

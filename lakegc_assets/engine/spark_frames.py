@@ -122,6 +122,10 @@ class SparkBackedSession(Session):
         """See ``Session``; files of this machine are compared when they are read."""
         return not (isinstance(self._open(url), LocalStore) and self._is_on_this_machine)
 
+    def is_small(self, dataset: Dataset) -> bool:
+        """See ``Session``; what has texts may be large."""
+        return _is_small(dataset)
+
     def read(self, dataset: Dataset) -> DataFrame:
         """See ``Session``; files are compared with their SHA-256 here, or where they are read."""
         schema, parts = dataset.schema, [part for part in dataset.parts if part.rows]

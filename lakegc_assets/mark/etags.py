@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from lakegc_assets.engine.datasets import Part, read_part, table_of, write_part
 from lakegc_assets.engine.ddl import schema
+from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.tasks import thread_map
 from lakegc_assets.errors import IntegrityError
 from lakegc_assets.graveler.decode import DECODER_VERSION, etag_hash
@@ -155,7 +156,9 @@ def compare_ranges(
     entries = range_frame(work.ctx, work.frames, table, ENTRIES)
     numbers = table_of(((one.range_id, n) for n, one in enumerate(ranges)), NUMBERED)
     listed = [work.read(parts, ETAGS) for parts in pieces.values()]
-    evidence = etag_evidence(entries, work.frames.create(numbers), listed)
+    every = Dataset(work.url, [part for parts in pieces.values() for part in parts], ETAGS)
+    few = work.frames.is_small(every)
+    evidence = etag_evidence(entries, work.frames.create(numbers), listed, few)
     rows = work.frames.collect(evidence, EVIDENCE, "compare etags at branch HEADs")
     compared_ids = {ranges[number].range_id for number in rows["number"].to_pylist()}
     # That a range says nothing is known only if it was compared, and is cached.

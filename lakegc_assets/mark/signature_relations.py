@@ -31,7 +31,12 @@ _KEY: Final = ["size", "signature"]
 
 
 @relation
-def etag_evidence(entries: DataFrame, ranges: DataFrame, store: Sequence[DataFrame]) -> DataFrame:
+def etag_evidence(
+    entries: DataFrame,
+    ranges: DataFrame,
+    store: Sequence[DataFrame],
+    few: bool,  # noqa: FBT001 - as its twin
+) -> DataFrame:
     """Agreement of entries with the listed objects they address, in etag and size.
 
     Args:
@@ -39,6 +44,8 @@ def etag_evidence(entries: DataFrame, ranges: DataFrame, store: Sequence[DataFra
         ranges: range_id, number: these ranges, each once. Entries are moved with the number, which
             is an eighth of the id.
         store: Store DF (hash, etag_hash, last_modified, size), in pieces.
+        few: whether all pieces together may be sent to each task, so that entries need not be
+            exchanged: an optimized run compares all of them with what was listed since.
 
     Returns:
         number; piece, the number of the piece; whether all etags agree there, as 1 or 0;
@@ -58,6 +65,9 @@ def etag_evidence(entries: DataFrame, ranges: DataFrame, store: Sequence[DataFra
         for number, one in enumerate(store)
     ]
     listed = reduce(lambda some, more: some.unionByName(more), pieces)
+    if few:
+        # That its parts are small is lost in a union.
+        listed = listed.hint("broadcast")
     compared = F.col("piece").isNotNull() & (F.col("etag_hash") != 0)
     agrees = F.col("etag_hash") == F.col("listed")
     agree = F.when(compared, F.when(agrees, F.lit(1)).otherwise(F.lit(0)))

@@ -84,6 +84,7 @@ def test_what_is_known_to_be_small_is_sent_to_each_task_of_a_join(
         (key,) = dataset.schema.names
         with SparkBackedSession(spark, open_store) as session:
             small = session.read(dataset)
+            assert session.is_small(dataset) == (key == "hash" and size <= most)
             monkeypatch.setattr("lakegc_assets.engine.spark_frames.SMALL_BYTES", 0)
             frame = session.read(big).join(small.where(f"{key} is not null").distinct(), key)
             # Nor by what Spark takes for small by itself.

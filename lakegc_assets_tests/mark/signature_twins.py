@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 SMALL = 65_536
 
 
-def etag_evidence(entries: Rows, ranges: Rows, store: Sequence[Rows]) -> list[Row]:
+def etag_evidence(entries: Rows, ranges: Rows, store: Sequence[Rows], _few: object) -> list[Row]:
     numbers = {row["range_id"]: row["number"] for row in ranges}
     listed = [(number, row) for number, rows in enumerate(store) for row in rows]
     pairs: dict[tuple[int, int | None], list[tuple[Any, Any]]] = {}
@@ -228,5 +228,7 @@ def spared(candidates: Rows, served: Rows, signatures: Rows, doubtful: Rows) -> 
     return [{"address": address, "why": why} for address, why in found.items()]
 
 
-def etag_evidence_of_two(entries: Rows, ranges: Rows, first: Rows, second: Rows) -> list[Row]:
-    return etag_evidence(entries, ranges, [first, second])
+def etag_evidence_of_two(
+    entries: Rows, ranges: Rows, first: Rows, second: Rows, few: object
+) -> list[Row]:
+    return etag_evidence(entries, ranges, [first, second], few)

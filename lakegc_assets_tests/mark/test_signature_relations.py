@@ -7,9 +7,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.engine.spark_frames import SparkBackedSession
 from lakegc_assets.mark import signature_relations as relations
 from lakegc_assets.mark.etags import CONTENTS, ETAGS, EVIDENCE, NUMBERED
 from lakegc_assets.mark.lookups import ASKED, BEFORE, BY_PATHS, PATHS_OF, SERVED_NAMES
@@ -28,8 +30,10 @@ from lakegc_assets.mark.signatures import (
     TO_READ,
     UNCLEAR,
 )
+from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames, same
 from lakegc_assets_tests.mark import signature_twins as twins
+from lakegc_assets_tests.sessions import Session
 
 SIGNATURES_OF = pa.schema([("address", pa.string()), *SIGNATURES])
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
@@ -115,12 +119,32 @@ def _utc(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_etag_evidence(frames: Frames) -> None:
-    def of_pieces(entries: Any, ranges: Any, first: Any, second: Any) -> Any:
-        return relations.etag_evidence(entries, ranges, [first, second])
+    def of_pieces(entries: Any, ranges: Any, first: Any, second: Any, few: Any) -> Any:
+        return relations.etag_evidence(entries, ranges, [first, second], few)
 
     of_pieces.__name__ = "etag_evidence_of_two"
     some = [(ROWS, ENTRIES), (NUMBERED, NUMBERS), (ETAGS, LISTED), (ETAGS, LISTED)]
-    holds(frames, of_pieces, some, EVIDENCE)
+    holds(frames, of_pieces, some, EVIDENCE, st.booleans())
+
+
+@pytest.mark.conformance
+def test_entries_stay_where_they_are_read_beside_few_listed_objects(
+    spark: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On Spark; an optimized run compares all entries with what was listed since the last one."""
+    with SparkBackedSession(spark, open_store) as session:
+        row: dict[str, Any] = {
+            name: 1 for schema in (ROWS, NUMBERED, ETAGS) for name in schema.names
+        }
+        row |= {"range_id": "r1", "folder": "", "last_modified": NOW}
+        entries, ranges, listed = (
+            session.create(pa.Table.from_pylist([row], schema))
+            for schema in (ROWS, NUMBERED, ETAGS)
+        )
+        listed.sparkSession.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+        for few in (True, False):
+            relations.etag_evidence(entries, ranges, [listed, listed], few).explain()
+            assert ("BroadcastHashJoin" in capsys.readouterr().out) == few
 
 
 def test_unclear_entries(frames: Frames) -> None:
