@@ -44,11 +44,23 @@ REQUIRED: Final = {
     "spark.sql.caseSensitive": "true",
     # Addresses are packed so well that a table of a few megabytes can take gigabytes of the driver.
     "spark.sql.autoBroadcastJoinThreshold": "1m",
+    # Adaptive execution has a limit of its own, which counts where a cluster sets it.
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "1m",
     # What is sent to all tasks waits for those before it, however long these take.
     "spark.sql.broadcastTimeout": "36000",
     # A file that is missing or damaged stops the run, whatever the cluster's default is.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # A sum that is too large, or a value that is none, is an error and not another value.
+    "spark.sql.ansi.enabled": "true",
+    # A join whose condition could mean either side is an error, and not one with every row.
+    "spark.sql.analyzer.failAmbiguousSelfJoin": "true",
+    "spark.sql.selfJoinAutoResolveAmbiguity": "true",
+    # What rows are grouped by is a column of what is counted.
+    "spark.sql.retainGroupColumns": "true",
+    # Names of columns are no patterns, and times have a zone.
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 #: Addresses begin alike, so that to sort them for a join takes several times as long as to hash one
 #: side: it is hashed where each partition of it has so little, also what is put together of small

@@ -14,7 +14,8 @@ from typing import cast
 import duckdb
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException, ArithmeticException
+from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.engine import embedded
 from lakegc_assets.engine.database import Database, open_database
@@ -23,8 +24,9 @@ from lakegc_assets.engine.embedded import EmbeddedSession
 from lakegc_assets.engine.relation import F, Window, relation, union_all
 from lakegc_assets.engine.session import Dataset
 from lakegc_assets.engine.spark_frames import SparkBackedSession
-from lakegc_assets.engine.spark_session import REQUIRED
+from lakegc_assets.engine.spark_session import REQUIRED, prepare_session
 from lakegc_assets.errors import ConfigurationError, IntegrityError
+from lakegc_assets.mark.relations import counts_by_reason, listing_totals
 from lakegc_assets.storage.base import ObjectStore
 from lakegc_assets.storage.opening import open_store
 from lakegc_assets_tests.frames import Frames
@@ -134,6 +136,45 @@ def test_what_configures_spark_holds_where_rows_are_many(spark: Session, tmp_pat
             session.collect(frame, SCHEMA, "a test")
             conf = frame.sparkSession.conf
             assert ({name: conf.get(name) for name in wanted} == wanted) is own
+
+
+@pytest.mark.conformance
+def test_no_default_of_a_cluster_changes_what_relations_compute(spark: Session) -> None:
+    """What is not told to a session is as the cluster's administrators like it."""
+    session = spark().newSession()
+    for name, value in _DEFAULTS_OF_A_CLUSTER.items():
+        session.conf.set(name, value)
+    prepare_session(session)
+    frame = session.createDataFrame(rows(10))
+    assert {row["why"]: row["objects"] for row in _by_why(frame).collect()} == {True: 5, False: 5}
+    with pytest.raises(AnalysisException, match="ambiguous"):
+        _ambiguous(frame).collect()
+    with pytest.raises(ArithmeticException, match="overflow"):
+        listing_totals(_largest(session), _AT).collect()
+    assert session.conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold") == "1m"
+
+
+_DEFAULTS_OF_A_CLUSTER = {
+    "spark.sql.retainGroupColumns": "false",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.analyzer.failAmbiguousSelfJoin": "false",
+    "spark.sql.selfJoinAutoResolveAmbiguity": "false",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "10g",
+}
+
+
+def _by_why(frame: DataFrame) -> DataFrame:
+    return counts_by_reason(frame.withColumnRenamed("odd", "why"))
+
+
+def _ambiguous(frame: DataFrame) -> DataFrame:
+    few = frame.where("hash > 0")
+    return frame.join(few, frame["hash"] > few["hash"])
+
+
+def _largest(session: SparkSession) -> DataFrame:
+    largest = [(True, _AT, 2**63 - 1)] * 2
+    return session.createDataFrame(largest, "in_place boolean, last_modified timestamp, size long")
 
 
 def test_rows_in_order_are_written_in_order(frames: Frames, store: ObjectStore) -> None:
